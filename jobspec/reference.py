@@ -10,6 +10,7 @@ from headway.jobspec.markdown import code, link, table
 from headway.jobspec.notation import NOTATIONS
 from headway.jobspec.parse import MODELS
 from headway.jobspec.schema import JsonSchema, Tables, document_schema
+from headway.jobspec.suggest import joined_or
 
 _HEAD = """\
 # The language
@@ -152,7 +153,7 @@ def _not_yet(root: str, path: tuple[str, ...], tables: Tables) -> Iterator[str]:
     for trainer, limited in tables.only.items() if root == "TrainingJob" else ():
         if path in limited:
             values, deed = limited[path]
-            taken = f"only {', '.join(code(flow(value)) for value in values)}" if values else "none"
+            taken = f"only {joined_or([code(flow(value)) for value in values])}" if values else "none"
             yield f"{code(trainer)} takes {taken}: it {deed}."
 
 

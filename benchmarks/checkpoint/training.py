@@ -57,7 +57,7 @@ class Training:
 
 def _sharded(model: Transformer) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
-    for layer in model.layers:
+    for layer in model.blocks:
         fully_shard(layer, mesh=mesh, mp_policy=_POLICY, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, mp_policy=_POLICY, reshard_after_forward=False)
     return model

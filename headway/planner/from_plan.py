@@ -128,6 +128,8 @@ def _degrees(plan: JobPlan, framework: Framework) -> Degrees:
 
 
 def _formats(precision: Mapping[str, Any], framework: Framework) -> Formats:
-    """Return the formats. The builtin trainer computes in fp32; all others in bf16 by default."""
+    """Return the formats. By default the builtin trainer computes in fp32, and all others in bf16; its optimizer's moments have the
+    parameters' format."""
     compute = precision["compute"] or ("fp32" if framework == "headway" else "bf16")
-    return Formats(compute, precision["parameters"], precision["reduce"])
+    moments = precision["parameters"] if framework == "headway" else None
+    return Formats(compute, precision["parameters"], precision["reduce"], moments=moments)

@@ -65,7 +65,7 @@ def check_mesh(layout: Layout, mesh: Mesh, sizes: ModelSizes | None, batch: Batc
     """Check the rules that need all degrees, and so the number of ranks."""
     yield from _check_fold(layout, mesh, sizes)
     if batch is not None:
-        yield from _check_microbatches(layout, mesh, batch)
+        yield from check_microbatches(layout, mesh, batch)
 
 
 def _check_company(layout: Layout, sizes: ModelSizes | None) -> Iterator[Problem]:
@@ -209,7 +209,8 @@ def _check_fold(layout: Layout, mesh: Mesh, sizes: ModelSizes | None) -> Iterato
         yield Problem("HW321", JOB, ("layout", "ep"), message, f"`ep` can be {listed_numbers(divisors(gcd(ranks, experts)))}")
 
 
-def _check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Problem]:
+def check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Problem]:
+    """Check that a step has as many microbatches as the schedule of the layout needs."""
     sequences, schedule = global_sequences(batch), layout.schedule
     number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
     if layout.pp == 1 or schedule is None or rest or not number:

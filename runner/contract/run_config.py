@@ -70,7 +70,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW with linear warm-up, then a cosine down to `min_lr_ratio` of `lr` at the last step."""
+    """AdamW with linear warm-up, then the schedule: `cosine` and `linear` fall to `min_lr_ratio` of `lr` at the last step,
+    `wsd` does so over the last `decay_steps`, `constant` never."""
 
     lr: float
     beta1: float = 0.9
@@ -80,6 +81,30 @@ class Optimizer:
     clip_norm: float = 1.0
     warmup_steps: int = 0
     min_lr_ratio: float = 0.1
+    schedule: str = "cosine"
+    decay_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the builtin trainer computes a step: the `options` of its `trainer` in run.json.
+
+    `sharding`: the state that data-parallel ranks split, `none`, `optimizer`, `gradients` or `parameters`. `schedule` is a
+    class of torch.distributed.pipelining, with `virtual_stages` on each pipeline rank. `parameters`, `compute` and `reduce`
+    are formats: of the copy that the optimizer updates, of matrix products, and of sums of gradients. `recompute`: `none`,
+    `selective` (attention) or `full` (blocks). `prefetch`: the next block's parameters are gathered while a block computes.
+    """
+
+    sharding: str = "parameters"
+    sequence_parallel: bool = True
+    schedule: str = "1F1B"
+    virtual_stages: int = 1
+    parameters: str = "fp32"
+    compute: str = "fp32"
+    reduce: str = "fp32"
+    recompute: str = "none"
+    compile: bool = False
+    prefetch: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
-from torch.nn import functional
 
 from headway.runner.boot.heartbeat import in_section
 from headway.runner.checkpoint.ranks import Ranks
@@ -23,11 +20,16 @@ from headway.runner.corruption import CorruptionError, say_corrupted
 from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus
 from headway.runner.train.job import Job
+from headway.runner.train.optimizer import clip_gradients
+from headway.runner.train.parallel import Parts, RankMesh, sync_gradients
 from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
 from headway.runner.train.sampler import sample_at
 from headway.runner.train.state import TrainState
 from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
+
+if TYPE_CHECKING:
+    from headway.runner.train.pipeline import Pipeline
 
 # Ranks in a text.
 _NAMED = 8
@@ -84,6 +86,9 @@ class Gradients:
     state: TrainState
     corpus: Corpus
     ranks: Ranks
+    mesh: RankMesh
+    # With `pp` above 1.
+    pipeline: "Pipeline | None" = None
     # By the first rank's clock the next step is due for the check on other ranks.
     _is_late: bool = False
 
@@ -188,6 +193,11 @@ class Gradients:
             self.worker.say("note", kind=kind, step=self.state.step + 1, sample=self.worker.sample, **facts)
 
     @property
+    def _parts(self) -> Parts:
+        assert isinstance(self.state.model, Parts)  # noqa: S101
+        return self.state.model
+
+    @property
     def _step(self) -> str:
         return f"step {self.state.step + 1}"
 
@@ -256,37 +266,51 @@ class Gradients:
 
     def _computed(self, job: Job, shift: int, trace: Trace | None) -> tuple[float, float]:
         """Return this rank's loss and the norm of the gradient of all, which is clipped."""
-        model = self.state.model
-        assert isinstance(model, FSDPModule)  # noqa: S101
-        model.train()
-        rounds = job.batch.global_sequences // (job.batch.micro_sequences * self.worker.world_size)
-        loss = torch.zeros((), device=self.state.device)
-        for index in range(rounds):
-            model.set_requires_gradient_sync(index == rounds - 1)
+        batch, share = job.batch, (self.mesh.share + shift) % self.mesh.shares
+        rounds = batch.global_sequences // (batch.micro_sequences * self.mesh.shares)
+        self._parts.train()
+        if self.pipeline is not None:
             with in_section("data"):
-                tokens = self._micro_batch(job, index, (self.worker.rank + shift) % self.worker.world_size)
-            part = self._loss(tokens) / rounds
-            torch.autograd.backward(part)
-            loss += part.detach()
-            if trace:
-                trace.add("loss", part)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), job.optimizer.clip_norm)
-        return float(loss), float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+                tokens = torch.cat([self._micro_batch(job, index, share) for index in range(rounds)])
+            loss = self.pipeline.backward(*self._held(tokens), rounds)
+        else:
+            loss = torch.zeros((), device=self.state.device)
+            for index in range(rounds):
+                sync_gradients(self._parts, job.execution, is_last=index == rounds - 1)
+                with in_section("data"):
+                    tokens = self._micro_batch(job, index, share)
+                part = self._loss(tokens) / rounds
+                torch.autograd.backward(part)
+                loss += part.detach()
+                if trace:
+                    trace.add("loss", part)
+        return float(loss), float(clip_gradients(self._parts, job.optimizer.clip_norm, self.state.device))
 
     def _micro_batch(self, job: Job, index: int, share: int) -> torch.Tensor:
-        """Return (micro, sequence + 1) tokens: round `index` of a rank's share."""
+        """Return (micro, sequence + 1) tokens: round `index` of a share of the batch."""
         state, batch = self.state, job.batch
-        first = state.consumed.position + (index * self.worker.world_size + share) * batch.micro_sequences
+        first = state.consumed.position + (index * self.mesh.shares + share) * batch.micro_sequences
         samples = []
         for place in range(first, first + batch.micro_sequences):
             number = sample_at(place, self.corpus.windows(batch.sequence_length), job.config.seed)
             samples.append(self.corpus.sample(number, batch.sequence_length))
-            state.consumed.take(place, samples[-1])
+            # Ranks that work on one share together count it once.
+            if self.mesh.is_first_of_share:
+                state.consumed.take(place, samples[-1])
         return torch.stack(samples).to(state.device)
 
+    def _held(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs and targets at the positions that this rank holds of each sequence."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if self.mesh.context is None:
+            return inputs, targets
+        held = next(iter(self._parts)).positions
+        return inputs[:, held], targets[:, held]
+
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits = self.state.model(tokens[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        (model,) = self._parts
+        loss: torch.Tensor = model(*self._held(tokens))
+        return loss
 
     def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> StepConsensus:
         """Agree on what all ranks do at the same step. Only the first attempt includes flags."""
@@ -297,9 +321,9 @@ class Gradients:
         dist.all_reduce(told)
         total, is_bad, is_unusual, is_late, *raised = told.tolist()
         self._is_late = is_late > 0
-        return StepConsensus(
-            total / self.worker.world_size, norm, not is_bad > 0, not is_unusual > 0, tuple(flag > 0 for flag in raised)
-        )
+        # Of a pipeline only the last stage has a loss.
+        loss = total * self.mesh.degrees.pp / self.worker.world_size
+        return StepConsensus(loss, norm, not is_bad > 0, not is_unusual > 0, tuple(flag > 0 for flag in raised))
 
     def _not_finite(self, loss: float, norm: float) -> str:
         """Return the ranks of non-finite losses, or that all losses are finite and only the gradient is not. Collective."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headway.runner.contract import Batch, Model, Optimizer, RunConfig
+from headway.runner.contract import Batch, Execution, Model, Optimizer, RunConfig, decode
 
 
 @dataclass(frozen=True)
@@ -14,9 +14,11 @@ class Job:
     batch: Batch
     optimizer: Optimizer
     steps: int
+    execution: Execution
 
     @classmethod
     def of(cls, config: RunConfig) -> "Job":
         if config.model is None or config.batch is None or config.optimizer is None or config.steps is None:
             raise ValueError("run.json: the builtin trainer needs model, batch, optimizer and steps")
-        return cls(config, config.model, config.batch, config.optimizer, config.steps)
+        execution = decode(Execution, dict(config.trainer.options))
+        return cls(config, config.model, config.batch, config.optimizer, config.steps, execution)

@@ -11,11 +11,10 @@ import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from headway.runner.boot.heartbeat import HeartbeatReporter, in_section, report_heartbeats, write_modules
 from headway.runner.boot.hooks import prepare_signs
@@ -37,10 +36,13 @@ from headway.runner.train.corruption_state import CorruptionState
 from headway.runner.train.data import Corpus, DataError, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
-from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
+from headway.runner.train.parallel import build, make_mesh
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker
+
+if TYPE_CHECKING:
+    from headway.runner.train.pipeline import Pipeline
 
 
 class Trainer:
@@ -63,25 +65,29 @@ class Trainer:
         self._blocked_s = 0.0
         self._stepped = False
         self.state = self._build()
-        self.gradients = Gradients(worker, self.state, self.corpus, self.ranks)
+        self.gradients = Gradients(worker, self.state, self.corpus, self.ranks, self.mesh, self._pipeline())
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
 
     def _build(self) -> TrainState:
         """Return the sharded model with its optimizer, as it is before step 0."""
-        seed = self.job.config.seed
-        with torch.device("meta"):
-            model = Transformer(self.job.model)
-        mesh = init_device_mesh(self.device.type, (self.worker.world_size,), mesh_dim_names=("dp_shard",))
-        for block in model.layers:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        model.to_empty(device=self.device)
-        initialize(model, self.job.model, seed)
+        job, seed = self.job, self.job.config.seed
+        sequence = job.batch.sequence_length
+        self.mesh = make_mesh(self.device.type, job.config.mesh, job.execution, self.worker.rank)
+        self.parts = build(job.model, job.execution, self.mesh, self.device, sequence, seed)
         seed_all(seed, self.worker.rank)
-        optimizer = make_optimizer(model, self.job.optimizer)
-        soundness = CorruptionState() if self.job.config.corruption else None
-        return TrainState(model, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint, soundness=soundness)
+        optimizer = make_optimizer(self.parts, job.optimizer)
+        soundness = CorruptionState() if job.config.corruption else None
+        return TrainState(self.parts, optimizer, Consumed(), self.device, seed, self.corpus.fingerprint, soundness=soundness)
+
+    def _pipeline(self) -> "Pipeline | None":
+        if self.mesh.degrees.pp == 1:
+            return None
+        # It imports half a second of torch, which only a pipeline needs.
+        from headway.runner.train.pipeline import Pipeline  # noqa: PLC0415
+
+        job = self.job
+        return Pipeline(self.parts, self.mesh, job.execution, job.model, job.batch, self.device)
 
     # --- start and end ------------------------------------------------------------------------------------------------
 

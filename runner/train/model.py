@@ -1,23 +1,39 @@
-"""Defines a Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP (arXiv 2302.13971, 2305.13245)."""
+"""Defines a Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP (arXiv 2302.13971, 2305.13245).
+
+A `Transformer` is the whole decoder or one stage of a pipeline; `parallel.py` splits it over ranks.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
 import torch
+import torch.distributed as dist
 import xxhash
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from headway.runner.checkpoint.tensors import local_tensor
-from headway.runner.contract import Model
+from headway.runner.contract import Execution, Model
+from headway.runner.train.loss import VocabularyShard, cross_entropy
+from headway.runner.train.ring_attention import ring_attention
 
 
 class Attention(nn.Module):
-    """Causal self-attention with `kv_heads` shared key and value heads. x: (batch, sequence, hidden)."""
+    """Causal self-attention with `kv_heads` shared key and value heads. x: (batch, sequence, hidden).
 
-    def __init__(self, config: Model) -> None:
+    Of heads split over `tp`, a rank sees its own; of a sequence split over `cp`, `ring` are the ranks.
+    """
+
+    def __init__(self, config: Model, recompute: str = "none") -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.hidden // config.heads
-        self.dropout = config.dropout
+        self.head_dim = config.hidden // config.heads
+        self.is_grouped = config.heads != config.kv_heads
+        self.dropout, self.recompute = config.dropout, recompute
+        self.ring: dist.ProcessGroup | None = None
         self.wq = nn.Linear(config.hidden, config.heads * self.head_dim, bias=False)
         self.wk = nn.Linear(config.hidden, config.kv_heads * self.head_dim, bias=False)
         self.wv = nn.Linear(config.hidden, config.kv_heads * self.head_dim, bias=False)
@@ -26,19 +42,22 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, sequence, _ = x.shape
         q, k, v = (
-            projection(x).view(batch, sequence, heads, self.head_dim).transpose(1, 2)
-            for projection, heads in ((self.wq, self.heads), (self.wk, self.kv_heads), (self.wv, self.kv_heads))
+            projection(x).view(batch, sequence, -1, self.head_dim).transpose(1, 2) for projection in (self.wq, self.wk, self.wv)
         )
-        out = functional.scaled_dot_product_attention(
-            rotate(q, cos, sin),
-            rotate(k, cos, sin),
-            v,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=True,
-            enable_gqa=self.heads != self.kv_heads,
-        )
+        if self.recompute == "selective":
+            out: Tensor = checkpoint(self._attend, q, k, v, cos, sin, use_reentrant=False)
+        else:
+            out = self._attend(q, k, v, cos, sin)
         mixed: Tensor = self.wo(out.transpose(1, 2).reshape(batch, sequence, -1))
         return mixed
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if self.ring is not None:
+            mixed: Tensor = ring_attention(q, k, v, self.ring)
+            return mixed
+        dropout = self.dropout if self.training else 0.0
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.is_grouped)
 
 
 class FeedForward(nn.Module):
@@ -56,49 +75,98 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One decoder layer, pre-norm. This is the unit that FSDP shards."""
+    """One decoder layer, pre-norm. This is the unit that FSDP shards, that is compiled, and that `full` recomputes."""
 
-    def __init__(self, config: Model) -> None:
+    def __init__(self, config: Model, execution: Execution = Execution()) -> None:  # noqa: B008  frozen
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.hidden, eps=config.norm_eps)
-        self.attention = Attention(config)
+        self.attention = Attention(config, execution.recompute)
         self.ffn_norm = nn.RMSNorm(config.hidden, eps=config.norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.recompute = execution.recompute
+        # Not the module: FSDP's hooks stay outside of what is compiled.
+        self._compute: Callable[[Tensor, Tensor, Tensor], Tensor] = (
+            torch.compile(self._layer) if execution.compile else self._layer
+        )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self.recompute == "full":
+            out: Tensor = checkpoint(self._compute, x, cos, sin, use_reentrant=False)
+            return out
+        return self._compute(x, cos, sin)
+
+    def _layer(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin))
         out: Tensor = x + self.dropout(self.feed_forward(self.ffn_norm(x)))
         return out
 
 
-class Transformer(nn.Module):
-    """Maps tokens (batch, sequence) to logits (batch, sequence, vocab_size)."""
+@dataclass(frozen=True)
+class ModelStage:
+    """A stage of a pipeline: its layers, and whether the embedding or the output layer are with them."""
 
-    def __init__(self, config: Model) -> None:
+    layers: range
+    is_first: bool
+    is_last: bool
+
+
+class Transformer(nn.Module):
+    """Maps tokens (batch, sequence) to logits (batch, sequence, vocab_size), or, given targets, to their mean cross-entropy.
+
+    As one `stage` of a pipeline it has some of the layers, under their names in the whole; only the first stage has the
+    embedding, and only the last one norm and output layer. Between stages go hidden states (batch, sequence, hidden).
+    """
+
+    def __init__(self, config: Model, execution: Execution = Execution(), stage: ModelStage | None = None) -> None:  # noqa: B008
         super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.hidden, eps=config.norm_eps)
-        self.output = nn.Linear(config.hidden, config.vocab_size, bias=False)
-        if config.tie_embeddings:
+        own = stage or ModelStage(range(config.layers), is_first=True, is_last=True)
+        self.config, self.is_first, self.is_last = config, own.is_first, own.is_last
+        # Of a sequence that is split over `cp`, the positions of this rank: set by parallel.py, as the next.
+        self.positions: Tensor | None = None
+        self.vocabulary: VocabularyShard | None = None
+        if self.is_first:
+            self.embedding = nn.Embedding(config.vocab_size, config.hidden)
+        self.layers = nn.ModuleDict({str(layer): Block(config, execution) for layer in own.layers})
+        if self.is_last:
+            self.norm = nn.RMSNorm(config.hidden, eps=config.norm_eps)
+            self.output = nn.Linear(config.hidden, config.vocab_size, bias=False)
+        self.tie()
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its layers, in order."""
+        return tuple(cast("Block", layer) for layer in self.layers.values())
+
+    def tie(self) -> None:
+        """Make the output layer share the embedding's parameter, if the model is so."""
+        if self.config.tie_embeddings and self.is_first and self.is_last:
             self.output.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
         head_dim = self.config.hidden // self.config.heads
-        cos, sin = rotary_tables(tokens.shape[1], head_dim, self.config.rope_theta, tokens.device)
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        logits: Tensor = self.output(self.norm(x))
-        return logits
+        cos, sin = rotary_tables(positions, head_dim, self.config.rope_theta)
+        if self.is_first:
+            x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        if not self.is_last:
+            return x
+        x = self.norm(x)
+        if isinstance(x, DTensor):
+            # Ranks of `tp` hold parts of the sequence, or copies; each needs all of it for its part of the vocabulary.
+            x = x.full_tensor()
+        if targets is None:
+            logits: Tensor = self.output(x)
+            return logits
+        return cross_entropy(x, targets, self.output, self.config.vocab_size, self.vocabulary)
 
 
-def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of position times frequency, each (sequence, head_dim / 2) (arXiv 2104.09864, equation 15)."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angles = torch.outer(torch.arange(sequence, device=device, dtype=torch.float32), frequencies)
+def rotary_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of position times frequency, each (positions, head_dim / 2) (arXiv 2104.09864, equation 15)."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
+    angles = torch.outer(positions.float(), frequencies)
     return angles.cos(), angles.sin()
 
 

@@ -40,6 +40,7 @@ from headway.jobspec.units import Amount
 from headway.runner import contract
 from headway.runner.contract import Mesh
 from headway.templates.trainers.builtin.check import _ONLY
+from headway.templates.trainers.builtin.settings import EXECUTED
 
 ROOT = Path(__file__).parents[2]
 JOB = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\n"
@@ -581,7 +582,7 @@ def test_a_variable_that_nobody_else_sets_is_the_jobs(tmp_path: Path) -> None:
 
 
 def test_the_builtin_trainer_has_an_answer_to_every_field_about_how_numbers_are_computed() -> None:
-    answered = set(_ONLY)
+    answered = {*_ONLY, *EXECUTED}
     computed = {("precision", name) for name in Precision.model_fields} | {("overlap", name) for name in Overlap.model_fields}
     built = {field.name for field in dataclasses.fields(contract.Model)}
     # Where the sizes come from, and sizes that follow from others or that only a model which it refuses has.

@@ -125,11 +125,11 @@ REFUSED = [
     (
         "TrainingJob: `resilience.corruption`",
         "compare",
-        "`builtin` takes none: it holds each parameter once, so there is no replica to compare.",
+        "`builtin` takes none: it computes steps again (`replay`) and does not compare replicas.",
     ),
     ("Cluster", "health", "**Not yet**: nodes are neither checked nor excluded."),
-    ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32`: it computes in fp32."),
-    ("TrainingJob: `layout`", "tp", "`builtin` takes only `1`: it splits over `dp_shard` alone."),
+    ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32` or `bf16`: it computes in fp32 or bf16."),
+    ("TrainingJob: `layout`", "ep", "`builtin` takes only `1`: it builds no experts."),
     ("TrainingJob: `model`", "experts", "`builtin` takes none: it builds no experts."),
 ]
 

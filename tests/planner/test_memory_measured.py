@@ -79,7 +79,7 @@ def training(model: Model, micro: int, sequence: int) -> Training:
 
 def saved_bytes(block: Block, micro: int, sequence: int, model: Model) -> int:
     """Bytes of all storages that autograd keeps of one forward pass, without the parameters and the tables of the positions."""
-    cos, sin = rotary_tables(sequence, model.hidden // model.heads, model.rope_theta, torch.device("cpu"))
+    cos, sin = rotary_tables(torch.arange(sequence), model.hidden // model.heads, model.rope_theta)
     given = {tensor.untyped_storage().data_ptr() for tensor in (*block.parameters(), cos, sin)}
     storages: dict[int, torch.UntypedStorage] = {}
 

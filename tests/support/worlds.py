@@ -31,13 +31,13 @@ PRELOADED = [
 ]
 
 
-def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1) -> None:
+def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1, limit_s: int = LIMIT_S) -> None:
     """`python -m MODULE WORDS` on all ranks, to their end. Raises AssertionError with what they printed if one fails."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         processes = [_start(module, rank, ranks, nodes, folder, words) for rank in range(ranks)]
         try:
-            ended = _wait(processes)
+            ended = _wait(processes, limit_s)
         finally:
             for process in processes:
                 process.kill()
@@ -46,9 +46,9 @@ def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1) -> No
     assert ended == [0] * ranks, f"ended with {ended}\n{said}"
 
 
-def _wait(processes: Sequence[ForkServerProcess]) -> list[int | None]:
+def _wait(processes: Sequence[ForkServerProcess], limit_s: int) -> list[int | None]:
     """Exit codes, once all have ended or one has failed; None for what runs still."""
-    until = time.monotonic() + LIMIT_S
+    until = time.monotonic() + limit_s
     while True:
         codes = [process.exitcode for process in processes]
         if None not in codes or any(codes) or time.monotonic() > until:

@@ -7,8 +7,8 @@ from headway.planner.from_plan import EstimateError, training_of
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import checkpoint_bytes
 
-# Of the builtin trainer: a parameter and AdamW's two moments of it, in fp32 (runner/train/state.py).
-_BUILTIN_BYTES = 12
+# Of the builtin trainer: a parameter and AdamW's two moments of it, in one format (runner/train/state.py).
+_BUILTIN_BYTES = {None: 12, "fp32": 12, "bf16": 6}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def captures_of(plan: JobPlan, cluster: ClusterPlan) -> CaptureMemory | None:
     except (EstimateError, ValueError):
         if plan.run.trainer.kind != "builtin":
             return None
-        stored, beside = plan.model.parameters * _BUILTIN_BYTES, 0
+        stored, beside = plan.model.parameters * _BUILTIN_BYTES[plan.spec["precision"]["parameters"]], 0
     part = stored * plan.mesh.dp_replicate / plan.world_size
     saved = plan.run.checkpoint
     return CaptureMemory(stored, part, plan.procs_per_slot, saved.buffers, saved.copies, beside)

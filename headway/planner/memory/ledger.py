@@ -143,7 +143,8 @@ class _Step:
         self.waits = habits.unreduced and training.accumulation > 1
         self.dense = block_bytes(training, experts=False)
         self.expert = self.dense if training.model.experts is None else block_bytes(training, experts=True)
-        self.logits = self.tokens * training.model.vocab_size / (degrees.tp if habits.split_logits else 1)
+        logits = self.tokens * training.model.vocab_size / (degrees.tp if habits.split_logits else 1)
+        self.logits = min(logits, habits.loss_piece) if habits.loss_piece else logits
 
 
 def _gradient_bytes(training: Training, parameter: int) -> int:

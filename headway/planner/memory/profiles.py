@@ -39,6 +39,7 @@ class MemoryProfile:
 
     Output: `logits` is bytes for each logit at the loss, `fused_logits` where the loss is one kernel or compiled,
     `kept_logits` while blocks run backward. `split_logits`: tensor-parallel ranks hold a part of the vocabulary each.
+    `loss_piece`: the loss takes at most so many logits at a time; 0: all.
 
     `weight_gradients`: Transformer Engine's stand-ins for gradients that are already in the buffer, one for each shape
     of a matrix. `fragmented` is the share by which the allocator holds more than tensors need. `workspace` is what is
@@ -74,6 +75,7 @@ class MemoryProfile:
     fused_logits: float
     kept_logits: float
     split_logits: bool
+    loss_piece: int
     weight_gradients: bool
     fragmented: float
     workspace: float

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.spec.layout import Schedule, Sharding
 from headway.planner.framework import Framework
 
@@ -25,6 +26,8 @@ class Abilities:
     count as a layer each (`ends`). With `rounds`, an interleaved schedule requires a microbatch for each pipeline rank.
     `expert_sequence_parallel`: a model with experts splits the sequence over `tp`. Of a model's state, data-parallel ranks split
     `sharding` by default, `shardings` by a switch, and `pipelined` where they split parameters too and there is a pipeline.
+    With `whole`, nothing is copied to fit: `tp` divides key and value heads and the vocabulary, a model whose output layer is its
+    embedding has no pipeline, and one with dropout no `cp`.
     """
 
     axes: frozenset[str] = _ALL
@@ -36,6 +39,7 @@ class Abilities:
     sharding: Sharding = "parameters"
     pipelined: Sharding = "parameters"
     shardings: tuple[Sharding, ...] = ()
+    whole: bool = False
 
 
 # Layers, sequence parallelism of experts: NVIDIA/Megatron-LM: megatron/training/arguments.py (`account_for_embedding_in_pipeline_split`);
@@ -57,7 +61,8 @@ _FSDP2 = Abilities(pipelined="optimizer")
 # Only data parallelism, sharded over all ranks or over groups of them.
 _SHARDED = Abilities(axes=frozenset({"dp_replicate"}))
 _OF: Mapping[Framework, Abilities] = {
-    "headway": _FSDP2,
+    # runner/train/parallel.py; what templates/trainers/builtin/check.py refuses is `whole`.
+    "headway": replace(_FSDP2, axes=_ALL - {"ep"}, shardings=("optimizer", "gradients", "parameters"), whole=True),
     "kempner-forge": _FSDP2,
     "automodel": _FSDP2,
     # pytorch/torchtitan: torchtitan/models/llama3/infra/parallelize.py, apply_tp: its plan splits the sequence.
@@ -90,10 +95,26 @@ def abilities(framework: Framework) -> Abilities:
 
 def sharding_of(framework: Framework, sharding: Sharding, pp: int) -> Sharding:
     """Return what data-parallel ranks split for the length of a step, for the setting `sharding`."""
-    return abilities(framework).pipelined if pp > 1 and sharding == "parameters" else sharding
+    able = abilities(framework)
+    # A pipeline that keeps parameters keeps gradients too.
+    kept = ("gradients", "parameters") if able.pipelined == "optimizer" else ("parameters",)
+    return able.pipelined if pp > 1 and sharding in kept else sharding
 
 
 def setting_of(framework: Framework, sharding: Sharding) -> Sharding | None:
     """Return the value of `layout.sharding` with which data-parallel ranks split `sharding` for the length of a step; None
     where the framework has no switch."""
     return sharding if abilities(framework).shardings else None
+
+
+def objection(framework: Framework, model: ModelSizes, axis: str, degree: int) -> str | None:
+    """Return why the framework does not put the model onto so many ranks of an axis that it has; None if it does."""
+    if degree == 1 or not abilities(framework).whole:
+        return None
+    if axis == "tp" and (model.kv_heads % degree or model.vocab_size % degree):
+        return f"tp {degree} does not divide {model.kv_heads} key and value heads and {model.vocab_size} tokens, as {framework} requires"
+    if axis == "pp" and model.tie_embeddings:
+        return f"pp {degree}: {framework} keeps an embedding and an output layer that are one on one rank"
+    if axis == "cp" and model.dropout:
+        return f"cp {degree}: {framework} has no dropout in attention over split sequences"
+    return None

@@ -15,7 +15,7 @@ from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.layout import Layout, Schedule, Sharding
 from headway.jobspec.units import Amount
-from headway.planner.search.frameworks import Abilities, abilities, sharding_of
+from headway.planner.search.frameworks import Abilities, abilities, objection, sharding_of
 from headway.planner.search.request import Request
 from headway.planner.training import Degrees, Recompute
 from headway.runner.contract import Mesh
@@ -221,12 +221,13 @@ class Layouts:
                 self._refuse("ranks", (axis, degree, ranks), f"{axis} {degree} does not divide {ranks} ranks")
 
     def _within(self, axis: str, values: Iterable[int]) -> Iterator[int]:
-        """Yield the values, of which those above 1 need a framework that has the axis."""
+        """Yield the values, of which those above 1 need a framework that has the axis and splits the model so."""
+        framework = self._request.framework
         for degree in values:
-            if degree == 1 or axis in self._abilities.axes:
+            if degree > 1 and axis not in self._abilities.axes:
+                self._refuse(f"axis {axis}", (degree,), f"{axis} {degree}: {framework} has no {axis}")
+            elif not self._refuse(f"split {axis}", (degree,), objection(framework, self._request.model, axis, degree)):
                 yield degree
-            else:
-                self._refuse(f"axis {axis}", (degree,), f"{axis} {degree}: {self._request.framework} has no {axis}")
 
     def _microbatches(self, share: int) -> tuple[int, ...]:
         """Return sequences of a microbatch, of `share` sequences that a rank reads a step."""

@@ -1,23 +1,27 @@
 """Reports what the builtin trainer cannot do with a plan."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from headway.jobspec.change import is_for_history
+from headway.jobspec.check.layout import check_microbatches
+from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.model import as_decoder
+from headway.jobspec.spec.batch import Batch
+from headway.jobspec.spec.layout import Layout
+from headway.jobspec.units import Amount
 from headway.runner import contract
 from headway.templates.kind import Limited
 from headway.templates.trainers.builtin.options import BuiltinOptions
+from headway.templates.trainers.builtin.settings import execution_of, value
 
-_AXES = ("pp", "dp_replicate", "cp", "tp")
 _BYTE_TOKENS = 256
 
-# Fields with a single supported value, and what the trainer does. An omitted field is always fine.
+# Fields of which not every value is supported, and what the trainer does. An omitted field is always fine.
 _ONLY: Limited = {
-    ("layout", "sharding"): (("parameters",), "splits parameters, gradients and optimizer over `dp_shard`"),
     ("layout", "ep"): ((1,), "builds no experts"),
     ("model", "experts"): ((), "builds no experts"),
     ("model", "latent_attention"): ((), "builds plain heads"),
@@ -26,40 +30,105 @@ _ONLY: Limited = {
     ("model", "positions"): (("rotary",), "builds rotary positions"),
     ("model", "qkv_bias"): ((False,), "builds no biases"),
     ("model", "qk_norm"): ((False,), "does not norm queries and keys"),
-    ("precision", "parameters"): (("fp32",), "keeps parameters in fp32"),
-    ("precision", "compute"): (("fp32",), "computes in fp32"),
-    ("precision", "reduce"): (("fp32",), "sums gradients in fp32"),
-    ("recompute",): (("none",), "does not recompute activations"),
-    ("compile",): ((False,), "does not compile"),
-    ("overlap", "parameters"): ((), "leaves the order of communication to FSDP2"),
-    ("overlap", "gradients"): ((), "leaves the order of communication to FSDP2"),
-    ("overlap", "tensor"): ((False,), "does not split matrices"),
-    ("overlap", "pipeline"): ((False,), "has no pipeline"),
+    ("precision", "compute"): (("fp32", "bf16"), "computes in fp32 or bf16"),
+    ("overlap", "parameters"): ((True,), "gathers parameters in parallel with computation"),
+    ("overlap", "gradients"): ((True,), "reduces gradients in parallel with computation"),
+    ("overlap", "tensor"): ((False,), "finishes a matrix product before it sends any of it"),
+    ("overlap", "pipeline"): ((), "leaves sends and receives to the schedule"),
     ("overlap", "experts"): ((False,), "builds no experts"),
-    ("optimizer", "schedule"): (("cosine",), "decays along a cosine"),
-    ("resilience", "corruption", "compare"): ((), "holds each parameter once, so there is no replica to compare"),
+    ("resilience", "corruption", "compare"): ((), "computes steps again (`replay`) and does not compare replicas"),
 }
 # Fields that `history` may change from a step on (runner/history.py).
-_CHANGED = ("steps", "batch.global", *(f"optimizer.{field.name}" for field in fields(contract.Optimizer)))
-ONLY: Limited = {**{("layout", axis): ((1,), "splits over `dp_shard` alone") for axis in _AXES}, **_ONLY}
+_NUMBERS = (field.name for field in fields(contract.Optimizer) if field.name not in ("schedule", "decay_steps"))
+_CHANGED = ("steps", "batch.global", *(f"optimizer.{name}" for name in _NUMBERS))
+ONLY: Limited = _ONLY
 
 
 def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Check that the plan shards a Llama-family decoder over `dp_shard`, computes in fp32, and reads bytes as tokens
-    (runner/train)."""
-    for axis in _AXES:
-        degree = getattr(plan.mesh, axis)
-        if degree > 1:
-            message = f"the trainer `builtin` does not split over `{axis}`, but the layout has {degree}"
-            yield Problem("HW306", JOB, ("layout", axis), message, f"leave `{axis}` out, so that all ranks go to `dp_shard`")
+    """Check that the plan trains a Llama-family decoder on bytes, in formats and on axes that go together (runner/train)."""
     for path, (values, deed) in _ONLY.items():
-        found = _value(plan.spec, path)
+        found = value(plan.spec, path)
         if found is not None and found not in values:
             message = f"the trainer `builtin` {deed}, whatever `{'.'.join(path)}` says"
             hint = f"leave `{path[-1]}` out, or use the trainer `script` with a training script that does it"
             yield Problem("HW306", JOB, path, message, hint)
     yield from _check_model(plan)
+    yield from _check_axes(plan)
+    yield from _check_microbatches(plan)
+    yield from _check_replay(plan)
     yield from _check_history(plan)
+
+
+def _check_axes(plan: JobPlan) -> Iterator[Problem]:
+    """Report settings that the axes of the layout exclude."""
+    mesh, layout, model = plan.mesh, plan.spec["layout"], plan.run.model
+    if mesh.pp > 1 and layout["sharding"] in ("gradients", "parameters"):
+        message = f"with a pipeline the trainer `builtin` keeps parameters and gradients whole during a step: not `{layout['sharding']}`"
+        yield Problem("HW306", JOB, ("layout", "sharding"), message, "leave `sharding` out, or set `sharding: optimizer`")
+    if model is None:
+        return
+    if mesh.pp > 1 and model.tie_embeddings:
+        message = "the model's output layer is its embedding, and `pp` would put them on different ranks"
+        yield Problem("HW306", JOB, ("layout", "pp"), message, "set `pp: 1`, or `tie_embeddings: false` in the model")
+    if model.kv_heads % mesh.tp:
+        message = f"the trainer `builtin` copies no key and value heads, and {model.kv_heads} do not divide over {mesh.tp} ranks of `tp`"
+        yield Problem("HW306", JOB, ("layout", "tp"), message, f"set `tp` to a divisor of `kv_heads` {model.kv_heads}")
+    if model.vocab_size % mesh.tp:
+        message = (
+            f"the trainer `builtin` splits the vocabulary evenly, and {mesh.tp} ranks of `tp` do not divide {model.vocab_size}"
+        )
+        yield Problem("HW306", JOB, ("layout", "tp"), message, "pad the model's `vocab_size` to a multiple of `tp`")
+    if model.dropout and mesh.cp > 1:
+        message = (
+            "the trainer `builtin` drops no attention weights of sequences that are split over `cp`, but the model has dropout"
+        )
+        yield Problem("HW306", JOB, ("layout", "cp"), message, "set `cp: 1`, or `dropout: 0` in the model")
+    if model.dropout and mesh.tp > 1 and layout["sequence_parallel"] is False:
+        message = "ranks of `tp` would drop different numbers of the same tokens, but the model has dropout"
+        hint = "leave `sequence_parallel` out, or set `dropout: 0` in the model"
+        yield Problem("HW306", JOB, ("layout", "sequence_parallel"), message, hint)
+
+
+def _check_microbatches(plan: JobPlan) -> Iterator[Problem]:
+    """Check the microbatches of the trainer's own schedule, and of each batch that `history` sets (jobspec/check/layout.py checks
+    those of a schedule that the job names)."""
+    batch = plan.run.batch
+    if plan.mesh.pp == 1 or batch is None:
+        return
+    named = plan.spec["layout"]["schedule"] is not None
+    layout = Layout.model_validate(
+        {"pp": plan.mesh.pp, "virtual_stages": plan.spec["layout"]["virtual_stages"], "schedule": execution_of(plan).schedule}
+    )
+    amounts: list[tuple[Path, int]] = [] if named else [(("batch", "global"), batch.global_sequences)]
+    amounts += [
+        (("history", index, "set", "batch.global"), change.set["batch.global_sequences"])
+        for index, change in enumerate(plan.run.history)
+        if "batch.global_sequences" in change.set
+    ]
+    for path, sequences in amounts:
+        changed = Batch.model_construct(
+            global_batch=Amount(sequences=sequences),
+            micro_sequences=batch.micro_sequences,
+            sequence_length=batch.sequence_length,
+        )
+        for problem in check_microbatches(layout, plan.mesh, changed):
+            yield replace(problem, path=path)
+
+
+def _check_replay(plan: JobPlan) -> Iterator[Problem]:
+    """Check that other ranks can compute a rank's results again, bit by bit: its share of a batch is its own."""
+    checks = plan.spec["resilience"]["corruption"]
+    for name in ("replay", "grad_norm_factor"):
+        if checks is None or checks[name] is None:
+            continue
+        path = ("resilience", "corruption", name)
+        for axis in ("pp", "cp", "tp"):
+            if (degree := getattr(plan.mesh, axis)) > 1:
+                message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but `{axis}` is {degree}"
+                yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `{axis}: 1`")
+        if plan.spec["compile"]:
+            message = "the trainer `builtin` traces gradients of blocks that are not compiled"
+            yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `compile: false`")
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:
@@ -87,7 +156,7 @@ def _check_model(plan: JobPlan) -> Iterator[Problem]:
 
 def _is_taken(spec: Mapping[str, Any], section: str) -> bool:
     """Return whether every written field of the section is supported."""
-    fields = [(_value(spec, path), values) for path, (values, _) in _ONLY.items() if path[0] == section]
+    fields = [(value(spec, path), values) for path, (values, _) in _ONLY.items() if path[0] == section]
     return all(found is None or found in values for found, values in fields)
 
 
@@ -95,11 +164,3 @@ def _source(written: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the field that sets sizes of another kind; None for an error that has a separate problem."""
     name = next((name for name in ("preset", "config", "head_dim") if written[name] is not None), None)
     return None if name is None else ("model", name)
-
-
-def _value(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the spec's value; None if there is none."""
-    found: Any = spec
-    for key in path:
-        found = None if found is None else found[key]
-    return found

@@ -25,6 +25,7 @@ data: {kind: files, options: {paths: ["*.txt"]}}
 batch: {global: 2048 tokens, micro: 1, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
+precision: {reduce: fp32}
 checkpoint:
   horizon: 50 steps
   keep: 4
@@ -93,8 +94,9 @@ def test_of_a_full_job_only_what_the_plan_has_decided_otherwise_is_there_twice(f
     assert "timeouts" not in rest["resilience"]
     assert "notify" not in rest["resilience"]
     assert rest["layout"]["dp_shard"] is None
-    assert "optimizer" in rest
-    assert "lr" not in rest["optimizer"]
+    assert "optimizer" not in rest
+    assert rest["layout"]["sharding"] is None
+    assert rest["precision"] == {"compute": None, "parameters": None}
 
 
 def test_every_row_of_the_table_has_a_value_on_both_sides(full: JobPlan, tmp_path: Path) -> None:

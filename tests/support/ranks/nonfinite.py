@@ -61,7 +61,7 @@ def run(folder: Path, times: int) -> None:
     page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(2))))
     worker = Worker(rank, rank, 2, 1, 0, str(directory.run_json), None, page, events)
     trainer = Trainer(worker, Job.of(config(folder.parent / "text")), report_heartbeats(worker, "start"))
-    trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks)
+    trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, trainer.mesh)
     faulty.times = times
     trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end
     error = None

@@ -103,7 +103,7 @@ def run(folder: Path, case: Case, world_size: int) -> None:
     worker = Worker(rank, rank, world_size, 1, 0, str(directory.run_json), None, page, events)
     job = Job.of(config(folder.parent / "text", world_size, case.checks))
     trainer = Trainer(worker, job, report_heartbeats(worker, "start"))
-    trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, fault=case.fault)
+    trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, trainer.mesh, fault=case.fault)
     if trainer.state.soundness is not None:
         trainer.state.soundness.norms.extend(case.norms)
     trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end

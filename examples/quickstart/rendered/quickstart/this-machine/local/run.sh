@@ -82,9 +82,11 @@ open_run() {
     "beta1": 0.9,
     "beta2": 0.95,
     "clip_norm": 1.0,
+    "decay_steps": null,
     "eps": 1e-08,
     "lr": 0.003,
     "min_lr_ratio": 0.1,
+    "schedule": "cosine",
     "warmup_steps": 20,
     "weight_decay": 0.1
   },
@@ -124,7 +126,21 @@ open_run() {
     "terminate": {"factor": 1.0, "floor_s": 30.0},
     "verify": {"factor": 1.0, "floor_s": 300.0}
   },
-  "trainer": {"kind": "builtin", "options": {}}
+  "trainer": {
+    "kind": "builtin",
+    "options": {
+      "compile": false,
+      "compute": "fp32",
+      "parameters": "fp32",
+      "prefetch": false,
+      "recompute": "none",
+      "reduce": "fp32",
+      "schedule": "1F1B",
+      "sequence_parallel": true,
+      "sharding": "parameters",
+      "virtual_stages": 1
+    }
+  }
 }
 RUN_JSON
 {
@@ -139,7 +155,7 @@ RUN_JSON
   "group": null,
   "history": [],
   "kind": "TrainingJob",
-  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null, "virtual_stages": 1},
+  "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null},
   "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
   "model": {
     "config": null,
@@ -157,7 +173,6 @@ RUN_JSON
   },
   "mounts": [],
   "name": "quickstart",
-  "optimizer": {"decay_steps": null, "schedule": "cosine"},
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
