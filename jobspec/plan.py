@@ -166,7 +166,8 @@ class FabricPlan:
 
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
     the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
-    adapters' addresses are of; `os` are the kinds of files that its switches get.
+    adapters' addresses are of; `os` are the kinds of files that its switches get, and `switch_model` is their model in the catalogue,
+    if the cluster file names one.
     """
 
     name: str
@@ -184,6 +185,7 @@ class FabricPlan:
     spine_oversubscription: float = 1.0
     congestion: str | None = None
     balancing: str = "ecmp"
+    switch_model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class PortPlan:
 class SwitchPlan:
     """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
 
+    `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
+
     `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
     """
 
@@ -218,6 +222,7 @@ class SwitchPlan:
     asn: int
     router_id: str
     ports: tuple[PortPlan, ...]
+    block: str | None = None
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None

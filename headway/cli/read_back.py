@@ -17,6 +17,9 @@ from headway.templates.hosts.render import SCRIPT
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
 
+# `<cluster>/switches/<switch>/...`
+_SWITCH = 2
+
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
@@ -103,7 +106,7 @@ def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePos
     names = {kind.file: kind.host_name for kind in SWITCHES.values()}
     for path in rendered:
         setting = reading.settings.get(names.get(path.name, ""))
-        if setting is not None and setting.value == path.parent.name:
+        if setting is not None and setting.value == path.parts[_SWITCH]:
             return path
     return None
 

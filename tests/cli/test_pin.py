@@ -26,7 +26,7 @@ fabrics:
     role: scale_out
     transport: roce
     classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]
-    switches: {leaves: 6, spines: 1, ports: 8, os: [{kind: sonic}]}
+    switches: {leaves: 6, spines: 1, ports: 8, os: [{kind: frr}]}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true}
 """
