@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
@@ -302,6 +303,17 @@ class ClusterPlan:
         """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
+
+    @cached_property
+    def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:
+        """By node and adapter: the adapter's address with its prefix length, and the address of the leaf's port at the other end."""
+        leaves = {(switch.name, port.name): port.address for switch in self.switches for port in switch.ports if port.address}
+        found: dict[str, dict[str, tuple[str, str]]] = {}
+        for link in self.links:
+            gateway = leaves.get((link.a, link.a_port))
+            if link.address and gateway:
+                found.setdefault(link.b, {})[link.b_port] = (link.address, gateway.partition("/")[0])
+        return found
 
     @property
     def scale_out(self) -> FabricPlan | None:

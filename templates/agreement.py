@@ -132,9 +132,11 @@ def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
 
     Used are the DSCP and priority of the collectives, of the notifications, and of everything else, which are 0.
     """
-    dscps = {0, *(agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed)}
+    marked = {agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed}
+    dscps = {0, *marked}
+    # The queue of everything else is numbered by a switch (SONiC's default is 1), its 802.1p priority by an adapter.
     if fact[0] == "priority of DSCP":
-        return fact[1] in dscps
+        return fact[1] in marked
     if fact[0] in {"PFC of priority", "congestion control of priority"}:
         return fact[1] in {0, *(agreed.get(("priority of DSCP", _key(dscp))) for dscp in dscps)}
     return True

@@ -24,7 +24,7 @@ _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
 # NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
-_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
+_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_CROSS_NIC")
 
 
 @dataclass(frozen=True)
