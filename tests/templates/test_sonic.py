@@ -586,7 +586,7 @@ def test_the_example_fabric_has_no_problem() -> None:
     plan = cluster()
     assert problems(plan) == []
     lanes = [",".join(map(str, range(first, first + 8))) for first in range(0, 512, 8)]
-    said = {
+    said: dict[str, Any] = {
         "platform": "x86_64-nvidia_sn5400-r0",
         "hwsku": "ACS-SN5400",
         "buffer_model": "dynamic",

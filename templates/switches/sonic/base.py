@@ -61,7 +61,7 @@ def merged(base: Tables, own: Tables, keep: Collection[str]) -> dict[str, dict[s
             continue
         if name in _OWN:
             if name in _OF_PORTS:
-                found[name] = found.get(name, {}) | _of_kept(name, rows, keep)
+                found[name] = {**found.get(name, {}), **_of_kept(name, rows, keep)}
         else:
             stays = {key: _with_ports(row, ports) for key, row in rows.items() if _stays(name, key, ports, keep)}
             found[name] = {key: {**row, **found.get(name, {}).get(key, {})} for key, row in stays.items()} | {

@@ -136,7 +136,7 @@ def _check_base(
             message = f"the base of `{switch.name}` is of the platform `{found}`, but the {known.model} is `{known.platform}`"
             yield Problem("HW513", CLUSTER, path, message, "use the base of this model, or another `model`")
         peers = [each for each in cluster.switches if each.fabric == switch.fabric]
-        if "{switch}" not in options.base and len(peers) > 1 and (own := _of_one(base)):
+        if "{switch}" not in (options.base or "") and len(peers) > 1 and (own := _of_one(base)):
             message = f"several switches have one base with {own}, which only one of them can have"
             yield Problem("HW513", CLUSTER, path, message, "remove it from the base, or have one for each `{switch}`")
 

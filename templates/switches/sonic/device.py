@@ -71,12 +71,12 @@ def _of_base(base: Tables) -> SonicDevice | None:
     by_role = dict.fromkeys(("leaf", "spine"), pools)
     if device.get("buffer_model") == "dynamic" and "egress_lossless_pool" in pools:
         kind = "dynamic-two-pools" if "ingress_lossy_pool" in pools else "dynamic-one-pool"
-    size = pools.get("egress_lossless_pool", {}).get("size")
+    size = str(pools.get("egress_lossless_pool", {}).get("size"))
     hwsku = HwSku(
         name=str(device["hwsku"]),
         lanes=lanes,
         buffers=kind,
-        egress_pool_bytes=int(size) if str(size).isdecimal() else None,
+        egress_pool_bytes=int(size) if size.isdecimal() else None,
         pools=by_role,
         profiles=dict.fromkeys(("leaf", "spine"), profiles),
     )

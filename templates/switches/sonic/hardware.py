@@ -110,12 +110,13 @@ def _hardware(model: str, row: dict[str, Any]) -> Hardware:
 
 def _hwsku(name: str, row: dict[str, Any]) -> HwSku:
     """Return a HwSKU; where its spines have no pools of their own, they have those of its leaves."""
-    by_role = {
-        what: {role: row[key] for role in ("leaf", "spine") if (key := f"{what}_{role}") in row or (key := f"{what}_leaf") in row}
-        for what in ("pools", "profiles")
-    }
     plain = {key: value for key, value in row.items() if not key.startswith(("pools_", "profiles_"))}
-    return HwSku(name, **plain, **by_role)
+    return HwSku(name=name, pools=_by_role(row, "pools"), profiles=_by_role(row, "profiles"), **plain)
+
+
+def _by_role(row: dict[str, Any], what: str) -> dict[str, Any]:
+    leaf = row.get(f"{what}_leaf")
+    return {} if leaf is None else {"leaf": leaf, "spine": row.get(f"{what}_spine", leaf)}
 
 
 @cache

@@ -56,7 +56,7 @@ def render(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> F
     tables = _tables(options, switch, cluster, device)
     base = options.base_of(switch.name)
     if base is not None:
-        tables = {name: dict(rows) for name, rows in merged(base, tables, options.keep_ports).items()}
+        tables = {name: _rows(rows) for name, rows in merged(base, tables, options.keep_ports).items()}
     routing = frr_conf(options, switch, cluster, on_sonic=True)
     return {PurePosixPath(FILE): json.dumps(_in_order(tables), indent=4) + "\n", PurePosixPath(FRR_FILE): routing}
 
