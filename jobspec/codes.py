@@ -138,6 +138,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW526": "more ports or a higher speed than the model of the switches has",
         "HW527": "more cables than one plan holds",
         "HW530": "an adapter on a fabric without RDMA",
+        "HW531": "adapters that headway renders no host files for",
         "HW601": "GPU nodes without a scale-out fabric, so NCCL chooses the network itself (warning)",
         "HW602": "files that disagree about the classes of traffic",
         "HW603": "a setting in force that differs from the cluster file",

@@ -20,6 +20,7 @@ FORMS: Mapping[str, str] = {
     r"^[A-Za-z0-9][-A-Za-z0-9_.]*$": "name of a model: letters, digits, `-`, `_` and `.`, starting with a letter or digit",
     r"^[A-Za-z0-9][-A-Za-z0-9_/.:]{0,62}$": "name of a port: letters, digits, `-`, `_`, `/`, `.` and `:`, 63 at most",
     r"^[^\s/:]{1,15}$": "name of a kernel interface: 15 characters at most, without blanks, `/` and `:`",
+    r"^Ethernet[0-9]{1,4}$": "name of a port of SONiC: `Ethernet` and a number",
     r"^[0-9]+(,[0-9]+)*$": "list of numbers with commas and no blanks between them",
     r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$": "Slurm constraint: names of features with `&`, `|`, `*`, `,` and brackets",
     r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$": "Slurm node list: names with commas and ranges in brackets, `n[1-4],n9`",

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
@@ -155,7 +156,8 @@ class FabricPlan:
 
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
     the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
-    adapters' addresses are of; `os` are the kinds of files that its switches get.
+    adapters' addresses are of; `os` are the kinds of files that its switches get, and `switch_model` is their model in the catalogue,
+    if the cluster file names one.
     """
 
     name: str
@@ -173,6 +175,7 @@ class FabricPlan:
     spine_oversubscription: float = 1.0
     congestion: str | None = None
     balancing: str = "ecmp"
+    switch_model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,8 @@ class PortPlan:
 class SwitchPlan:
     """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
 
+    `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
+
     `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
     """
 
@@ -207,6 +212,7 @@ class SwitchPlan:
     asn: int
     router_id: str
     ports: tuple[PortPlan, ...]
+    block: str | None = None
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None
@@ -286,6 +292,17 @@ class ClusterPlan:
         """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
+
+    @cached_property
+    def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:
+        """By node and adapter: the adapter's address with its prefix length, and the address of the leaf's port at the other end."""
+        leaves = {(switch.name, port.name): port.address for switch in self.switches for port in switch.ports if port.address}
+        found: dict[str, dict[str, tuple[str, str]]] = {}
+        for link in self.links:
+            gateway = leaves.get((link.a, link.a_port))
+            if link.address and gateway:
+                found.setdefault(link.b, {})[link.b_port] = (link.address, gateway.partition("/")[0])
+        return found
 
     @property
     def scale_out(self) -> FabricPlan | None:

@@ -107,7 +107,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
     switches = {switch.name: switch for switch in cluster.switches}
     intended = cache(_intended)
     for file, reading in readings.items():
-        switch = switches.get(PurePosixPath(file).parent.name)
+        switch = next((switches[each.name] for each in PurePosixPath(file).parents if each.name in switches), None)
         fabric = cluster.fabric(switch.fabric) if switch else cluster.scale_out
         if fabric is not None and fabric.qos is not None:
             agreed = intended(fabric.qos)
@@ -132,9 +132,11 @@ def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
 
     Used are the DSCP and priority of the collectives, of the notifications, and of everything else, which are 0.
     """
-    dscps = {0, *(agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed)}
+    marked = {agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed}
+    dscps = {0, *marked}
+    # The queue of everything else is numbered by a switch (SONiC's default is 1), its 802.1p priority by an adapter.
     if fact[0] == "priority of DSCP":
-        return fact[1] in dscps
+        return fact[1] in marked
     if fact[0] in {"PFC of priority", "congestion control of priority"}:
         return fact[1] in {0, *(agreed.get(("priority of DSCP", _key(dscp))) for dscp in dscps)}
     return True
@@ -289,7 +291,9 @@ def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         if reading.routing is None:
             continue
         path = PurePosixPath(file)
-        other, view = seen.setdefault(path.parent, (file, reading.routing))
+        # SONiC keeps its frr.conf in a folder next to config_db.json.
+        folder = path.parent.parent if path.parent.name == "frr" else path.parent
+        other, view = seen.setdefault(folder, (file, reading.routing))
         if path.suffix != PurePosixPath(other).suffix:
             yield from _routing_of(file, reading.routing, other, view)
 
@@ -308,13 +312,20 @@ def _routing_of(file: str, found: RoutingView, authority: str, wanted: RoutingVi
     pairs = (
         ("AS number is", found.asn, wanted.asn),
         ("router id is", found.router_id, wanted.router_id),
-        ("neighbors are", _listed(sorted(found.neighbors)), _listed(sorted(wanted.neighbors))),
+        ("neighbors are", _neighbors(found), _neighbors(wanted)),
         ("number of equal paths is", found.max_paths, wanted.max_paths),
     )
     for what, value, expected in pairs:
-        if value and expected and value != expected:
+        if value is not None and expected is not None and value != expected:
             hint = "both files are of one switch: render them again, or fix the cluster file"
             yield Disagreement(file, "BGP", f"the {what} {value}, but {expected} in {authority}", hint)
+
+
+def _neighbors(view: RoutingView) -> str | None:
+    """Return the neighbors that can exchange routes, `none` where there are none, and None where the file does not set them."""
+    if view.neighbors is None:
+        return None
+    return _listed(sorted(view.neighbors)) or "none"
 
 
 def _hint(fact: Fact) -> str:

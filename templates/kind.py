@@ -68,12 +68,25 @@ class JobKind:
     check_options: Callable[[Any], Iterator[Problem]] = no_problems
 
 
+def no_base(options: BaseModel, switch: SwitchPlan) -> str | None:
+    """Return None: the switch's files are complete."""
+    return None
+
+
+def without_bases(options: BaseModel, bases: Mapping[str, Any]) -> BaseModel:
+    """Return the options unchanged."""
+    return options
+
+
 @dataclass(frozen=True)
 class SwitchKind:
     """An operating system of switches. `render` returns one switch's files, by their names in its folder.
 
     `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
-    kind. `host_name` is the setting in it that names the switch.
+    kind. `host_name` is the setting in it that names the switch. `others` are further files, of names that other kinds read.
+
+    `base` returns the file, relative to the cluster's, that a switch's own tables are merged into; `with_bases` the options with the
+    bases that were read, by the switches' names.
     """
 
     options: type[BaseModel]
@@ -82,3 +95,6 @@ class SwitchKind:
     check: Callable[[Any, SwitchPlan, ClusterPlan], Iterator[Problem]]
     render: Callable[[Any, SwitchPlan, ClusterPlan], Files]
     read: Callable[[str], Reading]
+    others: tuple[str, ...] = ()
+    base: Callable[[Any, SwitchPlan], str | None] = no_base
+    with_bases: Callable[[Any, Mapping[str, Any]], Any] = without_bases

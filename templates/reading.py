@@ -50,11 +50,12 @@ class QosView:
 
 @dataclass(frozen=True)
 class RoutingView:
-    """BGP of one switch. `neighbors` are interfaces (unnumbered) or addresses; None if the file does not set it."""
+    """BGP of one switch. `neighbors` are those that can exchange routes, interfaces (unnumbered) or addresses. None: the file does not
+    set it."""
 
     asn: int | None = None
     router_id: str | None = None
-    neighbors: frozenset[str] = frozenset()
+    neighbors: frozenset[str] | None = None
     max_paths: int | None = None
 
 

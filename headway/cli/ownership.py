@@ -18,7 +18,12 @@ _PLAN = re.compile(rb'"schema"\s*:\s*"headway\.(job|cluster)-plan/')
 _EARLIER = ("run.json", "nccl.env")
 # Below its folder, what a job and what a cluster are rendered to.
 _JOB_FILES = ("plan.json", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch", *_EARLIER)
-_CLUSTER_FILES = ("plan.json", f"hosts/*{SCRIPT}", f"hosts/*{UNIT}", *(f"switches/*/{kind.file}" for kind in SWITCHES.values()))
+_CLUSTER_FILES = (
+    "plan.json",
+    f"hosts/*{SCRIPT}",
+    f"hosts/*{UNIT}",
+    *(f"switches/*/{file}" for kind in SWITCHES.values() for file in (kind.file, *kind.others)),
+)
 
 
 def stale_files(root: Path, trees: Collection[PurePosixPath], unread: Collection[Path]) -> list[PurePosixPath]:

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
 from headway.compile import PlannedCluster
+from headway.jobspec.check.environment import rival_of
 from headway.jobspec.document import Document, Span
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem, Severity
@@ -17,11 +18,14 @@ from headway.templates.hosts.render import SCRIPT
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
 
+# `<cluster>/switches/<switch>/...`
+_SWITCH = 2
+
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
 # NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
-_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_")
+_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_CROSS_NIC")
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePos
     names = {kind.file: kind.host_name for kind in SWITCHES.values()}
     for path in rendered:
         setting = reading.settings.get(names.get(path.name, ""))
-        if setting is not None and setting.value == path.parent.name:
+        if setting is not None and setting.value == path.parts[_SWITCH]:
             return path
     return None
 
@@ -116,6 +120,12 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
+    for name, setting in reading.settings.items():
+        rival = rival_of(name)
+        if rival in wanted and name not in wanted:
+            message = f"`{name}` is {setting.value}, which goes against `{rival}={wanted[rival].value}` of the cluster file"
+            span = Span(setting.line - 1, 0, setting.line, 0)
+            yield Problem("HW603", file, (), message, f"remove `{name}`", span=span)
 
 
 def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> Mapping[str, Setting]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import headway.jobspec.catalog
+from headway.compile.bases import read_bases
 from headway.compile.document import is_cluster, is_inventory
 from headway.compile.inventories import clusters_named_by, read_inventories
 from headway.compile.options import provider_options, switch_options
@@ -116,7 +117,11 @@ def clusters_of_inventories(documents: Sequence[AnyParsed], sources: Sources) ->
 def plan_cluster(cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[PlannedCluster]:
     """The cluster's plan, checked by the operating systems of its switches."""
     plan = yield from resolve_with_inventories(cluster, broken, sources)
-    options = {place: chosen for place, (chosen, _) in switch_options(cluster.document).items() if chosen is not None}
+    options: SwitchOptions = {
+        place: chosen for place, (chosen, _) in switch_options(cluster.document).items() if chosen is not None
+    }
+    options, unreadable = read_bases(plan, options, Path(cluster.document.name))
+    yield from located(unreadable, cluster=cluster)
     yield from located(check_switches(plan, options), cluster=cluster)
     return PlannedCluster(plan, options, provider_options(cluster.document)[0], cluster.document)
 

@@ -110,7 +110,7 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
     if nic.port not in shape.node_ports:
         message = f"`{nic.port}` is not a port of a leaf for nodes"
         last = shape.port_name(shape.down - 1)
-        hint = f"use one of the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.spec.lanes} lanes"
+        hint = f"use one of the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.lanes} lanes"
         return Problem("HW520", document, (*path, "port"), message, hint)
     return None
 

@@ -185,6 +185,11 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
         yield Problem("HW418", JOB, _WEBHOOK, message, "use a separate variable, for example `RUN_WEBHOOK`")
 
 
+def rival_of(name: str) -> str | None:
+    """Return the variable whose choice this one would undo, or compete with; None for others."""
+    return _RIVALS.get(name)
+
+
 def _taken(name: str, planned: EnvVar, message: str) -> Problem:
     why = f"to `{planned.value}`: {planned.reason} ({planned.source})"
     hint = f"set `{planned.name}` instead"

@@ -23,6 +23,8 @@ _LARGEST_NODE = 16
 _BOARD = 8
 # Rates of a link, Gb/s: IEEE 802.3, the InfiniBand roadmap, and EFA's.
 _RATES_GBPS = (10, 20, 25, 40, 50, 56, 100, 200, 400, 800, 1600)
+# Whose driver templates/hosts sets up; an adapter of an unknown model is taken for one of theirs.
+_VENDOR_OF_MLX5 = "NVIDIA"
 # As many as one group may have: a plan holds each of them.
 _MOST_NODES = 100_000
 
@@ -59,6 +61,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale_out":
                 yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
+                yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
             yield from _check_share(path, nodes, cluster.fabrics)
@@ -283,6 +286,17 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
             f"a port of a `{model.name}` supports at most {fastest}Gb/s of {fabric.transport}, found {_gbps(nodes.nic_speed)}"
         )
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
+
+
+def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+    """Check that the files for the nodes, which set up traffic classes, are for the adapters' driver."""
+    model: NicModel | None = nics().get(nodes.nic) if nodes.nic else None
+    if model is not None and model.vendor != _VENDOR_OF_MLX5 and fabric.classes:
+        message = (
+            f"headway renders traffic classes for the mlx5 driver only, and a `{model.name}` of {model.vendor} has another one"
+        )
+        hint = f"leave `classes` of `{fabric.name}` out and configure the adapters yourself: their files are not implemented yet"
+        yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint)
 
 
 def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.resolve.links import nodes_per_leaf, rails_of
+from headway.jobspec.resolve.links import lanes_of, nodes_per_leaf, ports_of, rails_of
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
@@ -14,6 +14,10 @@ from headway.jobspec.suggest import did_you_mean
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
+
+# IEEE 802.3's rates of a port, and of its fastest lane (802.3dj), in Gb/s.
+_RATES = (1, 10, 25, 40, 50, 100, 200, 400, 800, 1600)
+_FASTEST_LANE = 200
 
 # A plan holds each cable with both of its ends; to make one with this many took 6 s of one core and 0.24 GB. Two tiers without
 # oversubscription have two cables for each adapter, so this is a fabric of 131,072 adapters.
@@ -32,6 +36,7 @@ def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> I
     yield from _check_pools(at, switches)
     yield from _check_numbers(at, switches)
     yield from _check_model(at, switches)
+    yield from _check_speed(at, switches)
     yield from _check_systems((*at, "os"), [choice.kind for choice in switches.os])
 
 
@@ -77,14 +82,14 @@ def _check_cables(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
 
 def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Iterator[Problem]:
     """Check that a leaf has ports for the spines of its plane, a spine for the leaves of its plane."""
-    up = switches.ports - nodes_per_leaf(switches)
+    up = ports_of(switches) - nodes_per_leaf(switches)
     spines, uplinks = -(-switches.spines // planes), switches.uplinks
     leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
     of_a_plane = "" if planes == 1 else " of a plane"
     if spines * uplinks > up:
         message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each need more than the {up} upper ports of a leaf"
         yield Problem("HW510", CLUSTER, (*path, "spines"), message, "use fewer spines or uplinks, or switches with more ports")
-    there = switches.spine_ports or switches.ports
+    there = switches.spine_ports or ports_of(switches)
     if leaves * uplinks > there:
         message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each need more than the {there} ports of a spine"
         planes_too = "" if planes >= rails else f"more planes (up to {rails}), "
@@ -116,12 +121,11 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
         near = did_you_mean(switches.model, models(), "switches")
         yield Problem("HW231", CLUSTER, (*path, "model"), message, near.text, Severity.WARNING, fix=near.fix)
         return
-    lanes, room = switches.lanes, model.ports * model.lanes
-    if switches.ports * lanes > room:
+    lanes, room = lanes_of(switches), model.ports * model.lanes
+    ports = ports_of(switches)
+    if ports * lanes > room:
         has = f"{model.ports} ports of {model.lanes} lanes"
-        message = (
-            f"{switches.ports} ports of {lanes} lanes are {switches.ports * lanes} lanes, but the {model.name} has {room}: {has}"
-        )
+        message = f"{ports} ports of {lanes} lanes are {ports * lanes} lanes, but the {model.name} has {room}: {has}"
         hint = f"use {room // lanes} `ports`, or fewer `lanes` for broken-out ports"
         yield Problem("HW526", CLUSTER, (*path, "ports"), message, hint)
     fastest = min(model.gbps, model.gbps * lanes // model.lanes)
@@ -130,9 +134,26 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
         yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {fastest}Gb/s or less")
 
 
+def _check_speed(path: Path, switches: Switches) -> Iterator[Problem]:
+    """Check that Ethernet has such a speed and such ports."""
+    speed, lanes = switches.speed // GBPS, lanes_of(switches)
+    if speed not in _RATES:
+        message = f"Ethernet has no ports of {speed}Gb/s"
+        nearest = min(_RATES, key=lambda rate: abs(rate - speed))
+        yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use one of its rates, for example {nearest}Gb/s")
+    elif lanes & (lanes - 1):
+        message = f"no port has {lanes} lanes"
+        yield Problem("HW526", CLUSTER, (*path, "lanes"), message, "use 1, 2, 4 or 8")
+    elif switches.model is None and speed > lanes * _FASTEST_LANE:
+        message = f"{speed}Gb/s over {lanes} lanes is {speed // lanes}Gb/s a lane, and the fastest have {_FASTEST_LANE}Gb/s"
+        yield Problem(
+            "HW526", CLUSTER, (*path, "lanes"), message, f"use {-(-speed // _FASTEST_LANE)} or more, or leave `lanes` out"
+        )
+
+
 def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
     """Check that both pools are networks, large enough, and disjoint."""
-    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, 2 * max(switches.spines + 1, switches.leaves))
+    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, 2 * (max(switches.spines, switches.leaves) + 1))
     addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * switches.leaves * nodes_per_leaf(switches))
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"

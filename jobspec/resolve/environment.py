@@ -10,8 +10,9 @@ _TORCH_NCCL = "docs.pytorch.org torch_nccl_environment_variables"
 _NET_IB = "NVIDIA/nccl src/transport/net_ib/connect.cc"
 _NCCL_GUIDE = "NVIDIA/nccl docs/userguide/source/env.rst"
 
-# 4.096 us x 2^22 = 17.2 s before one retry of seven.
-_IB_TIMEOUT = 22
+# 4.096 us x 2^20 = 4.3 s before each of 7 retries, 30 s together: three times the 9 s after which BGP gives a silent neighbour up,
+# where BFD does not see it first. 22 would let one lost packet idle the job for 17 s.
+_IB_TIMEOUT = 20
 _QPS = 4
 _FLIGHT_RECORDER_ENTRIES = 2000
 
@@ -101,19 +102,22 @@ def _verbs(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
 
 
 def _rdma(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
-    reason = "no adapter is an error, not a silent fall-back to TCP"
-    yield EnvVar("NCCL_NET", "IB", reason, "NVIDIA/nccl src/init.cc", _of(fabric, "transport"))
+    # A plugin is used only if its network has the name in NCCL_NET: on InfiniBand `IB` would keep IBext, and SHARP with it, out.
+    if fabric.transport == "roce":
+        reason = "no adapter is an error, not a silent fall-back to TCP"
+        yield EnvVar("NCCL_NET", "IB", reason, "NVIDIA/nccl src/plugin/net.cc", _of(fabric, "transport"))
     reason = f"the adapters on `{fabric.name}`, by exact name; others belong to storage or management"
     source, decided_by = "NVIDIA/nccl src/transport/net_ib/init.cc", f"`nics` of the group `{group.name}`"
     yield EnvVar("NCCL_IB_HCA", f"={','.join(group.nics)}", reason, source, decided_by)
-    reason = f"4.096 us x 2^{_IB_TIMEOUT} = 17 s before each of 7 retries, so that a route may change under a collective"
+    reason = f"4.096 us x 2^{_IB_TIMEOUT} = 4.3 s before each of 7 retries, so that a route may change under a collective"
     yield EnvVar("NCCL_IB_TIMEOUT", str(_IB_TIMEOUT), reason, _NET_IB)
 
 
 def _traffic_class(collectives: ClassPlan) -> EnvVar:
     dscp, kind = collectives.dscp, "lossless " if collectives.lossless else ""
-    reason = f"DSCP {dscp} << 2: adapters and switches put it into the {kind}class `{collectives.name}`"
-    return EnvVar("NCCL_IB_TC", str(dscp << 2), reason, _NET_IB, f"`dscp` of the class `{collectives.name}`")
+    marked = " | ECT(0), which lets switches mark its packets" if collectives.ecn else ""
+    reason = f"DSCP {dscp} << 2{marked}: adapters and switches put it into the {kind}class `{collectives.name}`"
+    return EnvVar("NCCL_IB_TC", str(collectives.tos), reason, _NET_IB, f"`dscp` of the class `{collectives.name}`")
 
 
 def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:

@@ -33,6 +33,7 @@ def resolve_fabric(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricPlan:
         qos=resolve_qos(fabric.classes) if fabric.classes else None,
         addresses=switches.addresses if switches else None,
         os=tuple(choice.kind for choice in switches.os) if switches else (),
+        switch_model=switches.model if switches else None,
     )
 
 

@@ -12,10 +12,15 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
+from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import LinkPlan, PortPlan, SwitchPlan
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
+
+# Of a port of 400 Gb/s over lanes of 50 Gb/s, without a model.
+_LANES = 8
+_PORTS = 64
 
 
 class LeafPort(NamedTuple):
@@ -49,6 +54,11 @@ class FabricShape:
         return nodes_per_leaf(self.spec)
 
     @cached_property
+    def lanes(self) -> int:
+        """Lanes of a port."""
+        return lanes_of(self.spec)
+
+    @cached_property
     def _loopbacks(self) -> IPv4Network:
         return IPv4Network(self.spec.loopbacks)
 
@@ -73,8 +83,8 @@ class FabricShape:
         return f"{self.fabric}-spine-{index + 1}"
 
     def port_name(self, index: int) -> str:
-        """Return SONiC's name, by the first lane; FRR on any Linux accepts the same."""
-        return f"Ethernet{index * self.spec.lanes}"
+        """Return SONiC's name: ports count by their lanes, whichever lanes those are. FRR on any Linux accepts the same."""
+        return f"Ethernet{index * self.lanes}"
 
     def rail_of(self, leaf: int) -> int:
         return leaf % self.rails
@@ -109,7 +119,7 @@ class FabricShape:
         return (unit * rails_of_plane + rail // self.planes) * self.spec.uplinks + link
 
     def leaf_loopback(self, index: int) -> str:
-        return str(self._loopbacks[self._loopbacks.num_addresses // 2 + index])
+        return str(self._loopbacks[self._loopbacks.num_addresses // 2 + index + 1])
 
     def spine_loopback(self, index: int) -> str:
         return str(self._loopbacks[index + 1])
@@ -118,10 +128,34 @@ class FabricShape:
         """Return the leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
         return f"{self._addresses + 2 * (place.leaf * self.down + place.port)}/31"
 
+    def leaf_block(self, index: int) -> str | None:
+        """Return the network of the leaf's links to nodes; None where their addresses are no network of their own."""
+        size, first = 2 * self.down, self._addresses + 2 * index * self.down
+        if size & (size - 1) or int(first) % size:
+            return None
+        return f"{first}/{32 - (size.bit_length() - 1)}"
+
 
 def nodes_per_leaf(switches: Switches) -> int:
     """Return ports of a leaf that are for nodes: the lower half."""
-    return switches.ports // 2
+    return ports_of(switches) // 2
+
+
+def ports_of(switches: Switches) -> int:
+    """Return the ports of a switch: those that are set, else all of the model with so many lanes."""
+    model = models().get(switches.model or "")
+    if switches.ports is not None or model is None:
+        return switches.ports or _PORTS
+    return max(2, model.ports * model.lanes // lanes_of(switches))
+
+
+def lanes_of(switches: Switches) -> int:
+    """Return the lanes of a port: those that are set, else the fewest of the model that carry the speed."""
+    model = models().get(switches.model or "")
+    if switches.lanes is not None or model is None:
+        return switches.lanes or _LANES
+    per_lane = model.gbps * GBPS // model.lanes
+    return next((lanes for lanes in (1, 2, 4) if switches.speed <= lanes * per_lane), model.lanes)
 
 
 def rails_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
@@ -143,7 +177,8 @@ def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[Sw
     spec = shape.spec
     for leaf in range(spec.leaves):
         ports = (*_node_ports(shape, of_leaf.get(leaf, [])), *_uplinks(shape, leaf))
-        yield SwitchPlan(shape.leaf(leaf), shape.fabric, "leaf", leaf, spec.asn + 1 + leaf, shape.leaf_loopback(leaf), ports)
+        asn, loopback, block = spec.asn + 1 + leaf, shape.leaf_loopback(leaf), shape.leaf_block(leaf)
+        yield SwitchPlan(shape.leaf(leaf), shape.fabric, "leaf", leaf, asn, loopback, ports, block)
     for spine in range(spec.spines):
         ports = tuple(_downlinks(shape, spine))
         yield SwitchPlan(shape.spine(spine), shape.fabric, "spine", spine, spec.asn, shape.spine_loopback(spine), ports)
@@ -181,9 +216,7 @@ def _downlinks(shape: FabricShape, spine: int) -> Iterator[PortPlan]:
 def _port(
     shape: FabricShape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None
 ) -> PortPlan:
-    return PortPlan(
-        index, shape.port_name(index), shape.spec.lanes, role, peer, peer_port, shape.spec.speed // GBPS, metres, address
-    )
+    return PortPlan(index, shape.port_name(index), shape.lanes, role, peer, peer_port, shape.spec.speed // GBPS, metres, address)
 
 
 def _other_end(address: str) -> str:

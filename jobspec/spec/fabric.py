@@ -57,14 +57,15 @@ class Switches(Section):
     """Number of spines: a multiple of the planes; every leaf is linked to every spine of its plane."""
     uplinks: int = Field(1, ge=1, le=64, examples=[1])
     """Links between a leaf and a spine."""
-    ports: int = Field(64, ge=2, le=1024, examples=[64])
-    """Ports of a switch. The lower half of a leaf is for nodes, the upper half for spines."""
+    ports: int | None = Field(None, ge=2, le=1024, examples=[64])
+    """Ports of a switch; when left out, all that the `model` has with so many `lanes`, or 64 without a model. The lower half of a leaf \
+is for nodes, the upper half for spines."""
     spine_ports: int | None = Field(None, ge=2, le=4096, examples=[576])
     """Ports of a spine if it has more than a leaf, as a chassis does; `ports` when left out."""
     speed: BitRate = Field(400 * GBPS, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["400Gb/s"])
     """Speed of every link, in whole Gb/s."""
-    lanes: int = Field(8, ge=1, le=8, examples=[8])
-    """Lanes of a port."""
+    lanes: int | None = Field(None, ge=1, le=8, examples=[4])
+    """SerDes lanes of a port; when left out, the fewest of the `model` that carry `speed`, or 8 without a model."""
     node_cable: Metres = Field(5, ge=1, le=2000, examples=["5m"])
     """Length of the cables between nodes and leaves; lossless queues need room for the data in flight."""
     spine_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])

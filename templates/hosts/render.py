@@ -1,12 +1,14 @@
-"""Renders a node's files by their absolute paths: `headway-qos` and the systemd unit that runs it.
+"""Renders a node's files by their absolute paths: `headway-qos`, which sets up its adapters, and the systemd unit that runs it.
 
 The files of the kernel and of mlx5: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
 ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headway.jobspec.plan import ClusterPlan, NodePlan, QosPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan
 from headway.templates.kind import Files
 from headway.templates.shell import render_shell
 
@@ -14,25 +16,52 @@ SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
 UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
 
 
+# Of the adapters; the largest that drivers and switches agree on, and enough for RDMA packets of 4096 bytes.
+_MTU = 9000
+# Numbers of routing tables, and priorities of their rules: one for each rail, from here on.
+_FIRST_TABLE = 1000
+
+
+@dataclass(frozen=True)
+class _Address:
+    """An adapter's end of its link, and the leaf's."""
+
+    adapter: str
+    address: str
+    gateway: str
+    table: int
+
+
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
     """Return the node's files; none if no class of traffic is planned for its adapters."""
     fabric = cluster.scale_out
     if fabric is None or fabric.qos is None or not node.nics:
         return {}
-    return {SCRIPT: _script(node, cluster, fabric.qos), UNIT: _unit(cluster)}
+    return {SCRIPT: _script(node, cluster, fabric, fabric.qos), UNIT: _unit(cluster)}
 
 
-def _script(node: NodePlan, cluster: ClusterPlan, qos: QosPlan) -> str:
+def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, qos: QosPlan) -> str:
     return render_shell(
         Path(__file__).parent / "headway-qos.j2",
         node=node,
         cluster=cluster,
+        fabric=fabric,
+        mtu=_MTU,
+        addressed=list(_addresses(node, cluster)),
         classes=qos.classes,
         lossless=qos.lossless_priorities,
         marked=[each for each in qos.classes if each.ecn],
         collectives=qos.carrying("collectives"),
         cnp=qos.carrying("cnp"),
     )
+
+
+def _addresses(node: NodePlan, cluster: ClusterPlan) -> Iterator[_Address]:
+    """Yield the addresses of the node's adapters on switches whose links are planned."""
+    ends = cluster.link_addresses.get(node.name, {})
+    for index, adapter in enumerate(node.nics):
+        if adapter in ends:
+            yield _Address(adapter, *ends[adapter], _FIRST_TABLE + index)
 
 
 def _unit(cluster: ClusterPlan) -> str:

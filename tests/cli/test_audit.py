@@ -22,10 +22,10 @@ ARTIFACTS = {
     "nccl": f"small-llama/{TREE}/slurm/job.sbatch",
     "host": f"{TREE}/hosts/h100-1/usr/local/sbin/headway-qos",
     "sonic": f"{TREE}/switches/rails-leaf-1/config_db.json",
-    "frr": f"{TREE}/switches/rails-leaf-1/frr.conf",
+    "frr": f"{TREE}/switches/rails-leaf-1/frr/frr.conf",
 }
 # Of a job's environment, what the cluster decides; the rest is the job's own.
-CLUSTERS_OWN = re.compile(r"NCCL_(IB|NET|SOCKET)")
+CLUSTERS_OWN = re.compile(r"NCCL_(IB|NET|SOCKET|CROSS_NIC)")
 
 
 def settings(path: str) -> dict[str, Setting]:
@@ -102,7 +102,8 @@ CHAIN = {
     "nccl": r"NCCL_IB_TC$",
     "host": r"dscp-prio|prio-pfc|default_roce_tos|cnp|enable",
     "sonic": r"^(DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP|TC_TO_PRIORITY_GROUP_MAP|WRED_PROFILE\|.*(green|ecn)|.*pfc_enable)",
-    "frr": r"maximum-paths|router-id",
+    # config_db.json says nothing about paths
+    "frr": r"router-id",
 }
 
 
@@ -173,7 +174,7 @@ def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pyt
     shutil.copytree(STORY, story)
     manifest = story / "rendered/small-llama/two-roce-pods/kubernetes/job.yaml"
     text = manifest.read_text()
-    manifest.write_text(text.replace('value: "104"', 'value: "136"'))
+    manifest.write_text(text.replace('value: "106"', 'value: "136"'))
     assert manifest.read_text() != text
     assert main(["check", str(story / "job.yaml")]) == 1
     out = capsys.readouterr().out
@@ -182,7 +183,7 @@ def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pyt
 
 def test_the_two_ecn_bits_of_a_traffic_class_are_the_jobs_own(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["nccl"]
-    file.write_text(file.read_text().replace("NCCL_IB_TC=104", "NCCL_IB_TC=106").replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))
+    file.write_text(file.read_text().replace("NCCL_IB_TC=106", "NCCL_IB_TC=104").replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))
     assert audit(file, "--cluster", CLUSTER) == 0
     assert capsys.readouterr().out == "1 file: no problems\n"
 
@@ -235,3 +236,50 @@ def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one
     env.write_text("NCCL_NET=IB\nNCCL_IB_HCA==mlx5_0\n")
     assert audit(rendered / TREE, env) == 1
     assert "its RDMA traffic has no DSCP (`NCCL_IB_TC`), but other senders have 26" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["NCCL_IB_GID_INDEX=0", "NCCL_IB_DISABLE=1"])
+def test_a_variable_that_undoes_one_of_the_clusters_is_found(
+    rendered: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    file = rendered / ARTIFACTS["nccl"]
+    file.write_text(file.read_text().replace("NCCL_DEBUG=WARN", f"NCCL_DEBUG=WARN {line}"))
+    assert audit(file, "--cluster", CLUSTER) == 1
+    name, _, value = line.partition("=")
+    assert f"error[HW603]: `{name}` is {value}, which goes against `" in capsys.readouterr().out
+
+
+def test_a_switch_whose_sessions_are_all_shut_is_found(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FRR: a peer group that is shut down takes all of its members with it."""
+    file = rendered / ARTIFACTS["frr"]
+    shut = " neighbor FABRIC remote-as external\n neighbor FABRIC shutdown\n"
+    file.write_text(file.read_text().replace(" neighbor FABRIC remote-as external\n", shut))
+    assert audit(file, "--cluster", CLUSTER) == 1
+    out = capsys.readouterr().out
+    assert "BGP: the neighbors are none, but Ethernet256, Ethernet264 in the cluster file" in out
+
+
+def test_sonics_own_maps_beside_a_plain_host_are_no_false_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """qos_config.j2 puts everything else into class and queue 1, which is no 802.1p priority of an adapter."""
+    maps = {"DSCP_TO_TC_MAP": {str(dscp): "3" if dscp == 26 else "1" for dscp in range(64)}}
+    same = {str(each): str(each) for each in range(8)}
+    maps |= {name: same for name in ("TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "MAP_PFC_PRIORITY_TO_QUEUE")}  # noqa: C420 (read only)
+    wred = {"ecn": "ecn_all", "wred_green_enable": "true", "green_min_threshold": "1048576", "green_max_threshold": "2097152"}
+    row = {
+        "dscp_to_tc_map": "AZURE",
+        "tc_to_queue_map": "AZURE",
+        "tc_to_pg_map": "AZURE",
+        "pfc_to_queue_map": "AZURE",
+        "pfc_enable": "3",
+    }
+    switch = {
+        **{name: {"AZURE": rows} for name, rows in maps.items()},
+        "PORT_QOS_MAP": {"Ethernet0": row},
+        "WRED_PROFILE": {"AZURE_LOSSLESS": wred},
+        "QUEUE": {"Ethernet0|3": {"wred_profile": "AZURE_LOSSLESS"}},
+    }
+    (tmp_path / "config_db.json").write_text(json.dumps(switch))
+    (tmp_path / "host.sh").write_text("mlnx_qos -i eth0 --trust dscp --pfc 0,0,0,1,0,0,0,0\n")
+    (tmp_path / "job.env").write_text("NCCL_IB_TC=104\n")
+    audit(tmp_path / "config_db.json", f"host:{tmp_path / 'host.sh'}", tmp_path / "job.env")
+    assert "of DSCP 0" not in capsys.readouterr().out

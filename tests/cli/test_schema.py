@@ -58,7 +58,7 @@ fabrics:
       asn: 4200000000
       loopbacks: 10.255.0.0/16
       os:
-        - {kind: sonic, options: {platform: a, hwsku: b, buffer_model: dynamic, lanes: ["1,2"], bfd: true, hold_s: 9}}
+        - {kind: sonic, options: {platform: a, hwsku: b, buffer_model: dynamic, lanes: ["1,2"], bfd_ms: null, hold_s: 9, base: c}}
         - {kind: frr, options: {bfd_ms: null, bfd_multiplier: 3}}
   - {name: admin, role: management, transport: tcp, interface: eth0}
 storage:

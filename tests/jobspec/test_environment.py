@@ -14,6 +14,7 @@ from headway.jobspec.resolve.fabric import resolve_fabric
 from headway.jobspec.resolve.nodes import resolve_group
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.nodes import NodeGroup
+from headway.templates.switches.frr.options import FrrOptions
 
 GPUS = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}"
 ONE_ADAPTER = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}"
@@ -98,12 +99,32 @@ def test_an_nvlink_domain_of_several_nodes_is_used_or_an_error() -> None:
     assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("nvlink_domain: 72", "nvlink_domain: 4"))
 
 
+def test_a_plugin_for_infiniband_is_not_kept_out() -> None:
+    """NCCL src/plugin/net.cc: only networks of the name in NCCL_NET are used, and the one of HPC-X, which has SHARP, is `IBext`."""
+    assert "NCCL_NET" not in values(INFINIBAND)
+    assert values(ROCE)["NCCL_NET"] == "IB"
+
+
+def test_the_traffic_class_allows_marks_where_switches_mark() -> None:
+    """RFC 3168: ECT(0) is 10 in the two lowest bits; the hosts set the same byte for what sets none itself."""
+    assert values(ROCE)["NCCL_IB_TC"] == "104"
+    marked = ROCE.replace("lossless: true", "lossless: true, ecn: {min: 1MiB, max: 2MiB, percent: 5}")
+    assert (marked != ROCE, values(marked)["NCCL_IB_TC"]) == (True, "106")
+
+
+def test_a_lost_packet_waits_longer_than_routes_need_and_no_longer_than_needed() -> None:
+    """4.096 us x 2^timeout, 7 retries (InfiniBand Architecture, 9.9.2); BGP's hold time is 9 s by default."""
+    wait_s = 4.096e-6 * 2 ** int(values(SWITCHED)["NCCL_IB_TIMEOUT"])
+    assert 7 * wait_s > 3 * FrrOptions().hold_s
+    assert wait_s < 5
+
+
 @pytest.mark.parametrize(
     ("fabric", "decisive"),
     [
         (ROCE, {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_IB_ROCE_VERSION_NUM"}),
         (SWITCHED.replace("role:", "balancing: adaptive, role:"), {"NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_ADDR_RANGE"}),
-        (INFINIBAND.replace("role:", "shape: rail-only, role:"), {"NCCL_NET", "NCCL_IB_HCA", "NCCL_CROSS_NIC"}),
+        (INFINIBAND.replace("role:", "shape: rail-only, role:"), {"NCCL_IB_HCA", "NCCL_CROSS_NIC"}),
         (EFA, {"NCCL_NET", "FI_PROVIDER"}),
         (TCP, {"NCCL_NET", "NCCL_SOCKET_IFNAME"}),
     ],

@@ -74,7 +74,11 @@ def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
 def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_and_nothing_by_rule(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     text = text_of(leaf, cluster)
     announced = [line.split()[1] for line in text.splitlines() if line.startswith("  network ")]
-    assert announced == ["10.255.128.0/32", "10.10.0.0/31", "10.10.0.2/31"]
+    assert announced == ["10.255.128.1/32", "10.10.0.0/31", "10.10.0.2/31"]
+    # one route for the block of its node ports
+    assert (
+        setting(text, f"router bgp {leaf.asn}|address-family ipv4 unicast|aggregate-address 10.10.0.0/29 summary-only") == "yes"
+    )
     assert "redistribute" not in text
     assert setting(text, f"router bgp {leaf.asn}|bgp network import-check") == "yes"
 
@@ -289,7 +293,7 @@ def test_blocks_need_no_exit() -> None:
     )
     reading = FRR.read(text)
     assert reading.settings["hostname"] == Setting("x", 6)
-    assert reading.routing == RoutingView(65001, "10.0.0.9")
+    assert reading.routing == RoutingView(65001, "10.0.0.9", frozenset())
 
 
 @pytest.mark.parametrize(

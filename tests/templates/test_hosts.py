@@ -12,6 +12,8 @@ from headway.templates.hosts.read import read
 from headway.templates.hosts.render import SCRIPT, UNIT, render_host
 from headway.templates.reading import QosView
 
+from .test_sonic import cluster as sonic_cluster
+
 CLUSTER = """
 apiVersion: headway/v1alpha1
 kind: Cluster
@@ -108,7 +110,9 @@ def test_unit_runs_the_script_before_jobs_can_start(files: dict[PurePosixPath, s
     lines = files[UNIT].splitlines()
     assert f"ExecStart={SCRIPT}" in lines
     assert "Before=slurmd.service kubelet.service" in lines
-    assert "WantedBy=multi-user.target" in lines
+    # A node whose adapters lack a setting starts all the same; the unit has failed there.
+    assert "WantedBy=multi-user.target slurmd.service kubelet.service" in lines
+    assert not [line for line in lines if line.startswith("Required")]
 
 
 @pytest.mark.parametrize("text", ["", "echo hello\n", "set_qos 'mlx5_0\n"])
@@ -148,6 +152,32 @@ def test_an_adapter_that_is_missing_leaves_no_other_one_without_and_fails_the_un
     assert _written(sys_tree, "nvidia", 1) == {"tos": "106", "dscp": "48", "priority": "6", **_EXTRA["nvidia"]}
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
+def test_a_setting_that_the_driver_does_not_have_is_named(files: dict[PurePosixPath, str], tmp_path: Path) -> None:
+    """Under kernel lockdown, and with other drivers, debugfs has no such file."""
+    sys_tree = tmp_path / "sys"
+    _sys_of_mlx5(sys_tree, "kernel")
+    shutil.rmtree(sys_tree / "kernel/debug")
+    done = _run(files[SCRIPT], sys_tree, tmp_path)
+    assert done.returncode == 1
+    said = "headway-qos: neither /sys/class/net/eth0/ecn/roce_np/cnp_dscp nor /sys/kernel/debug/mlx5/0000:10:00.0/cc_params/np_cnp_dscp"
+    assert said in done.stderr
+
+
+def test_addresses_and_routes_are_those_of_the_plan() -> None:
+    """One table for each adapter: its address, its leaf, and nothing that depends on another adapter."""
+    plan = sonic_cluster()
+    text = render_host(plan.nodes[1], plan)[SCRIPT]
+    calls = [line for line in text.splitlines() if line.startswith("set_address ")]
+    assert calls == [
+        'set_address mlx5_0 10.10.0.3/31 10.10.0.2 1000 & wait "$!" || failed=1',
+        'set_address mlx5_1 10.10.0.67/31 10.10.0.66 1001 & wait "$!" || failed=1',
+    ]
+    assert 'ip link set dev "$netdev" mtu 9000 up' in text
+    assert 'ip route replace 10.10.0.0/16 via "$gateway" dev "$netdev" metric "$table"' in text
+    assert {f'setting "$netdev" {name}' in text for name in ("arp_ignore 1", "arp_announce 2", "rp_filter 2")} == {True}
+
+
 def _run(text: str, sys_tree: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
     """The script with `sys_tree` in the place of /sys; `dcb` and `ethtool`, which speak to the adapter, write into `log`."""
     programs, script = scratch / "bin", scratch / "headway-qos"
@@ -181,7 +211,10 @@ def _sys_of_mlx5(root: Path, driver: str) -> None:
             for name in ("cnp_dscp", "cnp_802p_prio"):
                 (root / "class/net" / f"eth{index}" / "ecn/roce_np" / name).touch()
         else:
-            (root / "kernel/debug/mlx5" / bus / "cc_params").mkdir(parents=True)
+            params = root / "kernel/debug/mlx5" / bus / "cc_params"
+            params.mkdir(parents=True)
+            for name in ("np_cnp_dscp", "np_cnp_prio"):
+                (params / name).touch()
 
 
 def _written(root: Path, driver: str, index: int) -> dict[str, str]:

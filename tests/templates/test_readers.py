@@ -135,7 +135,7 @@ def test_a_manifest_that_headway_rendered_is_read_back() -> None:
     assert reading.settings["NCCL_SOCKET_IFNAME"].value == "=eth0"
     assert reading.settings["HEADWAY_ATTEMPT"].value == "valueFrom.fieldRef"
     line = text.split("\n")[reading.settings["NCCL_IB_TC"].line - 1]
-    assert line.strip() == 'value: "104"'
+    assert line.strip() == 'value: "106"'
 
 
 def test_every_container_of_every_document_is_read() -> None:

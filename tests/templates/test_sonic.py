@@ -53,6 +53,7 @@ def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric:
                 "transport": "roce",
                 "classes": [ROCE, CNP] if classes is None else classes,
                 "switches": {
+                    "model": "SN5400",
                     "leaves": 2,
                     "spines": 2,
                     "addresses": "10.10.0.0/16",
@@ -65,8 +66,21 @@ def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric:
     return resolve_cluster(Cluster.model_validate_json(json.dumps(document)))
 
 
-def rendered(plan: ClusterPlan, switch: SwitchPlan, options: SonicOptions | None = None) -> str:
-    return SONIC.render(options or SonicOptions(), switch, plan)[PurePosixPath(SONIC.file)]
+BASE: dict[str, dict[str, Any]] = {
+    "DEVICE_METADATA": {"localhost": {"mac": "02:00:5e:00:00:01"}},
+    "MGMT_PORT": {"eth0": {"admin_status": "up"}},
+    "MGMT_INTERFACE": {"eth0|192.0.2.1/24": {"gwaddr": "192.0.2.254"}},
+}
+
+
+def options(plan: ClusterPlan, base: dict[str, Any] | None = None, **given: Any) -> SonicOptions:
+    """Options of every switch of the plan, each with a base of its own."""
+    chosen = SonicOptions.model_validate_json(json.dumps({"base": "base/{switch}.json", **given}))
+    return chosen.with_bases({switch.name: BASE if base is None else base for switch in plan.switches})
+
+
+def rendered(plan: ClusterPlan, switch: SwitchPlan, chosen: SonicOptions | None = None) -> str:
+    return SONIC.render(chosen or SonicOptions(), switch, plan)[PurePosixPath(SONIC.file)]
 
 
 def leaf() -> dict[str, dict[str, Any]]:
@@ -91,19 +105,21 @@ def sonic_models() -> SonicModels:
 # --- what is rendered -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["dynamic", "traditional"])
+@pytest.mark.parametrize("model", ["SN5400", "Z9664F-ON"])
 @pytest.mark.parametrize("classes", CLASSES)
 def test_sonics_models_allow_every_rendered_file(sonic_models: SonicModels, classes: str, model: str) -> None:
-    plan = cluster(CLASSES[classes])
-    options = SonicOptions.model_validate({"buffer_model": model, "bfd": False, "hold_s": 30})
-    texts = [rendered(plan, switch, options) for switch in plan.switches]
-    assert [sonic_models.complaints(text) for text in texts] == [[], [], [], []]
+    plan = cluster(CLASSES[classes], model=model)
+    for base in (None, options(plan)):
+        texts = [rendered(plan, switch, base) for switch in plan.switches]
+        assert [sonic_models.complaints(text) for text in texts] == [[], [], [], []]
 
 
 def test_sonics_models_allow_a_switch_with_all_ports_in_use(sonic_models: SonicModels) -> None:
     plan = cluster(nodes=32, spines=32)
     text = rendered(plan, plan.switches[0])
-    assert len(json.loads(text)["PORT"]) == 64
+    ports = json.loads(text)["PORT"]
+    assert [name for name, row in ports.items() if row["admin_status"] == "down"] == ["Ethernet512", "Ethernet520"]
+    assert len(ports) == 66
     assert sonic_models.complaints(text) == []
 
 
@@ -119,29 +135,129 @@ def test_rendering_is_repeatable_and_in_natural_order() -> None:
     assert rendered(cluster(nodes=32), plan.switches[0]) == text
     document = json.loads(text)
     assert list(document) == sorted(document)
-    assert list(document["PORT"]) == [port.name for port in plan.switches[0].ports]
+    assert list(document["QUEUE"])[::3] == [f"{port.name}|0" for port in plan.switches[0].ports]
+    assert list(document["PORT"])[:3] == ["Ethernet0", "Ethernet8", "Ethernet16"]
     assert list(document["DSCP_TO_TC_MAP"]["AZURE"]) == [str(dscp) for dscp in range(64)]
 
 
-def test_a_port_has_the_lanes_of_the_platform() -> None:
-    plan = cluster()
-    own = SonicOptions.model_validate_json(json.dumps({"lanes": [",".join(["7"] * 8)] * 64}))
-    assert leaf()["PORT"]["Ethernet256"]["lanes"] == "256,257,258,259,260,261,262,263"
-    assert json.loads(rendered(plan, plan.switches[0], own))["PORT"]["Ethernet256"]["lanes"] == "7,7,7,7,7,7,7,7"
+def test_the_model_decides_how_buffers_are_made() -> None:
+    found = {}
+    for model, speed in (("SN5400", "400Gb/s"), ("Z9664F-ON", "400Gb/s"), ("7060X6-64PE", "800Gb/s")):
+        plan = cluster(model=model, speed=speed)
+        found[model] = json.loads(rendered(plan, plan.switches[0]))
+    dynamic, static, of_sai = ({name for name in tables if name.startswith("BUFFER_")} for tables in found.values())
+    assert (len(dynamic), static, of_sai) == (6, {"BUFFER_POOL", "BUFFER_PROFILE", "BUFFER_PG", "BUFFER_QUEUE"}, set())
+    assert [tables["DEVICE_METADATA"]["localhost"]["buffer_model"] for tables in found.values()] == [
+        "dynamic",
+        "traditional",
+        "traditional",
+    ]
+    assert {model for model, tables in found.items() if "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP" in tables} == {"SN5400"}
 
 
-def test_only_the_dynamic_model_gets_buffers() -> None:
+def test_a_port_without_a_planned_cable_is_shut_and_has_neither_an_address_nor_buffers() -> None:
+    tables = leaf()
+    used = {"Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"}
+    assert {name for name, row in tables["PORT"].items() if row["admin_status"] == "up"} == used
+    for table in ("INTERFACE", "QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "PORT_QOS_MAP", "PFC_WD", "DEVICE_NEIGHBOR"):
+        assert {key.partition("|")[0] for key in tables[table]} - {"global", "GLOBAL"} == used
+
+
+def test_the_watchdog_waits_longer_where_there_are_more_ports_to_poll() -> None:
+    """`pfcwd start_default`: 200 ms for every 32 ports, and polls at most every second."""
+    found = {}
+    for model, speed in (("SN4700", "400Gb/s"), ("SN5400", "400Gb/s"), ("SN5600", "400Gb/s"), ("SN5600", "200Gb/s")):
+        plan = cluster(model=model, speed=speed, ports=32)
+        rows = json.loads(rendered(plan, plan.switches[0]))["PFC_WD"]
+        found[model, speed] = (rows["GLOBAL"]["POLL_INTERVAL"], rows["Ethernet0"]["detection_time"])
+    assert list(found.values()) == [("200", "200"), ("400", "400"), ("800", "800"), ("1000", "1600")]
+
+
+def test_frr_reads_its_own_file_and_bfd_runs() -> None:
+    """docker-fpm-frr: docker_init.sh keeps an frr.conf in this mode only, and supervisord starts bfdd with this flag only."""
     plan = cluster()
-    names = {
-        model: set(json.loads(rendered(plan, plan.switches[0], SonicOptions.model_validate({"buffer_model": model}))))
-        for model in ("dynamic", "traditional")
+    tables = leaf()
+    device = tables["DEVICE_METADATA"]["localhost"]
+    assert (device["docker_routing_config_mode"], device["frr_mgmt_framework_config"]) == ("split-unified", "true")
+    assert not [name for name in tables if name.startswith("BGP_")]
+    text = SONIC.render(SonicOptions(), plan.switches[0], plan)[PurePosixPath("frr/frr.conf")]
+    lines = text.splitlines()
+    assert {"no zebra nexthop kernel enable", "no fpm use-next-hop-groups", "fpm address 127.0.0.1"} <= set(lines)
+    # intfmgrd sets addresses, from the other file
+    assert not [line for line in lines if "ip address" in line or "ip forwarding" in line]
+
+
+# --- the site's own -----------------------------------------------------------------------------------------------------
+
+PRESET: dict[str, dict[str, Any]] = {
+    "DEVICE_METADATA": {"localhost": {"mac": "02:00:5e:00:00:01", "hostname": "sonic", "type": "LeafRouter", "timezone": "UTC"}},
+    "MGMT_INTERFACE": {"eth0|192.0.2.1/24": {"gwaddr": "192.0.2.254"}},
+    "FEATURE": {"telemetry": {"state": "disabled"}},
+    "PORT": {"Ethernet512": {"lanes": "512", "alias": "etp65", "index": "65", "speed": "10000", "admin_status": "up"}},
+    "INTERFACE": {"Ethernet0": {}, "Ethernet0|10.0.0.0/31": {}, "Ethernet512": {}, "Ethernet512|192.0.2.128/31": {}},
+    "LOOPBACK_INTERFACE": {"Loopback0": {}, "Loopback0|10.1.0.1/32": {}, "Loopback1": {}, "Loopback1|192.0.2.9/32": {}},
+    "BGP_NEIGHBOR": {"10.0.0.1": {"asn": "65200", "local_addr": "10.0.0.0"}},
+    "VLAN": {"Vlan1000": {}},
+    "VLAN_MEMBER": {"Vlan1000|Ethernet8": {"tagging_mode": "untagged"}, "Vlan1000|Ethernet512": {"tagging_mode": "untagged"}},
+    "BUFFER_PG": {"Ethernet0|3-4": {"profile": "NULL"}},
+    "BUFFER_QUEUE": {"Ethernet0|3-4": {"profile": "egress_lossless_profile"}},
+    "QUEUE": {"Ethernet0|1": {"scheduler": "scheduler.0"}},
+    "SCHEDULER": {"scheduler.0": {"type": "DWRR", "weight": "14"}},
+    "SFLOW_SESSION": {"Ethernet0": {"admin_state": "up"}, "Ethernet4": {"admin_state": "up"}},
+    "ACL_TABLE": {"SNMP": {"type": "CTRLPLANE", "ports": ["Ethernet0", "Ethernet4"]}},
+}
+
+
+def test_a_base_keeps_what_is_the_sites_and_loses_what_a_preset_left() -> None:
+    plan = cluster()
+    found = json.loads(rendered(plan, plan.switches[0], options(plan, PRESET)))
+    own = json.loads(rendered(plan, plan.switches[0]))
+    device = found["DEVICE_METADATA"]["localhost"]
+    assert (device["mac"], device["timezone"], device["hostname"], device["type"]) == (
+        "02:00:5e:00:00:01",
+        "UTC",
+        "rails-leaf-1",
+        "ToRRouter",
+    )
+    assert {name: found[name] for name in ("MGMT_INTERFACE", "FEATURE", "VLAN")} == {
+        name: PRESET[name] for name in ("MGMT_INTERFACE", "FEATURE", "VLAN")
     }
-    assert {name for name in names["dynamic"] - names["traditional"] if not name.startswith("BUFFER_")} == {
-        "DEFAULT_LOSSLESS_BUFFER_PARAMETER",
-        "LOSSLESS_TRAFFIC_PATTERN",
-        "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP",
+    for table in ("PORT", "INTERFACE", "QUEUE", "SCHEDULER", "BUFFER_PG", "BUFFER_QUEUE"):
+        assert found[table] == own[table]
+    assert not {"BGP_NEIGHBOR", "VLAN_MEMBER"} & found.keys()
+    assert list(found["LOOPBACK_INTERFACE"]) == ["Loopback0", "Loopback0|10.255.128.1/32", "Loopback1", "Loopback1|192.0.2.9/32"]
+    # a port that this breakout does not have
+    assert found["SFLOW_SESSION"] == {"Ethernet0": {"admin_state": "up"}}
+    assert found["ACL_TABLE"]["SNMP"]["ports"] == ["Ethernet0"]
+
+
+def test_a_kept_port_stays_as_the_base_has_it() -> None:
+    plan = cluster()
+    found = json.loads(rendered(plan, plan.switches[0], options(plan, PRESET, keep_ports=["Ethernet512"])))
+    assert found["PORT"]["Ethernet512"] == PRESET["PORT"]["Ethernet512"]
+    assert found["INTERFACE"]["Ethernet512|192.0.2.128/31"] == {}
+    assert list(found["VLAN_MEMBER"]) == ["Vlan1000|Ethernet512"]
+
+
+def test_a_device_that_sonics_tree_lacks_has_the_ports_and_buffers_of_its_base() -> None:
+    ports = {f"Ethernet{8 * port}": {"lanes": f"{port}", "alias": f"Eth1/{port}", "index": f"{port}"} for port in range(64)}
+    lanes = {name: {**row, "lanes": ",".join([row["lanes"]] * 8)} for name, row in ports.items()}
+    base = {
+        "DEVICE_METADATA": {"localhost": {"platform": "x86_64-cls_ds5000-r0", "hwsku": "DS5000"}},
+        "PORT": lanes,
+        "BUFFER_POOL": {"egress_lossless_pool": {"size": "1000"}},
+        "BUFFER_PROFILE": {"egress_lossless_profile": {"pool": "egress_lossless_pool", "size": "0"}},
     }
-    assert names["traditional"] < names["dynamic"]
+    plan = cluster(model="DS5000", speed="800Gb/s")
+    chosen = options(plan, base)
+    assert list(SONIC.check(chosen, plan.switches[0], plan)) == []
+    found = json.loads(rendered(plan, plan.switches[0], chosen))
+    assert found["PORT"]["Ethernet264"]["alias"] == "Eth1/33"
+    assert (found["PORT"]["Ethernet264"]["admin_status"], found["PORT"]["Ethernet16"]["admin_status"]) == ("up", "down")
+    assert found["BUFFER_POOL"] == base["BUFFER_POOL"]
+    ((code, path, _, message),) = set(problems(plan))
+    assert (code, path[-1]) == ("HW513", "base")
+    assert message == "headway has no SONiC device of the model `DS5000`: its HwSKU, ports and buffers are unknown"
 
 
 # --- what is read back ------------------------------------------------------------------------------------------------
@@ -175,23 +291,25 @@ def expected(qos: QosPlan) -> QosView:
     )
 
 
-@pytest.mark.parametrize("model", ["dynamic", "traditional"])
+@pytest.mark.parametrize("model", ["SN5400", "Z9664F-ON"])
 @pytest.mark.parametrize("classes", [name for name, classes in CLASSES.items() if classes])
 def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
-    plan = cluster(CLASSES[classes])
+    plan = cluster(CLASSES[classes], model=model)
     qos = plan.fabric("rails").qos
     assert qos is not None
     for switch in plan.switches:
-        reading = SONIC.read(rendered(plan, switch, SonicOptions.model_validate({"buffer_model": model})))
-        assert reading.qos == {port.name: expected(qos) for port in switch.ports}
-        uplinks = frozenset(port.name for port in switch.uplinks)
-        assert reading.routing == RoutingView(switch.asn, switch.router_id, uplinks, len(switch.uplinks))
+        reading = SONIC.read(rendered(plan, switch))
+        assert {port.name: reading.qos[port.name] for port in switch.ports} == {port.name: expected(qos) for port in switch.ports}
+        others = [view for name, view in reading.qos.items() if name not in {port.name for port in switch.ports}]
+        assert not any(view.says or view.queues.keys() - range(64) for view in others)
+        assert reading.routing == RoutingView(switch.asn, switch.router_id)
 
 
 def test_a_fabric_without_classes_has_ports_that_do_nothing_with_packets() -> None:
     plan = cluster([])
     reading = SONIC.read(rendered(plan, plan.switches[0]))
-    assert reading.qos == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView(says=SAYS))
+    found = {name: view for name, view in reading.qos.items() if view != QosView()}
+    assert found == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView(says=SAYS))
 
 
 def test_every_setting_stands_in_its_line() -> None:
@@ -301,6 +419,18 @@ def test_a_queue_that_never_marks_is_visible(
     assert view_of(tables).ecn == {0: None, 3: None, 6: None}
 
 
+FRRCFGD: dict[str, dict[str, Any]] = {
+    "DEVICE_METADATA": {"localhost": {"frr_mgmt_framework_config": "true"}},
+    "PORT": {port: {"lanes": lane, "speed": "25000"} for port, lane in (("Ethernet256", "256"), ("Ethernet264", "264"))},
+    "INTERFACE": {"Ethernet256": {}, "Ethernet264": {}},
+    "BGP_GLOBALS": {"default": {"local_asn": "65001", "router_id": "10.0.0.1"}},
+    "BGP_GLOBALS_AF": {"default|ipv4_unicast": {"max_ebgp_paths": "2"}},
+    "BGP_PEER_GROUP": {"default|FABRIC": {"peer_type": "external", "admin_status": "up"}},
+    "BGP_PEER_GROUP_AF": {"default|FABRIC|ipv4_unicast": {"admin_status": "up"}},
+    "BGP_NEIGHBOR": {f"default|{port}": {"peer_group_name": "FABRIC"} for port in ("Ethernet256", "Ethernet264")},
+}
+
+
 @pytest.mark.parametrize(
     ("table", "row", "field", "value", "left"),
     [
@@ -311,12 +441,14 @@ def test_a_queue_that_never_marks_is_visible(
         ("BGP_PEER_GROUP", "default|FABRIC", "peer_type", None, set()),
         ("BGP_PEER_GROUP_AF", "default|FABRIC|ipv4_unicast", "admin_status", None, set()),
         ("DEVICE_METADATA", "localhost", "frr_mgmt_framework_config", "false", set()),
+        ("DEVICE_METADATA", "localhost", "docker_routing_config_mode", "unified", {"Ethernet256", "Ethernet264"}),
+        ("DEVICE_METADATA", "localhost", "docker_routing_config_mode", "split-unified", None),
     ],
 )
 def test_a_neighbor_without_routes_is_none(
-    sonic_models: SonicModels, *, table: str, row: str, field: str, value: str | None, left: set[str]
+    sonic_models: SonicModels, *, table: str, row: str, field: str, value: str | None, left: set[str] | None
 ) -> None:
-    tables = leaf()
+    tables: dict[str, dict[str, Any]] = json.loads(json.dumps(FRRCFGD))
     tables.setdefault(table, {}).setdefault(row, {}).pop(field, None)
     if value is not None:
         tables[table][row][field] = value
@@ -389,11 +521,12 @@ def test_only_a_port_that_is_up_or_has_rows_of_its_own_must_say_anything() -> No
     tables["PORT"]["Ethernet24"] = {"speed": "400000", "admin_status": "up"}
     tables["QUEUE"]["Ethernet32|3"] = {}
     views = SONIC.read(json.dumps(tables)).qos
-    assert {port: bool(view.says) for port, view in views.items() if port not in leaf()["PORT"]} == {
-        "Ethernet16": False,
-        "Ethernet24": True,
-        "Ethernet32": True,
-    }
+    assert [
+        port for port, view in views.items() if view.says and port not in {"Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"}
+    ] == [
+        "Ethernet24",
+        "Ethernet32",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -440,37 +573,119 @@ def test_whatever_stands_in_a_foreign_file_is_read(tables: dict[str, Any]) -> No
 # --- what SONiC cannot do ---------------------------------------------------------------------------------------------
 
 
-def problems(plan: ClusterPlan, **options: Any) -> list[tuple[str, tuple[str | int, ...], Severity, str]]:
+def problems(
+    plan: ClusterPlan, base: dict[str, Any] | None = None, **given: Any
+) -> list[tuple[str, tuple[str | int, ...], Severity, str]]:
     """Of all switches, each once."""
-    chosen = SonicOptions.model_validate_json(json.dumps(options))
+    chosen = options(plan, base, **given)
     found = dict.fromkeys(problem for switch in plan.switches for problem in SONIC.check(chosen, switch, plan))
     return [(problem.code, problem.path, problem.severity, problem.message) for problem in found]
 
 
 def test_the_example_fabric_has_no_problem() -> None:
-    assert problems(cluster()) == []
-    assert problems(cluster(), buffer_model="traditional", lanes=["0,1,2,3,4,5,6,7"] * 64) == []
-
-
-def test_too_few_lanes_are_a_problem_of_the_options() -> None:
-    ((code, path, severity, message),) = problems(cluster(), lanes=["0,1,2,3,4,5,6,7"] * 33)
-    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "options", "lanes"), Severity.ERROR)
-    assert message == "lanes of 33 ports are given, but Ethernet264 is port 34"
-
-
-def test_lanes_of_another_number_are_a_problem_of_the_options() -> None:
-    ((_, path, _, message),) = problems(cluster(), lanes=["0,1,2,3"] * 64)
-    assert path[-1] == "lanes"
-    assert message == "`0,1,2,3` are 4 lanes for Ethernet0, but the fabric's ports have 8"
-
-
-def test_a_cable_without_a_profile_is_a_warning_in_the_traditional_model_only() -> None:
-    plan = cluster(node_cable="3m", spine_cable="300m")
+    plan = cluster()
     assert problems(plan) == []
-    ((code, path, severity, message),) = problems(plan, buffer_model="traditional")
+    lanes = [",".join(map(str, range(first, first + 8))) for first in range(0, 512, 8)]
+    said: dict[str, Any] = {
+        "platform": "x86_64-nvidia_sn5400-r0",
+        "hwsku": "ACS-SN5400",
+        "buffer_model": "dynamic",
+        "egress_pool_bytes": 158229504,
+    }
+    assert problems(plan, **said, lanes=lanes) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("platform", "x86_64-nvidia_sn5600-r0", "`x86_64-nvidia_sn5400-r0`"),
+        ("hwsku", "ACS-SN5600", "`ACS-SN5400`"),
+        ("buffer_model", "traditional", "`dynamic`"),
+        ("egress_pool_bytes", 1, "`158229504`"),
+    ],
+)
+def test_an_option_that_contradicts_the_model_is_a_problem(option: str, value: Any, found: str) -> None:
+    ((code, path, severity, message),) = problems(cluster(), **{option: value})
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "options", option), Severity.ERROR)
+    assert message == f"`{option}` is `{value}`, but {found} for ports of 8 lanes of this model in SONiC"
+
+
+def test_lanes_that_are_not_the_hwskus_are_a_problem() -> None:
+    ((_, path, severity, message),) = problems(cluster(), lanes=["0,1,2,3,4,5,6,7", "0,1,2,3,4,5,6,7"])
+    assert (path[-1], severity) == ("lanes", Severity.ERROR)
+    assert message == "port 2 has the lanes `0,1,2,3,4,5,6,7`, but `8,9,10,11,12,13,14,15` in SONiC's ACS-SN5400"
+
+
+def test_a_model_with_such_ports_is_needed_and_one_that_is_assumed_is_said() -> None:
+    ((code, path, severity, message),) = problems(cluster(model=None))
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches"), Severity.WARNING)
+    assert message.endswith("they are those of an SN5400")
+    ((code, path, severity, message),) = problems(cluster(lanes=1, speed="50Gb/s"))
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "lanes"), Severity.ERROR)
+    assert message == "SONiC has no HwSKU of the SN5400 with ports of 1 lanes"
+    ((code, path, severity, message),) = problems(cluster(model="7060X6-64PE", lanes=4, speed="200Gb/s"))
+    assert (code, path, severity) == ("HW526", ("fabrics", 1, "switches", "speed"), Severity.ERROR)
+    assert message == "ports of 4 lanes of the 7060X6-64PE have no 200Gb/s in SONiC"
+
+
+def test_a_switch_without_a_base_is_a_warning() -> None:
+    plan = cluster()
+    ((code, path, severity, _),) = [
+        (each.code, each.path, each.severity, each.message) for each in SONIC.check(SonicOptions(), plan.switches[0], plan)
+    ]
+    assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "kind"), Severity.WARNING)
+
+
+def test_a_base_of_another_device_or_of_one_switch_for_several_is_a_problem() -> None:
+    plan = cluster()
+    other = {"DEVICE_METADATA": {"localhost": {"platform": "x86_64-arista_7060x6_64pe"}}}
+    found = problems(plan, other)
+    assert {(path[-1], severity) for _, path, severity, _ in found} == {("base", Severity.ERROR)}
+    assert found[0][3] == (
+        "the base of `rails-leaf-1` is of the platform `x86_64-arista_7060x6_64pe`, but the SN5400 is `x86_64-nvidia_sn5400-r0`"
+    )
+    ((_, path, severity, message),) = shared_base(plan)
+    assert (path[-1], severity) == ("base", Severity.ERROR)
+    assert message == "several switches have one base with a MAC address, which only one of them can have"
+
+
+def shared_base(plan: ClusterPlan) -> list[tuple[str, tuple[str | int, ...], Severity, str]]:
+    chosen = options(plan).model_copy(update={"base": "base/{role}.json"})
+    found = dict.fromkeys(problem for switch in plan.switches for problem in SONIC.check(chosen, switch, plan))
+    return [(problem.code, problem.path, problem.severity, problem.message) for problem in found]
+
+
+def test_a_kept_port_must_be_outside_of_the_plan_and_in_the_base() -> None:
+    plan = cluster()
+    assert {message for *_, message in problems(plan, PRESET, keep_ports=["Ethernet512", "Ethernet0", "Ethernet520"])} == {
+        *(
+            f"`Ethernet0` of `{switch.name}` has a planned cable, so it cannot stay as the base has it"
+            for switch in plan.switches
+        ),
+        *(f"`Ethernet520` is to stay as the base of `{switch.name}` has it, which has no such port" for switch in plan.switches),
+    }
+
+
+def test_a_cable_without_headroom_is_a_warning_where_the_hwsku_has_tables() -> None:
+    assert problems(cluster(node_cable="3m", spine_cable="300m")) == []
+    plan = cluster(model="Z9664F-ON", node_cable="3m", spine_cable="300m")
+    ((code, path, severity, message),) = problems(plan)
     assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "node_cable"), Severity.WARNING)
-    assert message.endswith("300 metres, not for 3")
-    assert problems(cluster(CLASSES["lossy"], node_cable="3m"), buffer_model="traditional") == []
+    assert message == "DellEMC-Z9664f-O64 has headroom at 400Gb/s for cables of 5, 40 or 300 metres, not for 3"
+    assert problems(cluster(CLASSES["lossy"], model="Z9664F-ON", node_cable="3m")) == []
+
+
+def test_sonics_platforms_keep_room_for_two_lossless_classes() -> None:
+    more = [
+        {"name": f"class{dscp}", "carries": "checkpoints", "dscp": dscp, "lossless": True, "bandwidth_percent": 5}
+        for dscp in (8, 16)
+    ]
+    ((code, path, _, message),) = problems(cluster([ROCE, CNP, *more]))
+    assert (code, path) == ("HW513", ("fabrics", 1, "classes", 3, "lossless"))
+    assert message == "3 classes are lossless, but SONiC's platforms have buffers for 2"
+    other = {**ROCE, "priority": 5}
+    ((_, path, _, _),) = problems(cluster([other, CNP], model="7060X6-64PE", speed="800Gb/s"))
+    assert path == ("fabrics", 1, "classes", 0, "priority")
 
 
 def test_a_name_longer_than_a_host_name_is_a_problem() -> None:
@@ -481,6 +696,6 @@ def test_a_name_longer_than_a_host_name_is_a_problem() -> None:
 
 def test_more_uplinks_than_paths_are_a_problem() -> None:
     plan = cluster(spines=257, ports=1024)
-    ((code, path, _, message),) = problems(plan)
+    code, path, _, message = problems(plan)[0]
     assert (code, path) == ("HW513", ("fabrics", 1, "switches", "spines"))
     assert message == "SONiC spreads traffic over at most 256 paths, but a leaf has 257 uplinks"

@@ -18,15 +18,22 @@ MAX_PATHS = 256
 
 def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
     """Return one file for `vtysh -b`. Raises ValueError when a name of the plan would leave its line."""
+    return {PurePosixPath(FILE): frr_conf(options, switch, cluster)}
+
+
+def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_sonic: bool = False) -> str:
+    """Return the switch's frr.conf; on SONiC the addresses are config_db.json's, and routes go to the ASIC through the FPM."""
     values = {
         "switch": switch,
         "cluster": cluster,
         "options": options,
+        "on_sonic": on_sonic,
+        "on_linux": not on_sonic,
         "keepalive_s": options.hold_s // 3,
         "addressed": [port for port in switch.ports if port.address],
         "max_paths": min(len(switch.uplinks), MAX_PATHS) or 1,
     }
-    return {PurePosixPath(FILE): fill(_TEMPLATE, _word, comment, values)}
+    return fill(_TEMPLATE, _word, comment, values)
 
 
 def _word(value: Any) -> str:

@@ -1,65 +1,193 @@
 """Reports what SONiC cannot do with a plan."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.templates.switches.sonic.options import SonicOptions
+from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
+from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, Hardware, HwSku, hardware
+from headway.templates.switches.sonic.options import SonicOptions, Tables
 from headway.templates.switches.sonic.render import MAX_PATHS
 
 # sonic-types.yang, hostname.
 _HOSTNAME_LENGTH = 63
 
-# The lengths in a platform's pg_profile_lookup.ini, as a rule; for another one buffermgrd makes no lossless buffer.
-_PROFILED_METRES = (5, 40, 300)
+# SONiC's platforms keep buffers for two lossless classes (qos_config.j2, LOSSLESS_TC).
+_MOST_LOSSLESS = 2
+_LOSSLESS_OF_SAI = (3, 4)
 
 
 def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Check bounds of SONiC's models, and lengths that the buffers of the traditional model do not support."""
+    """Check that the hardware has such ports, that options and base agree with it, and bounds of SONiC's models."""
     fabric = cluster.fabric(switch.fabric)
     at: Path = ("fabrics", cluster.fabrics.index(fabric))
+    os: Path = (*at, "switches", "os", fabric.os.index("sonic"))
     if len(switch.name) > _HOSTNAME_LENGTH:
         message = f"SONiC accepts host names of at most {_HOSTNAME_LENGTH} characters, but `{switch.name}` has {len(switch.name)}"
         yield Problem("HW513", CLUSTER, (*at, "name"), message, "give the fabric a shorter name")
     if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
         message = f"SONiC spreads traffic over at most {MAX_PATHS} paths, but a leaf has {len(switch.uplinks)} uplinks"
         yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "use fewer spines or uplinks")
-    yield from _check_watchdog((*at, "classes"), fabric)
-    yield from _check_lanes((*at, "switches", "os", fabric.os.index("sonic")), options, switch)
-    if options.buffer_model == "traditional" and _is_lossless(fabric):
-        yield from _check_metres((*at, "switches"), switch)
+    yield from _check_classes((*at, "classes"), fabric)
+    device = device_of(options, switch, cluster)
+    yield from _check_base(os, options, device, switch, cluster)
+    if device is None:
+        yield from _check_model((*at, "switches"), os, switch, cluster)
+        return
+    if fabric.switch_model is None:
+        message = f"the files depend on the switches' model, and none is set: they are those of an {ASSUMED_MODEL}"
+        yield Problem("HW513", CLUSTER, (*at, "switches"), message, "set `model`", Severity.WARNING, at_key=True)
+    yield from _check_options((*os, "options"), options, device, switch)
+    yield from _check_ports((*at, "switches"), (*os, "options"), options, device, switch, cluster)
+    yield from _check_lossless(at, device.hwsku, fabric, switch)
 
 
-def _check_watchdog(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
-    """Check the watchdog. SONiC's PFC watchdog looks at the queue of the priority's number (sonic-swss, pfcwdorch.cpp),
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Report a model that SONiC's device tree does not have, or not with ports of so many lanes."""
+    model, known = model_of(switch, cluster), hardware().get(model_of(switch, cluster))
+    if known is None:
+        message = f"headway has no SONiC device of the model `{model}`: its HwSKU, ports and buffers are unknown"
+        hint = f"set `base` to a config_db.json of such a switch, which has them; or use one of {', '.join(hardware())}"
+        yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
+        return
+    lanes = switch.ports[0].lanes
+    message = f"SONiC has no HwSKU of the {model} with ports of {lanes} lanes"
+    hint = f"use {_either(map(str, known.breakouts))} `lanes`; left out, they follow from `speed`"
+    yield Problem("HW513", CLUSTER, (*path, "lanes"), message, hint)
+
+
+def _check_options(path: Path, options: SonicOptions, device: SonicDevice, switch: SwitchPlan) -> Iterator[Problem]:
+    """Check that options which repeat what the model decides agree with it."""
+    hwsku = device.hwsku
+    wanted: dict[str, Any] = {
+        "platform": device.platform,
+        "hwsku": hwsku.name,
+        "buffer_model": "dynamic" if hwsku.is_dynamic else "traditional",
+        "egress_pool_bytes": hwsku.egress_pool_bytes,
+    }
+    for key, value in wanted.items():
+        found = getattr(options, key)
+        if found not in (None, value):
+            what = "no such pool" if value is None else f"`{value}`"
+            message = f"`{key}` is `{found}`, but {what} for ports of {hwsku.lanes} lanes of this model in SONiC"
+            yield Problem("HW513", CLUSTER, (*path, key), message, f"leave `{key}` out: it follows from `model`")
+    ports = [port.lanes for port in device.ports.values()][: len(options.lanes)]
+    if options.lanes and list(options.lanes) != ports:
+        index = next(
+            (index for index, (ours, theirs) in enumerate(zip(options.lanes, ports, strict=False)) if ours != theirs), len(ports)
+        )
+        right = f"`{ports[index]}`" if index < len(ports) else f"no port {index + 1}"
+        message = f"port {index + 1} has the lanes `{options.lanes[index]}`, but {right} in SONiC's {hwsku.name}"
+        yield Problem("HW513", CLUSTER, (*path, "lanes"), message, "leave `lanes` out: they follow from `model`")
+
+
+def _check_ports(
+    path: Path, options_at: Path, options: SonicOptions, device: SonicDevice, switch: SwitchPlan, cluster: ClusterPlan
+) -> Iterator[Problem]:
+    """Check that the device has the planned ports at their speed, and that no kept port is one of them."""
+    missing = next((port for port in switch.ports if port.name not in device.ports or port.name in device.outside), None)
+    if missing is not None:
+        count = len(device.ports) - len(device.outside)
+        message = f"`{switch.name}` needs a port `{missing.name}`, but {device.hwsku.name} has {count} ports for the fabric"
+        yield Problem("HW526", CLUSTER, (*path, "ports"), message, f"use {count} `ports` or fewer")
+    known = hardware().get(model_of(switch, cluster))
+    for lanes, gbps in sorted({(port.lanes, port.gbps) for port in switch.ports}):
+        speeds = _speeds(known, lanes)
+        if speeds and gbps not in speeds:
+            message = f"ports of {lanes} lanes of the {known.model if known else 'switch'} have no {gbps}Gb/s in SONiC"
+            yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {_either(f'{each}Gb/s' for each in speeds)}")
+    planned = {port.name for port in switch.ports}
+    base = options.base_of(switch.name) or {}
+    for index, name in enumerate(options.keep_ports):
+        if name in planned:
+            message = f"`{name}` of `{switch.name}` has a planned cable, so it cannot stay as the base has it"
+            yield Problem("HW513", CLUSTER, (*options_at, "keep_ports", index), message, "keep ports outside the fabric only")
+        elif name not in base.get("PORT", {}):
+            message = f"`{name}` is to stay as the base of `{switch.name}` has it, which has no such port"
+            yield Problem("HW513", CLUSTER, (*options_at, "keep_ports", index), message, "leave it out, or correct the base")
+
+
+def _speeds(known: Hardware | None, lanes: int) -> tuple[int, ...]:
+    return known.speeds(lanes) if known is not None else ()
+
+
+# --- the base ---------------------------------------------------------------------------------------------------------
+
+
+def _check_base(
+    os: Path, options: SonicOptions, device: SonicDevice | None, switch: SwitchPlan, cluster: ClusterPlan
+) -> Iterator[Problem]:
+    path = (*os, "options", "base")
+    base = options.base_of(switch.name)
+    if options.base is None and device is not None:
+        message = (
+            "config_db.json has headway's tables only: a switch that reloads it loses its management address, users and features"
+        )
+        yield Problem("HW513", CLUSTER, (*os, "kind"), message, "set `base` to the site's own config_db.json", Severity.WARNING)
+    elif base is not None:
+        known = hardware().get(model_of(switch, cluster))
+        found = base.get("DEVICE_METADATA", {}).get("localhost", {}).get("platform")
+        if known is not None and found not in (None, known.platform):
+            message = f"the base of `{switch.name}` is of the platform `{found}`, but the {known.model} is `{known.platform}`"
+            yield Problem("HW513", CLUSTER, path, message, "use the base of this model, or another `model`")
+        peers = [each for each in cluster.switches if each.fabric == switch.fabric]
+        if "{switch}" not in (options.base or "") and len(peers) > 1 and (own := _of_one(base)):
+            message = f"several switches have one base with {own}, which only one of them can have"
+            yield Problem("HW513", CLUSTER, path, message, "remove it from the base, or have one for each `{switch}`")
+
+
+def _of_one(base: Tables) -> str | None:
+    """Return what in the base can be true of one switch only."""
+    if "mac" in base.get("DEVICE_METADATA", {}).get("localhost", {}):
+        return "a MAC address"
+    return "a management address" if any("|" in key for key in base.get("MGMT_INTERFACE", {})) else None
+
+
+# --- lossless traffic -------------------------------------------------------------------------------------------------
+
+
+def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
+    """Check the classes. SONiC's PFC watchdog looks at the queue of the priority's number (sonic-swss, pfcwdorch.cpp),
     whatever the maps are."""
+    lossless = [index for index, each in enumerate(fabric.qos.classes if fabric.qos else ()) if each.lossless]
     for index, each in enumerate(fabric.qos.classes if fabric.qos else ()):
         if each.lossless and each.queue != each.priority:
             message = f"SONiC's PFC watchdog would watch queue {each.priority}, but `{each.name}` is paused in queue {each.queue}"
             yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"leave `queue` out, or set it to {each.priority}")
+    if len(lossless) > _MOST_LOSSLESS:
+        message = f"{len(lossless)} classes are lossless, but SONiC's platforms have buffers for {_MOST_LOSSLESS}"
+        yield Problem("HW513", CLUSTER, (*path, lossless[_MOST_LOSSLESS], "lossless"), message, "make the others lossy")
 
 
-def _is_lossless(fabric: FabricPlan) -> bool:
-    return fabric.qos is not None and bool(fabric.qos.lossless_priorities)
-
-
-def _check_lanes(path: Path, options: SonicOptions, switch: SwitchPlan) -> Iterator[Problem]:
-    """Check that given lanes exist for every port, and that each port has the fabric's number of them."""
-    for port in switch.ports if options.lanes else ():
-        if port.index >= len(options.lanes):
-            message = f"lanes of {len(options.lanes)} ports are given, but {port.name} is port {port.index + 1}"
-        elif (found := options.lanes[port.index].count(",") + 1) != port.lanes:
-            message = f"`{options.lanes[port.index]}` are {found} lanes for {port.name}, but the fabric's ports have {port.lanes}"
-        else:
-            continue
-        yield Problem("HW513", CLUSTER, (*path, "options", "lanes"), message, "copy the column from the HwSKU's port_config.ini")
+def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPlan) -> Iterator[Problem]:
+    """Check that the HwSKU has headroom for a lossless class at these speeds and lengths."""
+    if fabric.qos is None or not fabric.qos.lossless_priorities or hwsku.is_dynamic:
         return
-
-
-def _check_metres(path: Path, switch: SwitchPlan) -> Iterator[Problem]:
+    if hwsku.buffers == "sai":
+        for index, each in enumerate(fabric.qos.classes):
+            if each.lossless and each.priority not in _LOSSLESS_OF_SAI:
+                message = f"the buffers of {hwsku.name} are in the ASIC's file, with headroom for priorities 3 and 4, not {each.priority}"
+                yield Problem("HW513", CLUSTER, (*at, "classes", index, "priority"), message, "use priority 3 or 4")
+        return
     for key, role in (("node_cable", "node"), ("spine_cable", "fabric")):
-        for metres in sorted({port.metres for port in switch.ports if port.role == role} - set(_PROFILED_METRES)):
-            message = f"platforms usually define the headroom for cables of 5, 40 and 300 metres, not for {metres}"
-            hint = "set the next longer one, or add the length to the platform's pg_profile_lookup.ini"
-            yield Problem("HW513", CLUSTER, (*path, key), message, hint, Severity.WARNING)
+        for gbps, metres in sorted({(port.gbps, port.metres) for port in switch.ports if port.role == role}):
+            lengths = hwsku.headroom.get(gbps, {})
+            if lengths and metres not in lengths:
+                message = (
+                    f"{hwsku.name} has headroom at {gbps}Gb/s for cables of {_either(map(str, lengths))} metres, not for {metres}"
+                )
+                longer = min((each for each in lengths if each > metres), default=None)
+                hint = (
+                    f"set {longer}m" if longer else "use a shorter cable, or add the length to the HwSKU's pg_profile_lookup.ini"
+                )
+                yield Problem("HW513", CLUSTER, (*at, "switches", key), message, hint, Severity.WARNING)
+
+
+def _either(words: Any) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else str(last)

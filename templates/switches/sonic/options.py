@@ -1,30 +1,56 @@
 """Defines the options of SONiC on a fabric's switches."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, PrivateAttr, StringConstraints
 
-from headway.jobspec.spec.section import Section
+from headway.templates.switches.frr.options import FrrOptions
 
 # A folder of sonic-buildimage's device/ tree.
 Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,254}$")]
 Lanes = Annotated[str, StringConstraints(pattern=r"^[0-9]+(,[0-9]+)*$", max_length=128)]
+PortName = Annotated[str, StringConstraints(pattern=r"^Ethernet[0-9]{1,4}$")]
+
+# Table -> row -> field -> value, as in config_db.json.
+Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
-class SonicOptions(Section):
-    """The hardware under SONiC, by the names of SONiC's device tree, and how soon a neighbour is declared dead."""
+class SonicOptions(FrrOptions):
+    """The site's own configuration, what headroom is computed for, and how soon a neighbour is declared dead. The `model` of the switches
+    decides the hardware; options of it that are set must agree."""
 
-    platform: Folder = Field("x86_64-nvidia_sn5400-r0", examples=["x86_64-nvidia_sn5400-r0"])
+    base: str | None = Field(None, min_length=1, max_length=4096, examples=["base/{switch}.json"])
+    """The site's `config_db.json`, which headway's tables are merged into: management, users, features, MAC address. `{switch}` is \
+replaced by a switch's name, `{role}` by `leaf` or `spine`. Relative to the cluster's file."""
+    keep_ports: tuple[PortName, ...] = Field((), max_length=1024, examples=[["Ethernet512"]])
+    """Ports outside the fabric that stay as the base has them; headway shuts all others that it plans no cable for."""
+    roce_mtu: Literal[1024, 2048, 4096] = Field(4096, examples=[4096])
+    """Payload of a full RDMA packet in bytes, which the headroom of a paused queue has room for; adapters choose 4096 where their MTU \
+is 4200 or more."""
+    small_packet_percent: int = Field(100, ge=0, le=100, examples=[100])
+    """NVIDIA: share of small packets that headroom is computed for. They fill the most cells, so 100 is the worst case and gives \
+NVIDIA's published headroom; SONiC's own template has 50."""
+    platform: Folder | None = Field(None, examples=["x86_64-nvidia_sn5400-r0"])
     """Platform, as `show platform summary` prints it."""
-    hwsku: Folder = Field("ACS-SN5400", examples=["ACS-SN5400"])
+    hwsku: Folder | None = Field(None, examples=["ACS-SN5400"])
     """HwSKU, as `show platform summary` prints it."""
-    buffer_model: Literal["dynamic", "traditional"] = Field("dynamic", examples=["dynamic"])
-    """`dynamic`: SONiC computes every port's headroom, on NVIDIA's switches; `traditional`: the platform has tables for it."""
-    egress_pool_bytes: int = Field(158229504, ge=1, le=1 << 40, examples=[158229504])
-    """Dynamic model: size of the egress pool of lossless traffic, from `buffers_defaults_t0.j2` of the HwSKU, in bytes."""
-    lanes: tuple[Lanes, ...] = Field((), examples=[["1,2,3,4,5,6,7,8", "9,10,11,12,13,14,15,16"]])
-    """Lanes of every port in their order, from `port_config.ini` of the HwSKU; numbered from 0 when left out, as on NVIDIA's switches."""
-    bfd: bool = Field(True, examples=[False])
-    """Whether BFD watches the links between switches: 3 packets, 300 ms apart."""
-    hold_s: int = Field(9, ge=3, le=3600, examples=[9])
-    """Seconds without a BGP message that end a session; keepalives are sent three times as often."""
+    buffer_model: Literal["dynamic", "traditional"] | None = Field(None, examples=["dynamic"])
+    """`dynamic`: SONiC computes every port's headroom, on NVIDIA's switches; `traditional`: the HwSKU has tables for it."""
+    egress_pool_bytes: int | None = Field(None, ge=1, le=1 << 40, examples=[158229504])
+    """Dynamic model: size of the egress pool of lossless traffic, in bytes."""
+    lanes: tuple[Lanes, ...] = Field((), examples=[["0,1,2,3,4,5,6,7", "8,9,10,11,12,13,14,15"]])
+    """Lanes of the ports in their order, as `port_config.ini` of the HwSKU has them."""
+
+    # The tables of each switch's base, by the switch's name; the compiler reads the files.
+    _bases: Mapping[str, Tables] = PrivateAttr(default_factory=dict)
+
+    def with_bases(self, bases: Mapping[str, Tables]) -> Self:
+        """Return the options with the bases of these switches."""
+        found = self.model_copy()
+        found._bases = bases
+        return found
+
+    def base_of(self, switch: str) -> Tables | None:
+        """Return the tables of the switch's base; None without one."""
+        return self._bases.get(switch)

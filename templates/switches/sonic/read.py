@@ -227,6 +227,9 @@ def _weight(scheduler: Row) -> int | None:
 def _routing(tables: Tables) -> RoutingView:
     """Return BGP from the tables of the daemon that writes FRR's configuration; it ignores those of the other one."""
     device = _row(tables, "DEVICE_METADATA", "localhost")
+    if str(device.get("docker_routing_config_mode")).startswith("split"):
+        # Neighbors are in an frr.conf, whatever tables there are.
+        return RoutingView(asn=_number(device.get("bgp_asn")), router_id=_router_id(tables, device))
     return _of_frrcfgd(tables) if device.get("frr_mgmt_framework_config") == "true" else _of_bgpcfgd(tables, device)
 
 
@@ -236,7 +239,7 @@ def _of_frrcfgd(tables: Tables) -> RoutingView:
     return RoutingView(
         asn=_number(bgp.get("local_asn")),
         router_id=_address(bgp.get("router_id")),
-        neighbors=frozenset(name for name in names if _exchanges_routes(tables, name)),
+        neighbors=frozenset(name for name in names if _exchanges_routes(tables, name)) if bgp else None,
         max_paths=_number(_row(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast").get("max_ebgp_paths")),
     )
 
@@ -257,12 +260,14 @@ def _exchanges_routes(tables: Tables, name: str) -> bool:
 
 def _of_bgpcfgd(tables: Tables, device: Row) -> RoutingView:
     """Return neighbors without a VRF in their keys; the daemon sets the number of paths."""
-    neighbors = tables.get("BGP_NEIGHBOR", {}).items()
-    return RoutingView(
-        asn=_number(device.get("bgp_asn")),
-        router_id=_address(device.get("bgp_router_id")) or _loopback(tables),
-        neighbors=frozenset(key for key, row in neighbors if "|" not in key and row.get("admin_status") not in _DOWN),
-    )
+    rows = tables.get("BGP_NEIGHBOR")
+    up = (key for key, row in (rows or {}).items() if "|" not in key and row.get("admin_status") not in _DOWN)
+    neighbors = None if rows is None else frozenset(up)
+    return RoutingView(asn=_number(device.get("bgp_asn")), router_id=_router_id(tables, device), neighbors=neighbors)
+
+
+def _router_id(tables: Tables, device: Row) -> str | None:
+    return _address(device.get("bgp_router_id")) or _loopback(tables)
 
 
 def _address(value: Any) -> str | None:

@@ -1,29 +1,38 @@
-"""Renders a switch's plan as `config_db.json`: tables of rows of text, by the names of SONiC's YANG models."""
+"""Renders a switch's plan as `config_db.json`, by the names of SONiC's YANG models, and the `frr.conf` that its FRR reads."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, EcnPlan, PortPlan, QosPlan, SwitchPlan
 from headway.templates.kind import Files
+from headway.templates.switches.frr.render import MAX_PATHS, frr_conf
+from headway.templates.switches.sonic.base import merged
+from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
+from headway.templates.switches.sonic.hardware import HwSku, SwitchPort
 from headway.templates.switches.sonic.options import SonicOptions
 
-FILE = "config_db.json"
+__all__ = ["FILE", "FRR_FILE", "MAX_PATHS", "render"]
 
-# sonic-bgp-global.yang, max_ebgp_paths.
-MAX_PATHS = 256
+FILE = "config_db.json"
+# Below /etc/sonic, which FRR's container has as /etc/frr.
+FRR_FILE = "frr/frr.conf"
 
 # The name of every map in SONiC's own templates (qos_config.j2, buffers_config.j2), which its tools expect.
 MAP = "AZURE"
-# Peer group, and route map for both ways.
-GROUP = "FABRIC"
 
 _MTU = 9216
 _FEC_FROM_GBPS = 100
-# The value of `pfcwd start_default` for a switch of 64 ports.
-_WATCHDOG_MS = 400
+# Ethernet with its checksum, IPv4, UDP, BTH, RETH and ICRC around the payload of a RoCE v2 packet.
+_ROCE_HEADERS = 18 + 20 + 8 + 12 + 16 + 4
+# Queues of unicast that SONiC's templates give a buffer.
+_QUEUES = 7
+# sonic-utilities pfcwd/main.py: DEFAULT_DETECTION_TIME and DEFAULT_POLL_INTERVAL for every 32 ports.
+_PERIOD_MS, _PORTS_OF_A_PERIOD, _LONGEST_POLL_MS = 200, 32, 1000
 # SONiC's loopback, whose address names the switch.
 _LOOPBACK = "Loopback0"
 
@@ -36,53 +45,83 @@ Tables = dict[str, Table]
 
 
 def render(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
-    """Return one file for `config load`: headway's decisions. Other rows on the switch stay unchanged."""
+    """Return `config_db.json` and the `frr/frr.conf` next to it, as they are in /etc/sonic on the switch.
+
+    With a base, config_db.json is complete; without one it has headway's tables only. Raises ValueError for a device that neither
+    SONiC's device tree nor a base describes; `check` reports it.
+    """
+    device = device_of(options, switch, cluster)
+    if device is None:
+        raise ValueError(f"SONiC's device tree has no {model_of(switch, cluster)} with such ports, for `{switch.name}`")
+    tables = _tables(options, switch, cluster, device)
+    base = options.base_of(switch.name)
+    if base is not None:
+        tables = {name: _rows(rows) for name, rows in merged(base, tables, options.keep_ports).items()}
+    routing = frr_conf(options, switch, cluster, on_sonic=True)
+    return {PurePosixPath(FILE): json.dumps(_in_order(tables), indent=4) + "\n", PurePosixPath(FRR_FILE): routing}
+
+
+def _tables(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan, device: SonicDevice) -> Tables:
     qos = cluster.fabric(switch.fabric).qos
     tables: Tables = {
-        "DEVICE_METADATA": {"localhost": _device(options, switch)},
-        "PORT": {port.name: _port(options, port) for port in switch.ports},
+        "DEVICE_METADATA": {"localhost": _device(switch, device)},
+        "PORT": _ports(switch, device, options.keep_ports),
         "SWITCH_HASH": {"GLOBAL": {"ecmp_hash": ["SRC_IP", "DST_IP", "IP_PROTOCOL", "L4_SRC_PORT", "L4_DST_PORT"]}},
         **_addresses(switch),
-        **_bgp(options, switch),
+        **_neighbors(switch),
     }
+    if device.breakout:
+        tables["BREAKOUT_CFG"] = {name: {"brkout_mode": mode} for name, mode in device.breakout.items()}
     if qos is not None:
-        tables |= _classes(qos) | _queues(qos, switch.ports) | _port_maps(options, qos, switch.ports)
+        tables |= _classes(qos) | _queues(qos, switch.ports) | _port_maps(device.hwsku, qos, switch.ports)
         if qos.lossless_priorities:
-            tables |= _watchdog(switch.ports) | _cables(switch.ports)
-        if options.buffer_model == "dynamic":
-            tables |= _buffers(options, qos, switch.ports)
-    return {PurePosixPath(FILE): json.dumps(_in_order(tables), indent=4) + "\n"}
+            tables |= _watchdog(device, switch.ports) | _cables(switch.ports)
+        tables |= _buffers(options, device.hwsku, qos, switch)
+    return tables
 
 
-def _device(options: SonicOptions, switch: SwitchPlan) -> Row:
+def _device(switch: SwitchPlan, device: SonicDevice) -> Row:
     return {
         "hostname": switch.name,
-        "platform": options.platform,
-        "hwsku": options.hwsku,
+        "platform": device.platform,
+        "hwsku": device.hwsku.name,
         "type": _TYPES[switch.role],
         "bgp_asn": str(switch.asn),
-        "buffer_model": options.buffer_model,
-        # frrcfgd writes FRR's configuration; bgpcfgd, the default, knew no BGP on interfaces before sonic-buildimage #27370
+        "buffer_model": "dynamic" if device.hwsku.is_dynamic else "traditional",
+        # FRR reads /etc/sonic/frr/frr.conf, and nothing writes another one (docker-fpm-frr, docker_init.sh).
+        "docker_routing_config_mode": "split-unified",
+        # bfdd runs in SONiC's container only with this one (supervisord.conf.common.j2), and bgpcfgd, which would add route maps, does not.
         "frr_mgmt_framework_config": "true",
-        "docker_routing_config_mode": "unified",
-        # with nexthop objects a group keeps losing a member that was down once (FRRouting/frr #15505, #14481)
-        "zebra_nexthop": "disabled",
     }
 
 
-def _port(options: SonicOptions, port: PortPlan) -> Row:
-    first = port.index * port.lanes
-    lanes = options.lanes[port.index] if options.lanes else ",".join(map(str, range(first, first + port.lanes)))
-    return {
-        "alias": f"etp{port.index + 1}",
-        "index": str(port.index + 1),
-        "lanes": lanes,
-        "speed": str(port.gbps * 1000),
+def _ports(switch: SwitchPlan, device: SonicDevice, keep: Collection[str]) -> Table:
+    """Return every port of the device: those with a planned cable up, the others down."""
+    planned = {port.name: port for port in switch.ports}
+    speed = next((port.gbps for port in switch.ports), None)
+    rows = {}
+    for name, port in device.ports.items():
+        if name not in keep:
+            rows[name] = _port(port, planned.get(name), port.gbps if port.gbps and name not in planned else speed)
+    return rows
+
+
+def _port(port: SwitchPort, planned: PortPlan | None, gbps: int | None) -> Row:
+    speed = planned.gbps if planned else gbps or 0
+    row = {
+        "alias": port.alias,
+        "index": str(port.index),
+        "lanes": port.lanes,
+        "speed": str(speed * 1000),
+        # without it a module of a broken-out cage brings up its first part only (sonic-buildimage #18499)
+        "subport": str(port.subport),
         "mtu": str(_MTU),
-        "admin_status": "up",
-        "description": f"{port.peer} {port.peer_port}",
-        **({"fec": "rs"} if port.gbps >= _FEC_FROM_GBPS else {}),
+        "admin_status": "up" if planned else "down",
+        **({"description": f"{planned.peer} {planned.peer_port}"} if planned else {}),
     }
+    if speed >= _FEC_FROM_GBPS:
+        row["fec"] = "rs"
+    return row
 
 
 def _addresses(switch: SwitchPlan) -> Tables:
@@ -94,43 +133,17 @@ def _addresses(switch: SwitchPlan) -> Tables:
     return {"INTERFACE": interfaces, "LOOPBACK_INTERFACE": {_LOOPBACK: {}, f"{_LOOPBACK}|{switch.router_id}/32": {}}}
 
 
-def _bgp(options: SonicOptions, switch: SwitchPlan) -> Tables:
-    """Return BGP as frrcfgd reads it.
-
-    FRR drops what eBGP brings unless a route map lets it in and out, and frrcfgd cannot switch that off before
-    sonic-buildimage #28543.
-    """
-    networks = [f"{switch.router_id}/32", *(port.address for port in switch.ports if port.address)]
-    peers = {
-        "peer_type": "external",
-        "capability_ext_nexthop": "true",
-        "bfd": "true" if options.bfd else "false",
-        "keepalive": str(options.hold_s // 3),
-        "holdtime": str(options.hold_s),
-        "conn_retry": "1",
-        "min_adv_interval": "0",
-        "admin_status": "up",
+def _neighbors(switch: SwitchPlan) -> Tables:
+    """Return what is at the other ends. SONiC's templates take ports with a neighbor for those in use, and `show` compares LLDP's."""
+    kinds = {
+        port.peer: "Server" if port.role == "node" else _TYPES["spine" if switch.role == "leaf" else "leaf"]
+        for port in switch.ports
     }
+    if not kinds:
+        return {}
     return {
-        "BGP_GLOBALS": {
-            "default": {
-                "local_asn": str(switch.asn),
-                "router_id": switch.router_id,
-                "load_balance_mp_relax": "true",
-                "log_nbr_state_changes": "true",
-                # a network below is announced while its link is up
-                "network_import_check": "true",
-            }
-        },
-        "BGP_GLOBALS_AF": {"default|ipv4_unicast": {"max_ebgp_paths": str(min(len(switch.uplinks), MAX_PATHS) or 1)}},
-        "BGP_GLOBALS_AF_NETWORK": {f"default|ipv4_unicast|{network}": {} for network in networks},
-        "BGP_PEER_GROUP": {f"default|{GROUP}": peers},
-        "BGP_PEER_GROUP_AF": {
-            f"default|{GROUP}|ipv4_unicast": {"admin_status": "up", "route_map_in": [GROUP], "route_map_out": [GROUP]}
-        },
-        "BGP_NEIGHBOR": {f"default|{port.name}": {"peer_group_name": GROUP, "name": port.peer} for port in switch.uplinks},
-        "ROUTE_MAP_SET": {GROUP: {}},
-        "ROUTE_MAP": {f"{GROUP}|10": {"route_operation": "permit"}},
+        "DEVICE_NEIGHBOR": {port.name: {"name": port.peer, "port": port.peer_port} for port in switch.ports},
+        "DEVICE_NEIGHBOR_METADATA": {name: {"type": kind} for name, kind in kinds.items()},
     }
 
 
@@ -183,7 +196,7 @@ def _wred(ecn: EcnPlan) -> Row:
     return row
 
 
-def _port_maps(options: SonicOptions, qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
+def _port_maps(hwsku: HwSku, qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
     lossless = _numbers(qos.lossless_priorities)
     row = {
         "dscp_to_tc_map": MAP,
@@ -195,7 +208,7 @@ def _port_maps(options: SonicOptions, qos: QosPlan, ports: Sequence[PortPlan]) -
     }
     tables: Tables = {}
     # qos_config.j2 has this map for the ASICs of Mellanox and Barefoot only
-    if qos.lossless_priorities and options.buffer_model == "dynamic":
+    if qos.lossless_priorities and hwsku.is_dynamic:
         groups = {str(each.priority): str(each.priority_group) for each in qos.classes if each.lossless}
         tables["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"] = {MAP: groups}
         row["pfc_to_pg_map"] = MAP
@@ -207,10 +220,17 @@ def _numbers(values: Iterable[int]) -> str:
     return ",".join(map(str, values))
 
 
-def _watchdog(ports: Sequence[PortPlan]) -> Tables:
-    """Return the watchdog: a port that is paused for too long drops its queue before the pause spreads through the fabric."""
-    row = {"action": "drop", "detection_time": str(_WATCHDOG_MS), "restoration_time": str(_WATCHDOG_MS)}
-    return {"PFC_WD": {"GLOBAL": {"POLL_INTERVAL": str(_WATCHDOG_MS)}, **{port.name: row for port in ports}}}
+def _watchdog(device: SonicDevice, ports: Sequence[PortPlan]) -> Tables:
+    """Return the watchdog: a port that is paused for too long drops its queue before the pause spreads through the fabric.
+
+    The times are those of `pfcwd start_default`, which grow with the ports that are polled (sonic-utilities, pfcwd/main.py); all of the
+    device's count, so that they do not change with the nodes.
+    """
+    periods = -(-(len(device.ports) - len(device.outside)) // _PORTS_OF_A_PERIOD)
+    wait = str(_PERIOD_MS * periods)
+    row = {"action": "drop", "detection_time": wait, "restoration_time": wait}
+    poll = str(min(_PERIOD_MS * periods, _LONGEST_POLL_MS))
+    return {"PFC_WD": {"GLOBAL": {"POLL_INTERVAL": poll}, **{port.name: row for port in ports}}}
 
 
 def _cables(ports: Sequence[PortPlan]) -> Tables:
@@ -218,36 +238,75 @@ def _cables(ports: Sequence[PortPlan]) -> Tables:
     return {"CABLE_LENGTH": {MAP: {port.name: f"{port.metres}m" for port in ports}}}
 
 
-def _buffers(options: SonicOptions, qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
-    """Return pools and profiles of the dynamic model, as on NVIDIA's platforms (buffers_defaults_objects.j2).
+def _buffers(options: SonicOptions, hwsku: HwSku, qos: QosPlan, switch: SwitchPlan) -> Tables:
+    """Return pools and profiles as the HwSKU's templates define them, and what each group and queue of the classes is given."""
+    if hwsku.buffers == "sai":
+        return {}
+    if hwsku.is_dynamic:
+        return _dynamic(options, hwsku, qos, switch.ports)
+    groups = {"0": "ingress_lossy_profile"}
+    # buffermgrd makes the lossless group's profile from the HwSKU's headroom for this speed and cable.
+    return {
+        "BUFFER_POOL": _rows(hwsku.pools[switch.role]),
+        "BUFFER_PROFILE": _rows(hwsku.profiles[switch.role]),
+        "BUFFER_PG": _of_ports(switch.ports, groups),
+        "BUFFER_QUEUE": _of_ports(switch.ports, _queue_profiles(qos, "egress_lossy_profile")),
+    }
+
+
+def _dynamic(options: SonicOptions, hwsku: HwSku, qos: QosPlan, ports: Sequence[PortPlan]) -> Tables:
+    """Return the tables of NVIDIA's dynamic model (buffers_defaults_objects.j2).
 
     A lossless group's profile is NULL: buffermgrd makes it from the port's speed, MTU and cable.
     """
-    groups = {0: "ingress_lossy_profile", **{each.priority_group: "NULL" for each in qos.classes if each.lossless}}
-    queues = {0: "q_lossy_profile"}
-    queues |= {each.queue: "egress_lossless_profile" if each.lossless else "q_lossy_profile" for each in qos.classes}
+    two = hwsku.buffers == "dynamic-two-pools"
+    groups = {"0": "ingress_lossy_profile", **{str(each.priority_group): "NULL" for each in qos.classes if each.lossless}}
+    pools: Table = {
+        "ingress_lossless_pool": {"type": "ingress", "mode": "dynamic"},
+        "egress_lossless_pool": {"type": "egress", "mode": "dynamic", "size": str(hwsku.egress_pool_bytes)},
+        "egress_lossy_pool": {"type": "egress", "mode": "dynamic"},
+    }
+    if two:
+        pools["ingress_lossy_pool"] = {"type": "ingress", "mode": "dynamic"}
+    pattern = {"mtu": str(options.roce_mtu + _ROCE_HEADERS), "small_packet_percentage": str(options.small_packet_percent)}
+    ingress = "ingress_lossless_profile,ingress_lossy_profile" if two else "ingress_lossless_profile"
     return {
-        "BUFFER_POOL": {
-            "ingress_lossless_pool": {"type": "ingress", "mode": "dynamic"},
-            "egress_lossless_pool": {"type": "egress", "mode": "dynamic", "size": str(options.egress_pool_bytes)},
-            "egress_lossy_pool": {"type": "egress", "mode": "dynamic"},
-        },
+        "BUFFER_POOL": pools,
         "BUFFER_PROFILE": {
             "ingress_lossless_profile": _profile("ingress_lossless_pool", 0, 7),
-            "ingress_lossy_profile": _profile("ingress_lossless_pool", 0, 3),
+            "ingress_lossy_profile": _profile("ingress_lossy_pool" if two else "ingress_lossless_pool", 0, 3),
             "egress_lossless_profile": _profile("egress_lossless_pool", 0, 7),
             "egress_lossy_profile": _profile("egress_lossy_pool", _MTU, 7),
             "q_lossy_profile": _profile("egress_lossy_pool", 0, 3),
         },
-        "BUFFER_PG": {f"{port.name}|{group}": {"profile": name} for port in ports for group, name in groups.items()},
-        "BUFFER_QUEUE": {f"{port.name}|{queue}": {"profile": name} for port in ports for queue, name in queues.items()},
-        "BUFFER_PORT_INGRESS_PROFILE_LIST": {port.name: {"profile_list": "ingress_lossless_profile"} for port in ports},
+        "BUFFER_PG": _of_ports(ports, groups),
+        "BUFFER_QUEUE": _of_ports(ports, _queue_profiles(qos, "q_lossy_profile")),
+        "BUFFER_PORT_INGRESS_PROFILE_LIST": {port.name: {"profile_list": ingress} for port in ports},
         "BUFFER_PORT_EGRESS_PROFILE_LIST": {
             port.name: {"profile_list": "egress_lossless_profile,egress_lossy_profile"} for port in ports
         },
         "DEFAULT_LOSSLESS_BUFFER_PARAMETER": {MAP: {"default_dynamic_th": "0"}},
-        "LOSSLESS_TRAFFIC_PATTERN": {MAP: {"mtu": "1024", "small_packet_percentage": "50"}},
+        "LOSSLESS_TRAFFIC_PATTERN": {MAP: pattern},
     }
+
+
+def _queue_profiles(qos: QosPlan, lossy: str) -> Mapping[str, str]:
+    """Return the profile of every queue, neighbouring ones as SONiC's ranges: `0-2`."""
+    lossless = {each.queue for each in qos.classes if each.lossless}
+    queues = sorted({*range(_QUEUES), *(each.queue for each in qos.classes)})
+    found: dict[str, str] = {}
+    for is_lossless, numbers in groupby(queues, lambda queue: queue in lossless):
+        first, *rest = numbers
+        found[f"{first}-{rest[-1]}" if rest else str(first)] = "egress_lossless_profile" if is_lossless else lossy
+    return found
+
+
+def _of_ports(ports: Sequence[PortPlan], profiles: Mapping[str, str]) -> Table:
+    return {f"{port.name}|{number}": {"profile": name} for port in ports for number, name in profiles.items()}
+
+
+def _rows(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    return {name: dict(row) for name, row in rows.items()}
 
 
 def _profile(pool: str, size: int, threshold: int) -> Row:
@@ -261,5 +320,6 @@ def _in_order(value: Any) -> Any:
     return {key: _in_order(value[key]) for key in sorted(value, key=_natural)}
 
 
+@cache
 def _natural(key: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", key)]

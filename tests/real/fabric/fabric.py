@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.real.slurm.machine import Machine, leashed
@@ -59,6 +59,7 @@ class Fabric:
     """`with Fabric(switches, links, hosts) as fabric:` gives switches that have read their files; nothing of it is left afterwards.
 
     `switches`: name -> its files, by their names in /etc/frr. `hosts`: name -> its adapters, by the names of their interfaces.
+    `systems`: name of a switch or host -> what its operating system sets, as commands; such a host gets no other addresses and routes.
     """
 
     def __init__(
@@ -66,10 +67,12 @@ class Fabric:
         switches: Mapping[str, Mapping[str, str]],
         links: Sequence[Link],
         hosts: Mapping[str, Mapping[str, Nic]],
+        systems: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.switches = switches
         self.links = links
         self.hosts = hosts
+        self.systems = systems
         self.programs = installed_programs()
         self._started = ExitStack()
         self._machine: Machine | None = None
@@ -98,7 +101,9 @@ class Fabric:
         for link in self.links:
             yield from link_commands(link)
         for name, nics in self.hosts.items():
-            yield from host_commands(name, nics)
+            yield from host_commands(name, nics) if name not in self.systems else ()
+        for commands in self.systems.values():
+            yield from commands
 
     def _start_switch(self, name: str, files: Mapping[str, str]) -> None:
         """As frrinit.sh does it: the daemons with nothing, and then the whole file through vtysh."""
@@ -112,7 +117,9 @@ class Fabric:
     def _daemon(self, daemon: str, switch: str) -> list[str]:
         # -N keeps the sockets of switches apart in /run/frr; -P 0: no terminal on TCP; without -f it complains of a missing file
         log = f"file:/run/log/{switch}-{daemon}"
-        return [str(self.programs[daemon]), "-d", "-N", switch, "-f", "/dev/null", "-P", "0", "--log", log]
+        # As SONiC's zebra has its own, which sends routes to the ASIC; here nothing listens at the other end.
+        module = ["-M", "dplane_fpm_nl"] if daemon == "zebra" else []
+        return [str(self.programs[daemon]), "-d", "-N", switch, "-f", "/dev/null", "-P", "0", "--log", log, *module]
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -142,9 +149,9 @@ class Fabric:
             )
         return done.stdout
 
-    def vtysh(self, switch: str, command: str) -> str:
-        """What a switch's FRR answers to one command."""
-        return self._run([str(self.programs["vtysh"]), "-N", switch, "-c", command])
+    def vtysh(self, switch: str, *commands: str) -> str:
+        """What a switch's FRR answers to the commands, one after the other."""
+        return self._run([str(self.programs["vtysh"]), "-N", switch, *(word for each in commands for word in ("-c", each))])
 
     def add_address(self, port: Port, address: str) -> None:
         """By hand, as somebody does who logs in."""

@@ -1,20 +1,65 @@
 """A cluster's plan as a fabric of namespaces: its switches with their files, its cables, its nodes."""
 
-from collections.abc import Mapping
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from headway.jobspec.plan import ClusterPlan, LinkPlan
+from headway.templates.hosts.render import SCRIPT
 
 from .fabric import Fabric
 from .wiring import Link, Nic, Port
 
 
-def planned_fabric(cluster: ClusterPlan, files: Mapping[str, Mapping[str, str]]) -> Fabric:
-    """`files`: switch -> its files by their names in /etc/frr."""
+def sonic_fabric(cluster: ClusterPlan, rendered: Path) -> Fabric:
+    """Every switch and node as its folder in `rendered`, a cluster's, has it: FRR with `frr/frr.conf`, ports and addresses of
+    `config_db.json`, and the addresses, routes and rules that `headway-qos` sets."""
+    switches = rendered / "switches"
+    files = {switch.name: {"frr.conf": (switches / switch.name / "frr/frr.conf").read_text()} for switch in cluster.switches}
+    systems = {
+        switch.name: list(_as_sonic(switch.name, json.loads((switches / switch.name / "config_db.json").read_text())))
+        for switch in cluster.switches
+    }
+    for node in cluster.nodes:
+        systems[node.name] = [_as_host(node.name, (rendered / "hosts" / node.name / SCRIPT.relative_to("/")).read_text())]
+    return planned_fabric(cluster, files, systems)
+
+
+def _as_host(node: str, script: str) -> str:
+    """The part of the script about addresses, with adapters that are network interfaces of their own name: there is no RDMA here."""
+    functions = script.partition("# Each is tried")[0]
+    calls = [line.partition(" & ")[0] for line in script.splitlines() if line.startswith("set_address ")]
+    text = "\n".join([functions, 'netdev_of() { echo "$1"; }', *calls])
+    return shlex.join(["ip", "netns", "exec", node, "bash", "-e", "-c", text])
+
+
+def _as_sonic(switch: str, tables: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Iterator[str]:
+    """What portmgrd and intfmgrd do with the tables: ports up or down, and addresses. This kernel has no dummy interface, so the
+    loopback's are on lo."""
+    ip = ["ip", "-n", switch]
+    for port, row in tables["PORT"].items():
+        state = shlex.join([*ip, "link", "set", port, row["admin_status"]])
+        # ports without a cable do not exist here
+        yield f"! {shlex.join([*ip, 'link', 'show', port])} >/dev/null 2>&1 || {state}"
+    for table, interface in (("INTERFACE", None), ("LOOPBACK_INTERFACE", "lo")):
+        for key in tables[table]:
+            port, _, address = key.partition("|")
+            if address:
+                yield shlex.join([*ip, "address", "add", address, "dev", interface or port])
+    forwarding = "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"
+    yield shlex.join(["ip", "netns", "exec", switch, "bash", "-c", forwarding])
+
+
+def planned_fabric(
+    cluster: ClusterPlan, files: Mapping[str, Mapping[str, str]], systems: Mapping[str, list[str]] | None = None
+) -> Fabric:
+    """`files`: switch -> its files by their names in /etc/frr; `systems`: switch -> commands of its operating system."""
     hosts: dict[str, dict[str, Nic]] = {}
     for link in cluster.links:
         if link.address is not None:
             hosts.setdefault(link.b, {})[link.b_port] = Nic(link.address, _gateway(cluster, link))
-    return Fabric(files, [cable(link) for link in cluster.links], hosts)
+    return Fabric(files, [cable(link) for link in cluster.links], hosts, systems or {})
 
 
 def cable(link: LinkPlan) -> Link:

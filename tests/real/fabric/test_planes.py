@@ -46,7 +46,8 @@ def leaves(cluster: ClusterPlan) -> list[SwitchPlan]:
 
 
 def networks(leaf: SwitchPlan) -> list[str]:
-    return [f"{leaf.router_id}/32", *(port.address for port in leaf.ports if port.address)]
+    assert leaf.block is not None
+    return [f"{leaf.router_id}/32", leaf.block]
 
 
 def test_a_leaf_knows_every_network_of_its_plane_and_none_of_the_other(fabric: Fabric, cluster: ClusterPlan) -> None:

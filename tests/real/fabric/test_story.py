@@ -1,6 +1,7 @@
-"""The fabric of the RoCE example, run by FRR from the committed files: the kernels' routes, and packets from node to node."""
+"""The fabric of the RoCE example, run from the committed files of switches and nodes: the kernels' routes, and packets between nodes."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -13,14 +14,14 @@ from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.spec.cluster import Cluster
 from headway.templates.switches.frr import FRR
 
-from .fabric import Fabric
-from .planned import cable, planned_fabric
+from .fabric import Fabric, FabricError
+from .planned import cable, sonic_fabric
 from .wiring import Link, Port
 
 pytestmark = pytest.mark.slow
 
 STORY = Path(__file__).parents[3] / "examples/two-node-roce"
-RENDERED = STORY / "rendered/two-roce-nodes/switches"
+RENDERED = STORY / "rendered/two-roce-nodes"
 # the job's DSCP 26, as its packets' TOS byte
 TOS = 26 << 2
 
@@ -37,14 +38,13 @@ def cluster() -> ClusterPlan:
 @pytest.fixture(scope="module")
 def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
     """Two leaves, two spines, two nodes with two adapters; every route is there. A test that harms it mends it."""
-    files = {switch.name: {FRR.file: committed(switch)} for switch in cluster.switches}
-    with planned_fabric(cluster, files) as started:
+    with sonic_fabric(cluster, RENDERED) as started:
         wait_until_complete(started, cluster)
         yield started
 
 
 def committed(switch: SwitchPlan) -> str:
-    return (RENDERED / switch.name / FRR.file).read_text()
+    return (RENDERED / "switches" / switch.name / "frr/frr.conf").read_text()
 
 
 def leaves(cluster: ClusterPlan) -> list[SwitchPlan]:
@@ -56,8 +56,9 @@ def uplinks(switch: SwitchPlan) -> set[str]:
 
 
 def networks(leaf: SwitchPlan) -> list[str]:
-    """What a leaf announces."""
-    return [f"{leaf.router_id}/32", *(port.address for port in leaf.ports if port.address)]
+    """What a leaf announces: one network for all of its links to nodes."""
+    assert leaf.block is not None
+    return [f"{leaf.router_id}/32", leaf.block]
 
 
 def wait_until_complete(fabric: Fabric, cluster: ClusterPlan) -> None:
@@ -87,7 +88,7 @@ def first_uplink(cluster: ClusterPlan) -> Link:
 def test_every_leaf_has_every_uplink_in_its_kernel_for_every_network(fabric: Fabric, cluster: ClusterPlan) -> None:
     first, second = leaves(cluster)
     assert uplinks(first) == {"Ethernet256", "Ethernet264"}
-    assert networks(second) == ["10.255.128.1/32", "10.10.0.64/31", "10.10.0.66/31"]
+    assert networks(second) == ["10.255.128.2/32", "10.10.0.64/26"]
     assert {network: fabric.kernel_routes(first.name, network) for network in networks(second)} == {
         network: uplinks(first) for network in networks(second)
     }
@@ -148,16 +149,76 @@ def bfd_states(fabric: Fabric, switch: SwitchPlan) -> dict[str, str]:
     return {peer["interface"]: peer["status"] for peer in json.loads(fabric.vtysh(switch.name, "show bfd peers json"))}
 
 
-def test_only_the_planned_networks_are_announced_and_only_while_they_are_there(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_only_the_planned_networks_are_announced_and_only_while_a_link_of_theirs_is_up(
+    fabric: Fabric, cluster: ClusterPlan
+) -> None:
     first, second = leaves(cluster)
-    to_node = next(cable(link) for link in cluster.links if link.a == second.name)
-    network = networks(second)[1]
+    to_nodes = [cable(link) for link in cluster.links if link.a == second.name and link.address]
+    block = networks(second)[1]
     try:
         fabric.add_address(Port(second.name, "lo"), "192.0.2.1/32")
-        fabric.cut(to_node)
-        fabric.wait_routes(first.name, network, set())
+        fabric.cut(to_nodes[0])
+        fabric.wait("one node", lambda: fabric.kernel_routes(second.name, "10.10.0.64/31"), lambda found: not found, 30)
+        assert fabric.kernel_routes(first.name, block) == uplinks(first)
+        for link in to_nodes[1:]:
+            fabric.cut(link)
+        fabric.wait_routes(first.name, block, set())
         assert fabric.kernel_routes(first.name, "192.0.2.1/32") == set()
     finally:
-        fabric.mend(to_node)
+        for link in to_nodes:
+            fabric.mend(link)
         wait_until_complete(fabric, cluster)
     assert fabric.kernel_routes(first.name, "192.0.2.1/32") == set()
+    assert fabric.kernel_routes(first.name, "10.10.0.64/31") == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (["neighbor FABRIC shutdown"], ["no neighbor FABRIC shutdown"]),
+        (
+            ["address-family ipv4 unicast", "neighbor FABRIC route-map NONE out"],
+            ["address-family ipv4 unicast", "no neighbor FABRIC route-map NONE out"],
+        ),
+        (
+            ["address-family ipv4 unicast", "no network 10.10.0.64/31", "no network 10.10.0.66/31"],
+            ["address-family ipv4 unicast", "network 10.10.0.64/31", "network 10.10.0.66/31"],
+        ),
+    ],
+    ids=["shut", "denied", "not announced"],
+)
+def test_a_leaf_that_is_shut_denied_or_silent_is_not_reached(
+    fabric: Fabric, cluster: ClusterPlan, wrong: list[str], right: list[str]
+) -> None:
+    """What the test above sees is there because of these lines: each of them is enough to lose the nodes behind the leaf."""
+    first, second = leaves(cluster)
+    bgp = f"router bgp {second.asn}"
+    try:
+        # a route map without entries lets nothing through
+        fabric.vtysh(second.name, "configure terminal", "route-map NONE deny 10")
+        fabric.vtysh(second.name, "configure terminal", bgp, *wrong)
+        fabric.vtysh(second.name, "clear bgp ipv4 unicast * soft")
+        fabric.wait_routes(first.name, networks(second)[1], set())
+    finally:
+        fabric.vtysh(second.name, "configure terminal", bgp, *right)
+        fabric.vtysh(second.name, "configure terminal", "no route-map NONE")
+        fabric.vtysh(second.name, "clear bgp ipv4 unicast * soft")
+        wait_until_complete(fabric, cluster)
+
+
+@pytest.mark.variant
+def test_next_hop_objects_would_lose_a_link_that_came_back(frr_here: None, cluster: ClusterPlan, tmp_path: Path) -> None:
+    """Why the files have `no zebra nexthop kernel enable`, and a control of the test that cuts a link: FRR 8.4 lists the path again,
+    and its kernel does not use it."""
+    shutil.copytree(RENDERED, tmp_path, dirs_exist_ok=True)
+    (first, second), link = leaves(cluster), first_uplink(cluster)
+    file = tmp_path / "switches" / first.name / "frr/frr.conf"
+    file.write_text(file.read_text().replace("no zebra nexthop kernel enable\n", ""))
+    with sonic_fabric(cluster, tmp_path) as fabric:
+        wait_until_complete(fabric, cluster)
+        fabric.cut(link)
+        for network in networks(second):
+            fabric.wait_routes(first.name, network, uplinks(first) - {link.a.interface})
+        fabric.mend(link)
+        with pytest.raises(FabricError):
+            fabric.wait_routes(first.name, networks(second)[1], uplinks(first), timeout_s=20)

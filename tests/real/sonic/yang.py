@@ -28,10 +28,16 @@ MODELS_VARIABLE = "SONIC_YANG_MODELS"
 CHECKOUT = Path(__file__).parents[3]
 
 
+def shared_data(name: str) -> Path:
+    """The folder `name` of the facts in a folder `shared` next to the checkout, or above it."""
+    found = (parent / "shared" / "data" / name for parent in CHECKOUT.parents)
+    return next((folder for folder in found if folder.is_dir()), CHECKOUT.parent / "shared" / "data" / name)
+
+
 def models_folder() -> Path:
     """The folder of sonic-*.yang, given by the environment or lying beside the checkout."""
     given = os.environ.get(MODELS_VARIABLE)
-    return Path(given) if given else CHECKOUT.parent / "shared" / "data" / "sonic-yang"
+    return Path(given) if given else shared_data("sonic-yang")
 
 
 def obstacle() -> str | None:
