@@ -1,0 +1,110 @@
+"""Implements the scheduler of the verbs (`Scheduler`) by Slurm's commands, on this machine or on a login node."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from headway.infra.submit.scheduler import JobState, RefusedError, Request, ScheduledJob
+from headway.infra.submit.shell import CommandError, Done, Shell
+
+# Number, user, state, reason, nodes, name and comment: the two last may contain any character.
+_FORMAT = "%A|%u|%T|%r|%N|%j|%k"
+_FIELDS = 7
+_COMMENT = "headway:submission:"
+
+_LIVE = {
+    "PENDING": JobState.PENDING,
+    "CONFIGURING": JobState.RUNNING,
+    "RUNNING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "STOPPED": JobState.SUSPENDED,
+    "COMPLETING": JobState.ENDING,
+    "STAGE_OUT": JobState.ENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.HELD,
+    "RESV_DEL_HOLD": JobState.HELD,
+    "SPECIAL_EXIT": JobState.HELD,
+}
+# The client waited for an answer that did not come: the job may be in the queue (SchedMD/slurm src/common/slurm_errno.c).
+_UNANSWERED = (
+    "timed out",
+    "contact slurm controller",
+    "zero bytes",
+    "communication",
+    "connection",
+    "transmit",
+    "unexpected message",
+)
+
+
+class Slurm:
+    """Slurm's commands in a shell. A job's name is its run's, so that Slurm finds the job of a run that no file knows."""
+
+    kind = "slurm"
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    def jobs(self, names: Collection[str] = (), numbers: Collection[str] = ()) -> list[ScheduledJob]:
+        chosen = [f"--name={','.join(names)}"] if names else []
+        chosen += [f"--jobs={','.join(numbers)}"] if numbers else []
+        done = self.shell.run(["squeue", "--noheader", "--states=all", *chosen, f"--format={_FORMAT}"])
+        if done.code and "Invalid job id" not in done.errors:
+            raise CommandError(f"squeue: {done.reason}")
+        return list(_jobs(done.output))
+
+    def ended(self, number: str) -> ScheduledJob | None:
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}"]
+        try:
+            done = self.shell.run([*command, "--format=JobIDRaw,User,State,ExitCode,NodeList,JobName"])
+        except CommandError:
+            return None
+        lines = [] if done.code else [line.split("|", 5) for line in done.output.splitlines() if line.count("|") >= 5]
+        if not lines:
+            return None
+        job, user, state, code, nodes, name = lines[-1]
+        word = state.partition(" ")[0]
+        return ScheduledJob(job, name, user, _LIVE.get(word, JobState.ENDED), word, f"exit code {code.partition(':')[0]}", nodes)
+
+    def test(self, request: Request) -> str:
+        command = ["sbatch", "--test-only", f"--job-name={request.run}"]
+        done = self.shell.run([*_with_variables(request), *command], stdin=request.script.encode())
+        if done.code:
+            raise RefusedError(_said(done))
+        return _said(done)
+
+    def submission(self, request: Request, script: str) -> Sequence[str]:
+        options = ["--parsable", f"--job-name={request.run}", f"--comment={_COMMENT}{request.submission}"]
+        return [*_with_variables(request), "sbatch", *options, script]
+
+    def is_refusal(self, errors: str) -> bool:
+        return not any(words in errors.lower() for words in _UNANSWERED)
+
+    def cancel(self, number: str) -> Sequence[str]:
+        return ["scancel", number]
+
+    def release(self, number: str) -> Sequence[str]:
+        return ["scontrol", "release", number]
+
+
+def _with_variables(request: Request) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in request.variables.items())]
+
+
+def _said(done: Done) -> str:
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.errors.splitlines()]
+    return "; ".join(line.strip() for line in lines if line.strip()) or done.reason
+
+
+def _jobs(output: str) -> Iterator[ScheduledJob]:
+    for line in output.splitlines():
+        fields = line.split("|", _FIELDS - 1)
+        if len(fields) == _FIELDS:
+            number, user, word, reason, nodes, name, comment = fields
+            state = _LIVE.get(word, JobState.ENDED)
+            if state is JobState.PENDING and "held" in reason.lower():
+                state = JobState.HELD
+            submission = comment.removeprefix(_COMMENT)
+            made = int(submission) if comment.startswith(_COMMENT) and submission.isdecimal() else None
+            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, made)
