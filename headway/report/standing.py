@@ -15,7 +15,17 @@ _ENDS = {
 }
 _MAY_CONTINUE = {Exit.RETRY_HERE: "failed", Exit.RETRY_ELSEWHERE: "failed", Exit.PREEMPTED: "preempted"}
 # States in which nothing of the run will happen unless a person acts.
-ENDED = {*_ENDS.values(), *_MAY_CONTINUE.values(), "cancelled", "timeout", "refused", "not submitted", "lost", "node_fail", "out_of_memory"}
+ENDED = {
+    *_ENDS.values(),
+    *_MAY_CONTINUE.values(),
+    "cancelled",
+    "timeout",
+    "refused",
+    "not submitted",
+    "lost",
+    "node_fail",
+    "out_of_memory",
+}
 
 
 @dataclass(frozen=True)
