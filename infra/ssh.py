@@ -199,8 +199,8 @@ def connect(reach: Reach) -> Ssh:
 def as_ssh_would(host: str, reach: Reach, jump: str | None = None, config: Path | None = None) -> Reach:
     """Return how ssh would reach `host`: values that `reach` leaves empty come from the user's ~/.ssh/config (`config`).
 
-    `jump` is a list of hosts as in ssh's ProxyJump; None: the one of the configuration. `reach.port` 0 and `reach.user` "" are empty.
-    Raises ConnectError for a configuration that cannot be read.
+    `jump` is a list of hosts as in ssh's ProxyJump, which get the same key; None: the one of the configuration. `reach.port` 0 and
+    `reach.user` "" are empty. Raises ConnectError for a configuration that cannot be read.
     """
     file = config or Path(USER_CONFIG).expanduser()
     try:
@@ -221,7 +221,7 @@ def _looked_up(config: paramiko.SSHConfig, host: str, reach: Reach, jump: str | 
     for each in () if before.lower() in {"", "none"} else before.split(","):
         user, _, address = each.strip().removeprefix("ssh://").rpartition("@")
         name, port = _with_port(address)
-        start = Reach(name, name, port, user, None, reach.known_hosts, None, reach.as_ssh)
+        start = Reach(name, name, port, user, reach.identity, reach.known_hosts, None, reach.as_ssh)
         # Only the first is reached by its own entry's jumps; the others through the ones before them.
         through = _looked_up(config, name, start, None if gateway is None else "none", depth + 1)
         gateway = through if gateway is None else replace(through, jump=gateway)

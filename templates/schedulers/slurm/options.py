@@ -26,7 +26,7 @@ class Login(Section):
     jump: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:@,\[\]-]+$", examples=["bastion.example.com"])
     """Hosts that the connection goes through, as `[user@]host[:port]`, separated by commas; those of ~/.ssh/config when left out."""
     identity: str | None = Field(None, min_length=1, examples=["~/.ssh/id_ed25519"])
-    """File of a private key, tried before those of the agent and of ~/.ssh. Relative to the cluster's file."""
+    """File of a private key for all hosts on the way, tried before those of the agent and of ~/.ssh. Relative to the cluster's file."""
     known_hosts: str | None = Field(None, min_length=1, examples=["known_hosts"])
     """File with the hosts' keys, in ssh's format; ssh's files when left out. Relative to the cluster's file."""
     folder: str | None = Field(None, min_length=1, examples=["jobs"])
