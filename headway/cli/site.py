@@ -11,6 +11,7 @@ from headway.cli.terminal import fail
 from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.compile.options import scheduler_options
+from headway.infra.submit.runs import Runs
 from headway.infra.submit.scheduler import RefusedError
 from headway.infra.submit.shell import CommandError
 from headway.infra.submit.site import Site, SiteError, opened, opened_here
@@ -85,10 +86,11 @@ def site_of(cluster: Path | None, run: str | None = None) -> Iterator[Site]:
         yield site
 
 
-def known_run(site: Site, run: str) -> str:
+def known_run(runs: Runs, run: str) -> str:
     """The name of the run, which may be given as its path. Raises StopError with 1 for an unknown one."""
-    name, names = Path(run).name, site.runs.names()
-    if name not in names:
+    name = Path(run).name
+    if not {"handle.json", "submissions"} & set(runs.files(name)):
+        names = runs.names()
         near = f"; {did_you_mean(name, names, 'runs').text}" if names else ""
-        raise StopError(1, f"there is no run `{name}` in `{site.runs.path}`{near}")
+        raise StopError(1, f"there is no run `{name}` in `{runs.path}`{near}")
     return name

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
 
 from headway.infra.submit.scheduler import ScheduledJob
 from headway.infra.submit.site import Site
@@ -16,10 +17,13 @@ _MOST_NAMES = 500
 
 
 class Watch:
-    """The runs of a site, or the one called `run`. `now` is a monotonic clock in seconds."""
+    """The newest `most` runs of a site, or the one called `run`. `now` is a monotonic clock in seconds; `older` counts the others."""
 
-    def __init__(self, site: Site, run: str | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        self._site, self._run, self._now = site, run, now
+    def __init__(
+        self, site: Site, run: str | None = None, most: int | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._site, self._run, self._most, self._now = site, run, most, now
+        self.older = 0
         self._asked: float | None = None
         self._jobs: Sequence[ScheduledJob] = ()
         # From the accounting, by number: a job that has ended does not change.
@@ -29,6 +33,7 @@ class Watch:
     def look(self) -> list[RunStatus]:
         """Return the runs, the newest first. Raises CommandError."""
         names = [self._run] if self._run is not None else self._site.runs.names()
+        names, self.older = names[: self._most], len(names[self._most :]) if self._most is not None else 0
         is_due = self._asked is None or self._now() - self._asked >= ASK_EVERY_S
         # A run that has ended changes only by a job, which the scheduler then lists.
         moving = [name for name in names if is_due or not (name in self._shown and self._shown[name].has_ended)]
@@ -37,8 +42,9 @@ class Watch:
         if is_due:
             self._ask(names, seen)
         for name, directory in directories.items():
-            self._shown[name] = self._standing(name, directory, seen[name])
-        return [self._shown[name] for name in names]
+            if seen[name] is not None or directory.submission_numbers():
+                self._shown[name] = self._standing(name, directory, seen[name])
+        return [self._shown[name] for name in names if name in self._shown]
 
     def _ask(self, names: Sequence[str], seen: dict[str, Glance | None]) -> None:
         if self._site.scheduler is None or not names:
@@ -63,7 +69,8 @@ class Watch:
 
     def _job(self, name: str, directory: RunDirectory, outcome: Outcome | None) -> ScheduledJob | None:
         known = {_opened_by(directory), outcome.job if outcome else None}
-        found = [job for job in self._jobs if job.name == name or job.number in known]
+        folder = PurePosixPath(self._site.runs.path, name)
+        found = [job for job in self._jobs if job.number in known or PurePosixPath(job.place).is_relative_to(folder)]
         return max(found, key=lambda job: (job.is_live, int(job.number) if job.number.isdecimal() else 0), default=None)
 
 

@@ -32,7 +32,7 @@ class Runs(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """Return the names of all runs, the newest first. Raises CommandError."""
+        """Return the names of folders that may be runs, the newest first. Raises CommandError."""
         ...
 
     def fetch(self, name: str, whole: bool = False) -> RunDirectory:
@@ -60,7 +60,7 @@ class RunsHere:
 
     def names(self) -> list[str]:
         found = [path for path in self._path.glob("*") if _is_run(path)]
-        return [path.name for path in sorted(found, key=lambda path: (path.stat().st_ctime, path.name), reverse=True)]
+        return [path.name for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)]
 
     def fetch(self, name: str, whole: bool = False) -> RunDirectory:
         return RunDirectory(self._path / name)
@@ -102,11 +102,11 @@ class RunsThere:
         self._settled: set[str] = set()
 
     def names(self) -> list[str]:
-        found = []
-        for name, status in self._listed("").items():
-            if stat.S_ISDIR(status.st_mode or 0) and {"handle.json", "submissions"} & self._listed(name).keys():
-                found.append((status.st_mtime or 0, name))
-        return [name for _, name in sorted(found, reverse=True)]
+        # A look into each of many folders would take seconds.
+        folders = {
+            name: status for name, status in self._listed("").items() if stat.S_ISDIR(status.st_mode or 0) and name[0] != "."
+        }
+        return sorted(folders, key=lambda name: (folders[name].st_mtime or 0, name), reverse=True)
 
     def fetch(self, name: str, whole: bool = False) -> RunDirectory:
         here = RunDirectory(self._cache / name)

@@ -21,8 +21,9 @@ class JobState(StrEnum):
 class ScheduledJob:
     """A job as the scheduler knows it.
 
-    `name` is the name of its run for a job of `headway submit`, `submission` the number of its submission, None for other jobs. `state`
-    is one of a few; `word` is the scheduler's own, and `reason` why the job waits, or how it ended. `nodes` is the scheduler's list.
+    A job of `headway submit` has the `name` of its run, and `place` is the folder of its submission; two folders of runs may hold runs of
+    one name. `state` is one of a few; `word` is the scheduler's own, and `reason` why the job waits, or how it ended. `nodes` is the
+    scheduler's list.
     """
 
     number: str
@@ -32,7 +33,7 @@ class ScheduledJob:
     word: str
     reason: str = ""
     nodes: str = ""
-    submission: int | None = None
+    place: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -42,10 +43,11 @@ class ScheduledJob:
 
 @dataclass(frozen=True)
 class Request:
-    """A job to submit: the name of its run, the number of the submission, its script's text, and variables that it gets."""
+    """A job to submit: the name of its run, the number and the folder of the submission, its script's text, and variables that it gets."""
 
     run: str
-    submission: int
+    number: int
+    place: str
     script: str
     variables: Mapping[str, str]
 
@@ -68,8 +70,8 @@ class Scheduler(Protocol):
         """Return when and where the job would start, without submitting it. Raises RefusedError."""
         ...
 
-    def submission(self, request: Request, script: str) -> Sequence[str]:
-        """Return the command that submits the script in this file, and prints the job's number on its first line."""
+    def submission(self, request: Request) -> Sequence[str]:
+        """Return the command that submits the script in the submission's folder, and prints the job's number on its first line."""
         ...
 
     def is_refusal(self, errors: str) -> bool:

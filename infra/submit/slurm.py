@@ -8,7 +8,6 @@ from headway.infra.submit.shell import CommandError, Done, Shell
 # Number, user, state, reason, nodes, name and comment: the two last may contain any character.
 _FORMAT = "%A|%u|%T|%r|%N|%j|%k"
 _FIELDS = 7
-_COMMENT = "headway:submission:"
 
 _LIVE = {
     "PENDING": JobState.PENDING,
@@ -39,7 +38,8 @@ _UNANSWERED = (
 
 
 class Slurm:
-    """Slurm's commands in a shell. A job's name is its run's, so that Slurm finds the job of a run that no file knows."""
+    """Slurm's commands in a shell. A job's name is its run's and its comment the folder of its submission, so that Slurm finds the job of
+    a run that no file knows."""
 
     kind = "slurm"
 
@@ -74,9 +74,9 @@ class Slurm:
             raise RefusedError(_said(done))
         return _said(done)
 
-    def submission(self, request: Request, script: str) -> Sequence[str]:
-        options = ["--parsable", f"--job-name={request.run}", f"--comment={_COMMENT}{request.submission}"]
-        return [*_with_variables(request), "sbatch", *options, script]
+    def submission(self, request: Request) -> Sequence[str]:
+        options = ["--parsable", f"--job-name={request.run}", f"--comment={request.place}"]
+        return [*_with_variables(request), "sbatch", *options, f"{request.place}/job.sbatch"]
 
     def is_refusal(self, errors: str) -> bool:
         return not any(words in errors.lower() for words in _UNANSWERED)
@@ -105,6 +105,4 @@ def _jobs(output: str) -> Iterator[ScheduledJob]:
             state = _LIVE.get(word, JobState.ENDED)
             if state is JobState.PENDING and "held" in reason.lower():
                 state = JobState.HELD
-            submission = comment.removeprefix(_COMMENT)
-            made = int(submission) if comment.startswith(_COMMENT) and submission.isdecimal() else None
-            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, made)
+            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, comment)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from headway.infra.submit.runs import Runs
-from headway.infra.submit.scheduler import RefusedError, Request, ScheduledJob, Scheduler
+from headway.infra.submit.scheduler import JobState, RefusedError, Request, ScheduledJob, Scheduler
 from headway.infra.submit.shell import CommandError, Shell
 from headway.jobspec.json_text import json_text
 from headway.runner.contract import ATTEMPT_TAKEN, Outcome, RunDirectory, parse_outcome
@@ -23,6 +23,7 @@ SETTLE_S = 30.0
 ASK_EVERY_S = 10.0
 _LOOK_EVERY_S = 0.5
 _SUBMIT_S = 180.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 15.0
 
 # $1: the folder of the run, $2: the number, $3: the request; then the command; stdin is the script.
 # The file system decides which of several processes goes on: rename(2) replaces no folder with content, mkdir(2) and link(2) nothing.
@@ -104,7 +105,7 @@ class Desk:
         directory = self.runs.fetch(run)
         numbers = directory.submission_numbers()
         known = [] if not numbers else [self.settled(run, numbers[-1])]
-        jobs = {job.number: job for job in self.scheduler.jobs(names=[run])}
+        jobs = {job.number: job for job in self.scheduler.jobs(names=[run]) if self._is_of(job, run)}
         asked = {outcome.job for outcome in known if outcome.job} | set(_jobs_of_attempts(directory))
         if missing := sorted(asked - jobs.keys()):
             jobs |= {job.number: job for job in self.scheduler.jobs(numbers=missing)}
@@ -115,7 +116,7 @@ class Desk:
 
         Raises CommandError.
         """
-        place = f"{self._folder(run)}/submissions/{number}"
+        place = self._place(run, number)
         if found := self._outcome(run, number):
             return found
         if self.shell.run(["mkdir", f"{place}/started"]).code == 0:
@@ -130,7 +131,7 @@ class Desk:
             if waited - asked >= ASK_EVERY_S or waited >= SETTLE_S:
                 asked = waited
                 jobs = self.scheduler.jobs(names=[run])
-                if job := next((job for job in jobs if job.submission == number or job.is_live), None):
+                if job := next((job for job in jobs if job.place == place), None):
                     return self._settle(place, Outcome("job", job.number))
             if waited >= SETTLE_S and self.shell.run(["sh", "-c", _IS_OVER, "over", place]).code:
                 self.tell("the scheduler's command of that submission is still running")
@@ -139,15 +140,30 @@ class Desk:
                 return self._settle(place, Outcome("void", f"no job of it was listed within {SETTLE_S:g} s"))
             self.sleep(_LOOK_EVERY_S)
 
+    def wait_for_end(self, job: ScheduledJob) -> None:
+        """Return when the job has ended, after fewer than six requests a minute. Raises CommandError."""
+        wait_s = _FIRST_WAIT_S
+        while any(each.is_live for each in self.scheduler.jobs(numbers=[job.number])):
+            self.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def job_to_come(self, run: str) -> ScheduledJob | None:
+        """Return the run's live job; waits for the end of one that is ending, since its run can then be resumed. Raises CommandError."""
+        job = self.live_job(run)
+        if job is None or job.state is not JobState.ENDING:
+            return job
+        self.tell(f"waiting for the end of job {job.number} of run `{run}` ({job.word})")
+        self.wait_for_end(job)
+        return self.live_job(run)
+
     def request(self, run: str, number: int, script: str) -> Request:
         """Return the request of a run's submission: the job gets the names of its run, its submission and the folder of runs."""
         variables = {"HEADWAY_RUN": run, "HEADWAY_SUBMISSION": str(number), "HEADWAY_RUNS": self.runs.path}
-        return Request(run, number, script, variables)
+        return Request(run, number, self._place(run, number), script, variables)
 
     def command(self, request: Request) -> str:
         """Return the command that `submit` runs, as a person would type it."""
-        script = f"{self._folder(request.run)}/submissions/{request.submission}/job.sbatch"
-        return self.shell.shown(self.scheduler.submission(request, script))
+        return self.shell.shown(self.scheduler.submission(request))
 
     def submit(self, request: Request, described: Mapping[str, str]) -> Submitted:
         """Submit the job. The caller has made sure that the run has no live job, and that all earlier submissions are settled.
@@ -155,32 +171,31 @@ class Desk:
         `described` is kept next to the script. Raises TakenError if another client was first, RefusedError for a job that the scheduler
         does not take, CommandError.
         """
-        folder = self._folder(request.run)
-        place = f"{folder}/submissions/{request.submission}"
         kept = {
             "schema": REQUEST_SCHEMA,
             "run": request.run,
-            "number": request.submission,
+            "number": request.number,
             "user": self.shell.user,
             "folder": self.shell.folder,
             "command": self.command(request),
             "submitted_at": time.time(),
             **described,
         }
-        command = list(self.scheduler.submission(request, f"{place}/job.sbatch"))
-        argv = ["sh", "-c", _SUBMIT, "submit", folder, str(request.submission), json_text(kept).strip(), *command]
+        folder = self._folder(request.run)
+        command = self.scheduler.submission(request)
+        argv = ["sh", "-c", _SUBMIT, "submit", folder, str(request.number), json_text(kept).strip(), *command]
         done = self.shell.run(argv, request.script.encode(), _SUBMIT_S, detached=True)
         if done.code == ATTEMPT_TAKEN:
-            raise TakenError(f"submission {request.submission} of run `{request.run}` was made by another client")
-        outcome = self._outcome(request.run, request.submission)
+            raise TakenError(f"submission {request.number} of run `{request.run}` was made by another client")
+        outcome = self._outcome(request.run, request.number)
         if outcome is None and self.scheduler.is_refusal(done.errors):
-            outcome = self._settle(place, Outcome("refused", " ".join(done.errors.split()) or done.reason))
+            outcome = self._settle(request.place, Outcome("refused", " ".join(done.errors.split()) or done.reason))
         if outcome is None:
             self.tell(f"no answer from the scheduler: {done.reason}")
-            outcome = self.settled(request.run, request.submission)
+            outcome = self.settled(request.run, request.number)
         if outcome.job is None:
             raise RefusedError(outcome.text)
-        return Submitted(request.run, outcome.job, request.submission, is_new=True)
+        return Submitted(request.run, outcome.job, request.number, is_new=True)
 
     def _outcome(self, run: str, number: int) -> Outcome | None:
         path = f"{run}/submissions/{number}/outcome"
@@ -193,6 +208,12 @@ class Desk:
         if done.code or found is None:
             raise CommandError(f"`{place}` cannot be written: {done.reason}")
         return found
+
+    def _is_of(self, job: ScheduledJob, run: str) -> bool:
+        return PurePosixPath(job.place).is_relative_to(self._folder(run))
+
+    def _place(self, run: str, number: int) -> str:
+        return f"{self._folder(run)}/submissions/{number}"
 
     def _folder(self, run: str) -> str:
         return str(PurePosixPath(self.shell.folder, self.runs.path, run))

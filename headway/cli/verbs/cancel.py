@@ -2,14 +2,9 @@
 
 import argparse
 import sys
-import time
 
 from headway.cli.site import StopError, add_cluster, add_run, known_run, site_of, stopping, tell
-from headway.infra.submit.scheduler import ScheduledJob
-from headway.infra.submit.submission import Desk
 from headway.report.glance import glance
-
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 15.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _cancel(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
-        name = known_run(site, args.run)
+        name = known_run(site.runs, args.run)
         desk = site.desk(tell)
         job = desk.live_job(name)
         if job is None:
@@ -37,17 +32,9 @@ def _cancel(args: argparse.Namespace) -> int:
         if done.code:
             raise StopError(1, f"job {job.number} is not cancelled: {done.reason}")
         if not args.no_wait:
-            _wait(desk, job)
+            desk.wait_for_end(job)
         seen = glance(desk.runs.fetch(name))
         committed = seen.verdict.committed_step if seen is not None and seen.verdict is not None else None
         saved = "" if committed is None else f"; step {committed:,} is saved"
         tell(f"job {job.number} of run `{name}` is cancelled{saved}; to continue: headway resume {name}")
     return 0
-
-
-def _wait(desk: Desk, job: ScheduledJob) -> None:
-    """Wait until the job has ended, with fewer than six requests a minute."""
-    wait_s = _FIRST_WAIT_S
-    while any(each.is_live for each in desk.scheduler.jobs(numbers=[job.number])):
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

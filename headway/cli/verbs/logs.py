@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
-        name = known_run(site, args.run)
+        name = known_run(site.runs, args.run)
         watch = Watch(site, name)
         (status,) = watch.look()
         directory = site.runs.fetch(name)

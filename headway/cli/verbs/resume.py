@@ -24,9 +24,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
-        name = known_run(site, args.run)
+        name = known_run(site.runs, args.run)
         desk = site.desk(tell)
-        job = desk.live_job(name)
+        job = desk.job_to_come(name)
         if job is not None:
             return _release(desk, name, job)
         try:

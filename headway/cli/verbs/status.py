@@ -33,31 +33,31 @@ def run(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
-        name = known_run(site, args.run) if args.run else None
-        watch = Watch(site, name)
-        most = None if args.all or name else _SHOWN
+        name = known_run(site.runs, args.run) if args.run else None
+        watch = Watch(site, name, None if args.all else _SHOWN)
         found = watch.look()
         if args.json:
-            print(json.dumps([dataclasses.asdict(each) for each in found[:most]], indent=2))
+            print(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
         elif not found:
             raise StopError(1, f"there are no runs in `{site.runs.path}`")
         elif args.once or not sys.stdout.isatty():
-            print_runs(found, most)
+            print_runs(found, watch.older)
         else:
-            _follow(watch, found, most)
+            _follow(watch, found)
     return 0
 
 
-def _follow(watch: Watch, found: list[RunStatus], most: int | None) -> None:
+def _follow(watch: Watch, found: list[RunStatus]) -> None:
     from rich.live import Live  # noqa: PLC0415 (only a terminal needs it)
 
     from headway.cli.terminal import stdout_console  # noqa: PLC0415
 
     console = stdout_console()
     try:
-        with Live(runs_table(found, most, console.width), console=console, auto_refresh=False) as live:
+        with Live(runs_table(found, watch.older, console.width), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(_LOOK_EVERY_S)
-                live.update(runs_table(watch.look(), most, console.width), refresh=True)
+                found = watch.look()
+                live.update(runs_table(found, watch.older, console.width), refresh=True)
     except KeyboardInterrupt:
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.cli.changes import judge, run_so_far
 from headway.cli.documents import load_job_plan
-from headway.cli.site import CLUSTER, StopError, stopping, tell
+from headway.cli.site import CLUSTER, StopError, known_run, stopping, tell
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Problems
 from headway.infra.submit.resuming import differs, next_number
@@ -126,10 +126,8 @@ def _is_interrupted(desk: Desk, run: str) -> bool:
 
 def _resumed(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:
     """The run that the option names. Raises StopError if the job cannot continue it."""
-    name = Path(args.resume).name
-    if name not in desk.runs.names():
-        raise StopError(1, f"there is no run `{name}` in `{desk.runs.path}`")
-    job = desk.live_job(name)
+    name = known_run(desk.runs, args.resume)
+    job = desk.job_to_come(name)
     directory = desk.runs.fetch(name, whole=True)
     if job is None:
         if (verdict := _last_verdict(directory)) is not None and verdict == Exit.COMPLETED:

@@ -14,17 +14,17 @@ _TEXTS = ("run", "state", "nodes", "cause")
 _DISPENSABLE = ("loss", "attempt", "job", "steps/s", "nodes", "goodput", "cause")
 
 
-def print_runs(runs: Sequence[RunStatus], most: int | None) -> None:
+def print_runs(runs: Sequence[RunStatus], older: int) -> None:
     """Print the list on stdout."""
     console = stdout_console()
-    console.print(runs_table(runs, most, console.width))
+    console.print(runs_table(runs, older, console.width))
 
 
-def runs_table(runs: Sequence[RunStatus], most: int | None, width: int) -> Table:
-    """Return the newest `most` runs as a table that fits so many columns, and how many there are besides."""
-    table, _ = fitted_table(width, [_cells(run) for run in runs[:most]], _TEXTS, _DISPENSABLE)
-    if most is not None and len(runs) > most:
-        table.caption = f"{len(runs) - most:,} older ones: --all"
+def runs_table(runs: Sequence[RunStatus], older: int, width: int) -> Table:
+    """Return the runs as a table that fits so many columns, with the number of older ones that it omits."""
+    table, _ = fitted_table(width, [_cells(run) for run in runs], _TEXTS, _DISPENSABLE)
+    if older:
+        table.caption = f"{older:,} older: --all"
     return table
 
 

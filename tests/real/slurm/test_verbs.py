@@ -93,17 +93,18 @@ def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_
     cancelled = status(laptop, name)
     assert (cancelled["state"], cancelled["step"]) == ("cancelled", stood)
     # The edited job goes back to a checkpoint, and continues from there with another learning rate.
-    entry = f"history:\n  - {{from_step: {stood}, rollback_to: 10, set: {{optimizer.lr: 0.001, steps: 15}}}}\n"
+    back = stood // 10 * 10
+    entry = f"history:\n  - {{from_step: {stood}, rollback_to: {back}, set: {{optimizer.lr: 0.001, steps: {back + 5}}}}}\n"
     (laptop.folder / "job.yaml").write_text(text + entry)
     resumed = laptop.headway("submit", "job.yaml", "--resume", name)
-    assert f"history[0]: from step {stood} on: back to step 10, optimizer.lr: 0.001, steps: 15" in resumed.stderr
+    assert f"history[0]: from step {stood} on: back to step {back}, optimizer.lr: 0.001, steps: {back + 5}" in resumed.stderr
     followed = laptop.headway("logs", name, "--rank", "0", "-f")
     assert followed.stdout.splitlines()[-1] == f"run {name}: completed"
-    assert '{"finished": 15' in followed.stdout
-    assert run.steps() == [*range(1, stood + 1), *range(11, 16)]
-    assert [claim["base"] and claim["base"]["step"] for claim in run.journal("claim")] == [None, 10]
+    assert f'{{"finished": {back + 5}' in followed.stdout
+    assert run.steps() == [*range(1, stood + 1), *range(back + 1, back + 6)]
+    assert [claim["base"] and claim["base"]["step"] for claim in run.journal("claim")] == [None, back]
     (change,) = json.loads((run.directory / "attempts/1/run.json").read_text())["history"]
-    assert change["set"] == {"optimizer.lr": 0.001, "steps": 15}
+    assert change["set"] == {"optimizer.lr": 0.001, "steps": back + 5}
     assert len(laptop.jobs_of(name)) == 2
 
 
@@ -129,7 +130,7 @@ def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster,
     assert text.count("data:\n  kind: python_stdlib\n  options:\n    limit: 2MB\n") == 1
     (tmp_path / "fails.py").write_text("import os\nraise SystemExit(f'no data for rank {os.environ[\"RANK\"]}')\n")
     head = text.partition("\nmodel:")[0]
-    (tmp_path / "job.yaml").write_text(f"{head}\nrun: fails.py\n")
+    (tmp_path / "job.yaml").write_text(f"{head}\nrun: [fails.py]\n")
     name = here.headway("submit", "job.yaml").stdout.strip()
     followed = here.headway("logs", name, "-f")
     assert followed.stdout.splitlines()[-1] == f"run {name}: stopped"
