@@ -26,9 +26,9 @@ from typing import Any
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
     Exit,
-    Outcome,
     RunConfig,
     RunDirectory,
+    SubmissionOutcome,
     Verdict,
     from_json,
     read_outcome,
@@ -149,7 +149,7 @@ def _not_submitted(run: RunDirectory) -> str | None:
     path = run.outcome(int(number))
     if not path.parent.is_dir():
         return f"it has no submission {number}"
-    create_exclusive(path, str(Outcome("job", job)).encode())
+    create_exclusive(path, str(SubmissionOutcome("job", job)).encode())
     found = read_outcome(path)
     return None if found is not None and found.job == job else f"its submission {number} has no such job: {str(found).strip()}"
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headway.cli.terminal import fail
+from headway.cli.terminal import StopError, fail
 from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.compile.options import scheduler_options
 from headway.infra.submit.runs import Runs
-from headway.infra.submit.scheduler import RefusedError
+from headway.infra.submit.scheduler import JobRefusedError
 from headway.infra.submit.shell import CommandError
 from headway.infra.submit.site import Site, SiteError, opened, opened_here
 from headway.jobspec.suggest import did_you_mean
@@ -21,21 +21,13 @@ from headway.runs import searched
 CLUSTER = "HEADWAY_CLUSTER"
 
 
-class StopError(Exception):
-    """The verb ends with this exit code; the message is for people, and empty if everything is printed already."""
-
-    def __init__(self, code: int, message: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def stopping(verb: Callable[[], int]) -> int:
     """Run the verb; 1 for what the scheduler refuses, 3 for what does not answer."""
     try:
         return verb()
     except StopError as error:
         return fail(str(error), error.code) if str(error) else error.code
-    except RefusedError as error:
+    except JobRefusedError as error:
         return fail(f"the scheduler refuses the job: {error}", 1)
     except (SiteError, CommandError) as error:
         return fail(str(error), 3)

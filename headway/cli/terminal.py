@@ -69,6 +69,14 @@ def bar(share: float, console: "Console", cells: int = BAR) -> str:
     return block * round(cells * min(1.0, max(0.0, share)))
 
 
+class StopError(Exception):
+    """The verb ends with this exit code; the message is for people, and empty if everything is printed already."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def fail(message: str, code: int) -> int:
     """Print the error on stderr; return `code`, with which the verb exits."""
     print(f"error: {message}", file=sys.stderr)

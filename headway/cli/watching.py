@@ -8,7 +8,7 @@ from headway.infra.submit.scheduler import ScheduledJob
 from headway.infra.submit.site import Site
 from headway.report.glance import Glance, glance
 from headway.report.standing import RunStatus, standing
-from headway.runner.contract import Outcome, RunDirectory, read_outcome
+from headway.runner.contract import RunDirectory, SubmissionOutcome, read_outcome
 
 # Four of the six requests a minute that a controller grants to a person who watches.
 ASK_EVERY_S = 15.0
@@ -16,7 +16,7 @@ ASK_EVERY_S = 15.0
 _MOST_NAMES = 500
 
 
-class Watch:
+class RunWatch:
     """The newest `most` runs of a site, or the one called `run`. `now` is a monotonic clock in seconds; `older` counts the others."""
 
     def __init__(
@@ -67,14 +67,14 @@ class Watch:
             job = self._ended[number]
         return standing(name, seen, job, outcome, scheduler is not None)
 
-    def _job(self, name: str, directory: RunDirectory, outcome: Outcome | None) -> ScheduledJob | None:
+    def _job(self, name: str, directory: RunDirectory, outcome: SubmissionOutcome | None) -> ScheduledJob | None:
         known = {_opened_by(directory), outcome.job if outcome else None}
         folder = PurePosixPath(self._site.runs.path, name)
         found = [job for job in self._jobs if job.number in known or PurePosixPath(job.place).is_relative_to(folder)]
         return max(found, key=lambda job: (job.is_live, int(job.number) if job.number.isdecimal() else 0), default=None)
 
 
-def _outcome(directory: RunDirectory, number: int) -> Outcome | None:
+def _outcome(directory: RunDirectory, number: int) -> SubmissionOutcome | None:
     try:
         return read_outcome(directory.outcome(number))
     except (OSError, ValueError):

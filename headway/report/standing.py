@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from headway.infra.submit.scheduler import JobState, ScheduledJob
 from headway.report.glance import Glance
-from headway.runner.contract import Exit, Outcome
+from headway.runner.contract import Exit, SubmissionOutcome
 
 # Of a verdict that no other attempt follows.
 _ENDS = {
@@ -58,7 +58,9 @@ class RunStatus:
         return self.state in ENDED
 
 
-def standing(name: str, seen: Glance | None, job: ScheduledJob | None, outcome: Outcome | None, has_scheduler: bool) -> RunStatus:
+def standing(
+    name: str, seen: Glance | None, job: ScheduledJob | None, outcome: SubmissionOutcome | None, has_scheduler: bool
+) -> RunStatus:
     """Return the run's line: `seen` are its records, `job` its newest job, `outcome` the outcome of its newest submission."""
     state, why = _state(seen, job, outcome, has_scheduler)
     is_moving = job is not None and job.state is JobState.RUNNING
@@ -83,7 +85,9 @@ def standing(name: str, seen: Glance | None, job: ScheduledJob | None, outcome: 
     )
 
 
-def _state(seen: Glance | None, job: ScheduledJob | None, outcome: Outcome | None, has_scheduler: bool) -> tuple[str, str]:
+def _state(
+    seen: Glance | None, job: ScheduledJob | None, outcome: SubmissionOutcome | None, has_scheduler: bool
+) -> tuple[str, str]:
     if job is not None and job.is_live:
         return _live(seen, job)
     verdict = seen.verdict if seen else None

@@ -42,7 +42,7 @@ class ScheduledJob:
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """A job to submit: the name of its run, the number and the folder of the submission, its script's text, and variables that it gets."""
 
     run: str
@@ -66,11 +66,11 @@ class Scheduler(Protocol):
         """Return a job that has ended, from the scheduler's accounting; None if there is none or it does not know the job."""
         ...
 
-    def test(self, request: Request) -> str:
-        """Return when and where the job would start, without submitting it. Raises RefusedError."""
+    def test(self, request: JobRequest) -> str:
+        """Return when and where the job would start, without submitting it. Raises JobRefusedError."""
         ...
 
-    def submission(self, request: Request) -> Sequence[str]:
+    def submission(self, request: JobRequest) -> Sequence[str]:
         """Return the command that submits the script in the submission's folder, and prints the job's number on its first line."""
         ...
 
@@ -87,5 +87,5 @@ class Scheduler(Protocol):
         ...
 
 
-class RefusedError(Exception):
+class JobRefusedError(Exception):
     """The scheduler would not start, or did not take, the job; the message has its reason."""

@@ -14,7 +14,7 @@ COMMAND_S = 60.0
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """A command that has ended: its exit code and what it printed."""
 
     code: int
@@ -32,7 +32,7 @@ class CommandError(Exception):
     """A command could not be run, or its answer cannot be used; the message is one line for people."""
 
 
-class Shell(Protocol):
+class CommandShell(Protocol):
     """A machine that runs commands, and the folder in which they run."""
 
     @property
@@ -43,7 +43,7 @@ class Shell(Protocol):
     @property
     def user(self) -> str: ...
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> Done:
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> CommandResult:
         """Run the command to its end. Raises CommandError if there is no such command, or no answer.
 
         A `detached` one runs to its end also if this process is killed.
@@ -66,7 +66,7 @@ class Here:
     def user(self) -> str:
         return getpass.getuser()
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> Done:
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> CommandResult:
         try:
             process = subprocess.Popen(
                 argv,
@@ -87,7 +87,7 @@ class Here:
             if process.returncode is None and not detached:
                 process.kill()
                 process.wait()
-        return Done(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
+        return CommandResult(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
 
     def shown(self, argv: Sequence[str]) -> str:
         return shlex.join(argv)
@@ -109,7 +109,7 @@ class There:
     def user(self) -> str:
         return self._user
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> Done:
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S, detached: bool = False) -> CommandResult:
         # sshd does not end a command without a terminal when its connection is lost.
         entering = [f"cd -- {shlex.quote(self.folder)}"] if self.folder else []
         # `exec` would not find functions that the set-up defines.
@@ -122,7 +122,7 @@ class There:
             raise CommandError(
                 f"{self._ssh}: there is no command `{argv[0]}`: add what finds it to `login.setup` ({errors.strip()})"
             )
-        return Done(code, output, errors)
+        return CommandResult(code, output, errors)
 
     def shown(self, argv: Sequence[str]) -> str:
         return f"ssh {self._ssh.destination} {shlex.quote(f'cd {shlex.quote(self.folder)} && {shlex.join(argv)}')}"

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from headway.infra.reach import Reach, SshError
 from headway.infra.submit.runs import Runs, RunsHere, RunsThere
 from headway.infra.submit.scheduler import Scheduler
-from headway.infra.submit.shell import CommandError, Here, Shell, There
+from headway.infra.submit.shell import CommandError, CommandShell, Here, There
 from headway.infra.submit.slurm import Slurm
 from headway.infra.submit.submission import Desk
 from headway.templates.schedulers.slurm.options import Login, SlurmOptions
@@ -28,9 +28,9 @@ class Site:
     """A cluster's runs, and its scheduler where there is one; `enter` returns a shell for another folder of submission."""
 
     runs: Runs
-    shell: Shell
+    shell: CommandShell
     scheduler: Scheduler | None
-    enter: Callable[[str], Shell]
+    enter: Callable[[str], CommandShell]
 
     def desk(self, tell: Callable[[str], None], folder: str | None = None) -> Desk:
         """Return where submissions are made, from `folder` if it is not the usual one. Raises SiteError without a scheduler."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from headway.infra.submit.scheduler import JobState, RefusedError, Request, ScheduledJob
-from headway.infra.submit.shell import CommandError, Done, Shell
+from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob
+from headway.infra.submit.shell import CommandError, CommandResult, CommandShell
 
 # Number, user, state, reason, nodes, name and comment: the two last may contain any character.
 _FORMAT = "%A|%u|%T|%r|%N|%j|%k"
@@ -43,7 +43,7 @@ class Slurm:
 
     kind = "slurm"
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: CommandShell) -> None:
         self.shell = shell
 
     def jobs(self, names: Collection[str] = (), numbers: Collection[str] = ()) -> list[ScheduledJob]:
@@ -67,14 +67,14 @@ class Slurm:
         word = state.partition(" ")[0]
         return ScheduledJob(job, name, user, _LIVE.get(word, JobState.ENDED), word, f"exit code {code.partition(':')[0]}", nodes)
 
-    def test(self, request: Request) -> str:
+    def test(self, request: JobRequest) -> str:
         command = ["sbatch", "--test-only", f"--job-name={request.run}"]
         done = self.shell.run([*_with_variables(request), *command], stdin=request.script.encode())
         if done.code:
-            raise RefusedError(_said(done))
+            raise JobRefusedError(_said(done))
         return _said(done)
 
-    def submission(self, request: Request) -> Sequence[str]:
+    def submission(self, request: JobRequest) -> Sequence[str]:
         options = ["--parsable", f"--job-name={request.run}", f"--comment={request.place}"]
         return [*_with_variables(request), "sbatch", *options, f"{request.place}/job.sbatch"]
 
@@ -88,11 +88,11 @@ class Slurm:
         return ["scontrol", "release", number]
 
 
-def _with_variables(request: Request) -> list[str]:
+def _with_variables(request: JobRequest) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in request.variables.items())]
 
 
-def _said(done: Done) -> str:
+def _said(done: CommandResult) -> str:
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.errors.splitlines()]
     return "; ".join(line.strip() for line in lines if line.strip()) or done.reason
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from headway.infra.submit.runs import Runs
-from headway.infra.submit.scheduler import JobState, RefusedError, Request, ScheduledJob, Scheduler
-from headway.infra.submit.shell import CommandError, Shell
+from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob, Scheduler
+from headway.infra.submit.shell import CommandError, CommandShell
 from headway.jobspec.json_text import json_text
-from headway.runner.contract import ATTEMPT_TAKEN, Outcome, RunDirectory, parse_outcome
+from headway.runner.contract import ATTEMPT_TAKEN, RunDirectory, SubmissionOutcome, parse_outcome
 
 REQUEST_SCHEMA = "headway.request/1"
 
@@ -26,7 +26,7 @@ _SUBMIT_S = 180.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 15.0
 
 # $1: the folder of the run, $2: the number, $3: the request; then the command; stdin is the script.
-# The file system decides which of several processes goes on: rename(2) replaces no folder with content, mkdir(2) and link(2) nothing.
+# The file system decides which of several processes continues: rename(2) replaces no folder with content, mkdir(2) and link(2) nothing.
 _SUBMIT = f"""
 set -u
 run=$1 number=$2 request=$3
@@ -87,14 +87,14 @@ class Desk:
     """
 
     scheduler: Scheduler
-    shell: Shell
+    shell: CommandShell
     runs: Runs
     tell: Callable[[str], None]
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def test(self, request: Request) -> str:
-        """Ask the scheduler whether it would start the job. Raises RefusedError, CommandError."""
+    def test(self, request: JobRequest) -> str:
+        """Ask the scheduler whether it would start the job. Raises JobRefusedError, CommandError."""
         return self.scheduler.test(request)
 
     def live_job(self, run: str) -> ScheduledJob | None:
@@ -111,7 +111,7 @@ class Desk:
             jobs |= {job.number: job for job in self.scheduler.jobs(numbers=missing)}
         return next((job for job in jobs.values() if job.is_live), None)
 
-    def settled(self, run: str, number: int) -> Outcome:
+    def settled(self, run: str, number: int) -> SubmissionOutcome:
         """Return the outcome of a submission. Without one, waits until its job appears, or gives it up after SETTLE_S.
 
         Raises CommandError.
@@ -121,7 +121,7 @@ class Desk:
             return found
         if self.shell.run(["mkdir", f"{place}/started"]).code == 0:
             # Its client ended before it called the scheduler, and now never will.
-            return self._settle(place, Outcome("void", "the client ended before it called the scheduler"))
+            return self._settle(place, SubmissionOutcome("void", "the client ended before it called the scheduler"))
         self.tell(f"submission {number} of run `{run}` was interrupted; waiting up to {SETTLE_S:g} s for its job to appear")
         since, asked = self.now(), -ASK_EVERY_S
         while True:
@@ -132,12 +132,12 @@ class Desk:
                 asked = waited
                 jobs = self.scheduler.jobs(names=[run])
                 if job := next((job for job in jobs if job.place == place), None):
-                    return self._settle(place, Outcome("job", job.number))
+                    return self._settle(place, SubmissionOutcome("job", job.number))
             if waited >= SETTLE_S and self.shell.run(["sh", "-c", _IS_OVER, "over", place]).code:
                 self.tell("the scheduler's command of that submission is still running")
                 since, asked = self.now(), 0.0
             elif waited >= SETTLE_S:
-                return self._settle(place, Outcome("void", f"no job of it was listed within {SETTLE_S:g} s"))
+                return self._settle(place, SubmissionOutcome("void", f"no job of it was listed within {SETTLE_S:g} s"))
             self.sleep(_LOOK_EVERY_S)
 
     def wait_for_end(self, job: ScheduledJob) -> None:
@@ -156,19 +156,19 @@ class Desk:
         self.wait_for_end(job)
         return self.live_job(run)
 
-    def request(self, run: str, number: int, script: str) -> Request:
+    def request(self, run: str, number: int, script: str) -> JobRequest:
         """Return the request of a run's submission: the job gets the names of its run, its submission and the folder of runs."""
         variables = {"HEADWAY_RUN": run, "HEADWAY_SUBMISSION": str(number), "HEADWAY_RUNS": self.runs.path}
-        return Request(run, number, self._place(run, number), script, variables)
+        return JobRequest(run, number, self._place(run, number), script, variables)
 
-    def command(self, request: Request) -> str:
+    def command(self, request: JobRequest) -> str:
         """Return the command that `submit` runs, as a person would type it."""
         return self.shell.shown(self.scheduler.submission(request))
 
-    def submit(self, request: Request, described: Mapping[str, str]) -> Submitted:
+    def submit(self, request: JobRequest, described: Mapping[str, str]) -> Submitted:
         """Submit the job. The caller has made sure that the run has no live job, and that all earlier submissions are settled.
 
-        `described` is kept next to the script. Raises TakenError if another client was first, RefusedError for a job that the scheduler
+        `described` is kept next to the script. Raises TakenError if another client was first, JobRefusedError for a job that the scheduler
         does not take, CommandError.
         """
         kept = {
@@ -189,20 +189,20 @@ class Desk:
             raise TakenError(f"submission {request.number} of run `{request.run}` was made by another client")
         outcome = self._outcome(request.run, request.number)
         if outcome is None and self.scheduler.is_refusal(done.errors):
-            outcome = self._settle(request.place, Outcome("refused", " ".join(done.errors.split()) or done.reason))
+            outcome = self._settle(request.place, SubmissionOutcome("refused", " ".join(done.errors.split()) or done.reason))
         if outcome is None:
             self.tell(f"no answer from the scheduler: {done.reason}")
             outcome = self.settled(request.run, request.number)
         if outcome.job is None:
-            raise RefusedError(outcome.text)
+            raise JobRefusedError(outcome.text)
         return Submitted(request.run, outcome.job, request.number, is_new=True)
 
-    def _outcome(self, run: str, number: int) -> Outcome | None:
+    def _outcome(self, run: str, number: int) -> SubmissionOutcome | None:
         path = f"{run}/submissions/{number}/outcome"
         content, _ = self.runs.read(path, 0)
         return _parsed(content.decode(errors="replace"), path)
 
-    def _settle(self, place: str, outcome: Outcome) -> Outcome:
+    def _settle(self, place: str, outcome: SubmissionOutcome) -> SubmissionOutcome:
         done = self.shell.run(["sh", "-c", _SETTLE, "settle", place, str(outcome).strip()])
         found = _parsed(done.output, place)
         if done.code or found is None:
@@ -219,7 +219,7 @@ class Desk:
         return str(PurePosixPath(self.shell.folder, self.runs.path, run))
 
 
-def _parsed(text: str, where: str) -> Outcome | None:
+def _parsed(text: str, where: str) -> SubmissionOutcome | None:
     try:
         return parse_outcome(text, where)
     except ValueError as error:

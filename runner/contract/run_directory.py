@@ -104,19 +104,16 @@ class RunDirectory:
         """Return the numbers of the submissions in ascending order."""
         return tuple(sorted(int(path.name) for path in self.submissions.glob("*") if path.name.isdecimal()))
 
-    def submission(self, number: int) -> Path:
-        return self.submissions / str(number)
-
     def submitted_script(self, number: int) -> Path:
-        return self.submission(number) / "job.sbatch"
+        return self.submissions / str(number) / "job.sbatch"
 
     def request(self, number: int) -> Path:
-        """Who submitted the script, from where and how."""
-        return self.submission(number) / "request.json"
+        """The user, folder and command of the submission."""
+        return self.submissions / str(number) / "request.json"
 
     def outcome(self, number: int) -> Path:
         """The submission's job, or why it has none."""
-        return self.submission(number) / "outcome"
+        return self.submissions / str(number) / "outcome"
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Defines the outcome of a submission (`Outcome`): which job of the scheduler it made, if any."""
+"""Defines the outcome of a submission (`SubmissionOutcome`): which job of the scheduler it made, if any."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ Kind = Literal["job", "refused", "void"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SubmissionOutcome:
     """`submissions/<number>/outcome`: `job` with the scheduler's name of the job; `refused` or `void` with the reason that there is none.
 
     The file is created once, by the first of: the submission itself, the job that has started, a client that gives the submission up.
@@ -27,18 +27,18 @@ class Outcome:
         return f"{self.kind} {self.text}\n"
 
 
-def parse_outcome(text: str, where: str) -> Outcome | None:
+def parse_outcome(text: str, where: str) -> SubmissionOutcome | None:
     """Return the outcome in a file's text; None for a text that its writer has not completed. Raises ValueError for another content."""
     if not text.endswith("\n"):
         return None
     kind, _, rest = text.strip().partition(" ")
     for known in get_args(Kind):
         if kind == known:
-            return Outcome(known, rest)
+            return SubmissionOutcome(known, rest)
     raise ValueError(f"{where}: `{kind}` is not an outcome; expected one of {', '.join(get_args(Kind))}")
 
 
-def read_outcome(path: Path) -> Outcome | None:
+def read_outcome(path: Path) -> SubmissionOutcome | None:
     """Return the outcome in the file; None without a file. Raises ValueError for a file with another content."""
     try:
         return parse_outcome(path.read_text(errors="replace"), str(path))

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from headway.cli.site import StopError, add_cluster, add_run, known_run, site_of, stopping, tell
+from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping, tell
+from headway.cli.terminal import StopError
 from headway.report.glance import glance
 
 

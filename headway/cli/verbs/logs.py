@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-from headway.cli.site import StopError, add_cluster, add_run, known_run, site_of, stopping
-from headway.cli.watching import Watch
+from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping
+from headway.cli.terminal import StopError
+from headway.cli.watching import RunWatch
 from headway.infra.submit.runs import Runs
 from headway.report.glance import Glance, glance
 from headway.report.standing import RunStatus
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 def _logs(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
         name = known_run(site.runs, args.run)
-        watch = Watch(site, name)
+        watch = RunWatch(site, name)
         (status,) = watch.look()
         directory = site.runs.fetch(name)
         seen = glance(directory)
@@ -133,7 +134,7 @@ class _Logs:
         return self._runs.read(path, start)
 
 
-def _follow(watch: Watch, logs: _Logs, path: str | None, rank: int) -> None:
+def _follow(watch: RunWatch, logs: _Logs, path: str | None, rank: int) -> None:
     """Print what the log gains, and then that of each further attempt, until the run has ended."""
     at = logs.read(path, 0)[1] if path is not None else 0
     while True:

@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 
-from headway.cli.site import StopError, add_cluster, add_run, known_run, site_of, stopping, tell
+from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping, tell
+from headway.cli.terminal import StopError
 from headway.infra.submit.scheduler import JobState, ScheduledJob
 from headway.infra.submit.site import Site
 from headway.infra.submit.submission import Desk, TakenError

@@ -6,9 +6,10 @@ import json
 import sys
 import time
 
-from headway.cli.site import StopError, add_cluster, add_run, known_run, site_of, stopping
+from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping
+from headway.cli.terminal import StopError
 from headway.cli.views.runs import print_runs, runs_table
-from headway.cli.watching import Watch
+from headway.cli.watching import RunWatch
 from headway.report.standing import RunStatus
 
 _LOOK_EVERY_S = 2.0
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     with site_of(args.cluster, args.run) as site:
         name = known_run(site.runs, args.run) if args.run else None
-        watch = Watch(site, name, None if args.all else _SHOWN)
+        watch = RunWatch(site, name, None if args.all else _SHOWN)
         found = watch.look()
         if args.json:
             print(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
@@ -47,7 +48,7 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(watch: Watch, found: list[RunStatus]) -> None:
+def _follow(watch: RunWatch, found: list[RunStatus]) -> None:
     from rich.live import Live  # noqa: PLC0415 (only a terminal needs it)
 
     from headway.cli.terminal import stdout_console  # noqa: PLC0415

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headway.cli.changes import judge, run_so_far
 from headway.cli.documents import load_job_plan
-from headway.cli.site import CLUSTER, StopError, known_run, stopping, tell
+from headway.cli.site import CLUSTER, known_run, stopping, tell
+from headway.cli.terminal import StopError
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Problems
 from headway.infra.submit.resuming import differs, next_number

@@ -15,7 +15,7 @@ Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*
 
 
 class Login(Section):
-    """How a login node is reached over SSH. What is left out comes from ~/.ssh/config, as for ssh; there are no passwords."""
+    """How a login node is reached over SSH. Omitted values come from ~/.ssh/config, as for ssh; there are no passwords."""
 
     host: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", examples=["login.example.com"])
     """Host, or its name in ~/.ssh/config."""

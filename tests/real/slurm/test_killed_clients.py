@@ -28,7 +28,7 @@ calls=$(stat --format=%s {folder}/calls)
 killing() {{
   if [[ ${{number:-}} == "$calls" && $when == "$1" ]]; then
     kill -KILL "$(<{folder}/client)"
-    # The shell of a submission is a session of its own.
+    # Both the client and the shell of a submission lead a session and a process group of their own.
     if [[ $whom == all ]]; then rm {folder}/kill; kill -KILL -- "-$(ps -o sid= -p $$ | tr -d ' ')"; fi
   fi
 }}
@@ -72,6 +72,8 @@ def submit(of: User, points: Path, kill: str | None = None) -> int:
         stderr=subprocess.STDOUT,
         timeout=300,
         check=False,
+        # The kill of a whole process group must not be that of the tests.
+        start_new_session=True,
     )
     (points / "printed").write_bytes(done.stdout)
     return done.returncode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.watching import Watch
+from headway.cli.watching import RunWatch
 from headway.infra.submit.runs import RunsHere
 from headway.infra.submit.shell import Here
 from headway.infra.submit.site import Site
@@ -148,7 +148,9 @@ def test_a_watcher_asks_the_controller_less_than_six_times_a_minute(slurm: Slurm
     wait_until((here.runs / name / "handle.json").exists, "the run's first attempt")
     shell = Here(str(here.folder), here.environment)
     now = 0.0
-    watch = Watch(Site(RunsHere(here.runs), shell, Slurm(shell), lambda folder: Here(folder, here.environment)), now=lambda: now)
+    watch = RunWatch(
+        Site(RunsHere(here.runs), shell, Slurm(shell), lambda folder: Here(folder, here.environment)), now=lambda: now
+    )
     before = len(here.calls())
     # A minute of looks, as `headway status` takes them.
     for second in range(0, 60, 2):
