@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from headway.runner.contract import (
     with_shared,
 )
 from headway.runner.posix import create_exclusive
-from headway.runner.suspects import file_of, lemons
+from headway.runner.suspects import file_of, lemons, make_folder
 
 HANDLE_SCHEMA = "headway.handle/1"
 
@@ -243,6 +244,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except FileExistsError:
             print(f"attempt {attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
+        if config.cluster is not None:
+            # A container gets it only if it exists. Without it, no strikes are kept, and the run is none the worse.
+            with suppress(OSError):
+                make_folder(file_of(opened_run.root.parent, config.cluster).parent)
         if job := os.environ.get("SLURM_JOB_ID"):
             create_exclusive(opened_run.job, f"{job}\n".encode())
         print(opened_run.run_json)

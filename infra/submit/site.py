@@ -14,6 +14,7 @@ from headway.infra.submit.scheduler import Scheduler
 from headway.infra.submit.shell import CommandError, CommandShell, Here, There
 from headway.infra.submit.slurm import Slurm
 from headway.infra.submit.submission import Desk
+from headway.jobspec.resolve.placement import runs_of_user
 from headway.templates.schedulers.slurm.options import Login, SlurmOptions
 
 SUBMITTING = ("slurm",)
@@ -67,7 +68,7 @@ def opened_here(runs: Path) -> Iterator[Site]:
 @contextmanager
 def _here(runs: str, is_slurm: bool) -> Iterator[Site]:
     shell = Here(str(Path.cwd()))
-    folder = os.environ.get("HEADWAY_RUNS") or of_user(runs, shell.user)
+    folder = os.environ.get("HEADWAY_RUNS") or runs_of_user(runs, shell.user)
     yield Site(RunsHere(Path(shell.folder, folder)), shell, Slurm(shell) if is_slurm else None, Here)
 
 
@@ -86,15 +87,10 @@ def _there(login: Login, runs: str, document: Path) -> Iterator[Site]:
     with ssh:
         try:
             shell = There(ssh, login.folder, login.setup)
-            path = str(PurePosixPath(shell.folder, of_user(runs, shell.user)))
+            path = str(PurePosixPath(shell.folder, runs_of_user(runs, shell.user)))
             yield Site(RunsThere(ssh, path, _cache()), shell, Slurm(shell), lambda folder: There(ssh, folder, login.setup))
         except CommandError as error:
             raise SiteError(str(error)) from error
-
-
-def of_user(runs: str, user: str) -> str:
-    """Return the folder of a user's runs: `{user}` in a cluster's path is the name that the user has on the cluster."""
-    return runs.replace("{user}", user)
 
 
 def _absolute(folder: Path, path: str | None) -> str | None:
