@@ -109,7 +109,7 @@ def _of_the_job(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _C
     directory = desk.runs.fetch(newest)
     if job is not None and (interrupted or not args.new):
         return _Chosen(newest, job)
-    if job is None and not directory.attempt_numbers() and directory.submission_numbers():
+    if job is None and not directory.attempt_numbers():
         # Nothing of it has begun: its submission was interrupted or refused, or its job was cancelled in the queue.
         return _Chosen(newest, None)
     if args.new:
