@@ -60,9 +60,14 @@ def opened(scheduler: str, options: object, runs: str, document: Path) -> Iterat
 
 @contextmanager
 def opened_here(runs: Path) -> Iterator[Site]:
-    """Open a folder of runs of this machine, with Slurm if its commands are here."""
-    with _here(str(runs), is_slurm=shutil.which("squeue") is not None) as site:
+    """Open a folder of runs of this machine, with Slurm if its commands are here and configured."""
+    with _here(str(runs), is_slurm=_is_configured()) as site:
         yield site
+
+
+def _is_configured() -> bool:
+    # A client without a configuration fails even here; no request is made.
+    return shutil.which("squeue") is not None and Here(str(Path.cwd())).run(["squeue", "--version"]).code == 0
 
 
 @contextmanager
