@@ -3,10 +3,19 @@
 from dataclasses import dataclass
 
 
+class SshError(Exception):
+    """A host is unreachable, or a command failed on it; the message begins with the host."""
+
+
+class ConnectError(SshError):
+    """There is no connection: the address, the host's key, or ours is wrong."""
+
+
 @dataclass(frozen=True)
 class Reach:
     """The address of a host's sshd and the user to log in as. Without `identity` an agent has the key; `known_hosts` is
-    a file."""
+    a file. `jump` is the host through which the connection goes. With `as_ssh` the keys that ssh would find by itself,
+    in an agent and in ~/.ssh, are tried after `identity`."""
 
     name: str
     address: str
@@ -14,6 +23,8 @@ class Reach:
     user: str = "root"
     identity: str | None = None
     known_hosts: str | None = None
+    jump: "Reach | None" = None
+    as_ssh: bool = False
 
     @property
     def place(self) -> str:

@@ -1,5 +1,6 @@
 """Runs commands and writes files on a host over SSH: host keys are verified, every wait ends, every write is all or nothing."""
 
+import getpass
 import hashlib
 import logging
 import shlex
@@ -8,6 +9,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -16,11 +18,13 @@ from typing import NoReturn, Self
 import paramiko
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from headway.infra.reach import Reach
+from headway.infra.reach import ConnectError, Reach, SshError
 
 _SSH_PORT = 22
 CONNECT_S = 10.0
 COMMAND_S = 60.0
+USER_CONFIG = "~/.ssh/config"
+_MOST_JUMPS = 8
 USER_KNOWN_HOSTS, SYSTEM_KNOWN_HOSTS = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
 
 # A temporary file in the same folder, for a rename. Its name is fixed, so that the next attempt replaces what a cut
@@ -48,30 +52,39 @@ sync "${path%/*}/"
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class SshError(Exception):
-    """A host is unreachable, or a command failed on it; the message begins with the host."""
-
-
-class ConnectError(SshError):
-    """There is no connection: the address, the host's key, or ours is wrong."""
-
-
 class Ssh:
-    """Use as `with connect(reach) as ssh:`; a user other than root works through `sudo -n`."""
+    """Use as `with connect(reach) as ssh:`. A user other than root works through `sudo -n`, but not in `execute` and `sftp`."""
 
-    def __init__(self, client: paramiko.SSHClient, reach: Reach) -> None:
-        self._client, self.reach = client, reach
+    def __init__(self, client: paramiko.SSHClient, reach: Reach, gateway: "Ssh | None" = None) -> None:
+        self._client, self.reach, self._gateway = client, reach, gateway
         self._prefix = [] if reach.user == "root" else ["sudo", "-n", "--"]
+        self._sftp: paramiko.SFTPClient | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return str(self.reach)
+
+    @property
+    def destination(self) -> str:
+        """Return the options and the destination that ssh(1) would be given."""
+        port = [] if self.reach.port == _SSH_PORT else ["-p", str(self.reach.port)]
+        jump = [] if self.reach.jump is None else ["-J", _jumps(self.reach.jump)]
+        return shlex.join([*jump, *port, f"{self.reach.user}@{self.reach.address}"])
+
+    def close(self) -> None:
+        """Close the connection, and those to the hosts that it goes through."""
         self._client.close()
+        if self._gateway is not None:
+            self._gateway.close()
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S) -> str:
         """Return the command's output. Raises SshError with its exit code and its standard error, or after `timeout_s`."""
-        code, output, errors = self._execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
+        code, output, errors = self.execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
         if code:
             raise SshError(f"{self.reach}: `{_title(argv)}` exited with {code}: {errors.strip() or output.strip()}")
         return output
@@ -92,7 +105,17 @@ class Ssh:
         doomed = [each for path in paths for each in (path, str(temporary_name(path)))]
         self.run(["xargs", "-0r", "rm", "-f", "--"], stdin="\0".join(doomed).encode())
 
-    def _execute(self, command: str, stdin: bytes, timeout_s: float) -> tuple[int, str, str]:
+    def sftp(self) -> paramiko.SFTPClient:
+        """Return the connection's SFTP client, which reads files as the user who logged in. Raises SshError."""
+        if self._sftp is None:
+            try:
+                self._sftp = self._client.open_sftp()
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise SshError(f"{self.reach}: files cannot be read over SFTP: {error}") from error
+        return self._sftp
+
+    def execute(self, command: str, stdin: bytes, timeout_s: float) -> tuple[int, str, str]:
+        """Run the shell command as the user who logged in; return its exit code, output and errors. Raises SshError."""
         channel = self._open(timeout_s)
         overdue = threading.Event()
 
@@ -122,6 +145,16 @@ class Ssh:
             raise SshError(f"{self.reach}: the connection was lost, or a signal ended `{command[:60]}`")
         return code, output.decode(errors="replace"), errors.decode(errors="replace")
 
+    def tunnel(self, to: Reach) -> paramiko.Channel:
+        """Return a channel through this host to another one's sshd. Raises ConnectError."""
+        transport = self._client.get_transport()
+        try:
+            if transport is None:
+                raise EOFError("the connection is closed")
+            return transport.open_channel("direct-tcpip", (to.address, to.port), ("127.0.0.1", 0), timeout=CONNECT_S)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise ConnectError(f"{to}: no connection through {self.reach}: {error}") from error
+
     def _open(self, timeout_s: float) -> paramiko.Channel:
         transport = self._client.get_transport()
         if transport is None:
@@ -134,6 +167,7 @@ class Ssh:
 
 def connect(reach: Reach) -> Ssh:
     """Connect to a host whose key is in the known hosts. Raises ConnectError with a hint."""
+    gateway = None if reach.jump is None else connect(reach.jump)
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(_Refuse(reach))
     try:
@@ -143,8 +177,9 @@ def connect(reach: Reach) -> Ssh:
             port=reach.port,
             username=reach.user,
             key_filename=None if reach.identity is None else str(Path(reach.identity).expanduser()),
-            allow_agent=reach.identity is None,
-            look_for_keys=False,
+            allow_agent=reach.identity is None or reach.as_ssh,
+            look_for_keys=reach.as_ssh,
+            sock=None if gateway is None else gateway.tunnel(reach),
             timeout=CONNECT_S,
             banner_timeout=CONNECT_S,
             auth_timeout=CONNECT_S,
@@ -153,10 +188,66 @@ def connect(reach: Reach) -> Ssh:
         _without_delay(client)
     except BaseException as error:
         client.close()
+        if gateway is not None:
+            gateway.close()
         if isinstance(error, paramiko.SSHException | OSError | EOFError):
             raise ConnectError(f"{reach}: {_reason(error, reach)}") from error
         raise
-    return Ssh(client, reach)
+    return Ssh(client, reach, gateway)
+
+
+def as_ssh_would(host: str, reach: Reach, jump: str | None = None, config: Path | None = None) -> Reach:
+    """Return how ssh would reach `host`: values that `reach` leaves empty come from the user's ~/.ssh/config (`config`).
+
+    `jump` is a list of hosts as in ssh's ProxyJump, which get the same key; None: the one of the configuration. `reach.port` 0 and
+    `reach.user` "" are empty. Raises ConnectError for a configuration that cannot be read.
+    """
+    file = config or Path(USER_CONFIG).expanduser()
+    try:
+        known = paramiko.SSHConfig.from_path(str(file)) if file.is_file() else paramiko.SSHConfig()
+        return _looked_up(known, host, reach, jump, depth=0)
+    except (OSError, ValueError, paramiko.SSHException) as error:
+        raise ConnectError(f"{file}: {error}") from error
+
+
+def _looked_up(config: paramiko.SSHConfig, host: str, reach: Reach, jump: str | None, depth: int) -> Reach:
+    found = config.lookup(host)
+    identities = [path for path in found.get("identityfile", []) if Path(path).expanduser().is_file()]
+    hosts_files = [path for path in found.get("userknownhostsfile", "").split() if Path(path).expanduser().is_file()]
+    before = found.get("proxyjump", "none") if jump is None else jump
+    if depth == _MOST_JUMPS:
+        raise ValueError(f"more than {_MOST_JUMPS} hosts before `{host}`; a ProxyJump may lead to itself")
+    gateway = None
+    for each in () if before.lower() in {"", "none"} else before.split(","):
+        user, _, address = each.strip().removeprefix("ssh://").rpartition("@")
+        name, port = _with_port(address)
+        start = Reach(name, name, port, user, reach.identity, reach.known_hosts, None, reach.as_ssh)
+        # Only the first is reached by its own entry's jumps; the others through the ones before them.
+        through = _looked_up(config, name, start, None if gateway is None else "none", depth + 1)
+        gateway = through if gateway is None else replace(through, jump=gateway)
+    return replace(
+        reach,
+        name=host,
+        address=found.get("hostname", host),
+        port=reach.port or int(found.get("port", _SSH_PORT)),
+        user=reach.user or found.get("user") or getpass.getuser(),
+        identity=reach.identity or next(iter(identities), None),
+        known_hosts=reach.known_hosts or next(iter(hosts_files), None),
+        jump=gateway,
+    )
+
+
+def _with_port(address: str) -> tuple[str, int]:
+    """`host:port`, `[host]:port`, or a host, whose port is then 0."""
+    name, separator, port = address.rpartition(":")
+    if separator and port.isdecimal() and (":" not in name or name.endswith("]")):
+        return name.strip("[]"), int(port)
+    return address.strip("[]"), 0
+
+
+def _jumps(last: Reach) -> str:
+    before = [] if last.jump is None else [_jumps(last.jump)]
+    return ",".join([*before, f"{last.user}@{last.address}" + ("" if last.port == _SSH_PORT else f":{last.port}")])
 
 
 def temporary_name(path: str) -> PurePosixPath:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from headway.infra.host import FileChange, ForeignFileError, HostState, changes, check_ours
 from headway.infra.providers.onprem.converge import clear, look_for
-from headway.infra.ssh import Ssh, SshError, connect
+from headway.infra.reach import SshError
+from headway.infra.ssh import Ssh, connect
 
 _AT_ONCE = 32
 

@@ -3,7 +3,8 @@
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
     --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from;
                     values that it omits are those of run.json (contract/spec_values.py)
-    --attempt next  resumes an existing run; refused (75) while another job of Slurm has it
+    --attempt next  continues a run that exists, or that `headway submit` has made (HEADWAY_SUBMISSION is the number of the submission,
+                    which can have one job only); refused (75) while another job of Slurm has it
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
 python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81;
                     `hold` for the third attempt in a row in which no node's runner has started, which becomes its verdict
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,17 @@ from headway.runner.contract import (
     Exit,
     RunConfig,
     RunDirectory,
+    SubmissionOutcome,
     Verdict,
     from_json,
+    read_outcome,
     read_verdict,
     settled,
     to_json,
     with_shared,
 )
 from headway.runner.posix import create_exclusive
-from headway.runner.suspects import file_of, lemons
+from headway.runner.suspects import file_of, lemons, make_folder
 
 HANDLE_SCHEMA = "headway.handle/1"
 
@@ -116,8 +120,10 @@ def _attempt(text: str) -> int | None:
 
 def _not_resumable(run: RunDirectory) -> str | None:
     """Return why no other attempt of the run may begin; None if one may."""
-    if not run.handle.exists():
+    if not (run.handle.exists() or run.submissions.is_dir()):
         return f"there is no such run in {run.root.parent}"
+    if why := _not_submitted(run):
+        return why
     jobs = {path.read_text().strip() for number in run.attempt_numbers() if (path := run.at(number).job).exists()}
     for job in sorted(jobs - {os.environ.get("SLURM_JOB_ID")}):
         asked = subprocess.run(
@@ -131,6 +137,22 @@ def _not_resumable(run: RunDirectory) -> str | None:
         if state := asked.stdout.strip():
             return f"its job {job} is {state}; wait for its end, or cancel it: scancel {job}"
     return None
+
+
+def _not_submitted(run: RunDirectory) -> str | None:
+    """Return why this job is not the one of its submission; None if it is, also for a job that was submitted by hand.
+
+    A job that comes into the queue after its submission was given up would be the second of its run.
+    """
+    job, number = os.environ.get("SLURM_JOB_ID"), os.environ.get("HEADWAY_SUBMISSION", "")
+    if job is None or not number.isdecimal():
+        return None
+    path = run.outcome(int(number))
+    if not path.parent.is_dir():
+        return f"it has no submission {number}"
+    create_exclusive(path, str(SubmissionOutcome("job", job)).encode())
+    found = read_outcome(path)
+    return None if found is not None and found.job == job else f"its submission {number} has no such job: {str(found).strip()}"
 
 
 def suspects(directory: RunDirectory) -> list[str]:
@@ -222,6 +244,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except FileExistsError:
             print(f"attempt {attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
+        if config.cluster is not None:
+            # A container gets it only if it exists. Without it, no strikes are kept, and the run is none the worse.
+            with suppress(OSError):
+                make_folder(file_of(opened_run.root.parent, config.cluster).parent)
         if job := os.environ.get("SLURM_JOB_ID"):
             create_exclusive(opened_run.job, f"{job}\n".encode())
         print(opened_run.run_json)

@@ -1,6 +1,10 @@
-"""Keeps a list of repeatedly failing hosts per cluster, shared by all jobs: `<runs>/suspects/<cluster>.jsonl`."""
+"""Keeps lists of repeatedly failing hosts per cluster, shared by all jobs and users: `<runs>/suspects/<cluster>.jsonl`."""
 
 import fcntl
+import glob
+import os
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,15 +36,41 @@ class Strike:
 
 
 def file_of(runs: Path, cluster: str) -> Path:
-    """Return the file of the strikes against a cluster's hosts."""
-    return runs / "suspects" / f"{cluster.replace('/', '_')}.jsonl"
+    """Return the file of the strikes against a cluster's hosts; HEADWAY_SUSPECTS is the folder for runs of several users."""
+    folder = os.environ.get("HEADWAY_SUSPECTS") or runs / "suspects"
+    return Path(folder) / f"{cluster.replace('/', '_')}.jsonl"
 
 
 def record(path: Path, against: Strike) -> None:
-    """Append the strike. Raises OSError if the file cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
-        append_line(path, asdict(against))
+    """Append the strike, to another file next to `path` if that is another user's. Raises OSError if none can be written."""
+    make_folder(path.parent)
+    own = _writable(path)
+    with _locked(own):
+        append_line(own, asdict(against))
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of the lists, which all can write who can write the one above it."""
+    if folder.is_dir():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    above = stat.S_IMODE(folder.parent.stat().st_mode)
+    if above & 0o022:
+        folder.chmod(above)
+
+
+def _writable(path: Path) -> Path:
+    files = [path, *_others(path)]
+    # By what the kernel allows: in a container's user namespace the number of a user means little.
+    found = next((file for file in files if file.exists() and os.access(file, os.W_OK)), None)
+    if found is None and not path.exists():
+        return path
+    return found or path.with_name(f"{path.stem}.{secrets.token_hex(4)}.jsonl")
+
+
+def _others(path: Path) -> list[Path]:
+    """The files of further users."""
+    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.*.jsonl"))
 
 
 def lemons(path: Path, now: float) -> dict[str, float]:
@@ -67,7 +97,7 @@ def _occasion(each: Strike) -> float:
 
 
 def _strikes(path: Path, now: float) -> Iterator[Strike]:
-    for line, _ in read_lines(path):
+    for line, _ in (line for file in (path, *_others(path)) for line in read_lines(file)):
         try:
             found = Strike(**line)
             if now - WINDOW_S <= found.wall <= now:

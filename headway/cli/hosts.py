@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from headway.cli.terminal import StopError
 from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.infra.host import FileChange, ForeignFileError, HostState
@@ -29,14 +30,6 @@ Report = Callable[[str, str], None]
 
 _SYMBOL = {"missing": "+", "changed": "~", "mode": "~", "extra": "-"}
 _NEEDED = ("pulumi", "paramiko")
-
-
-class StopError(Exception):
-    """The verb ends with this exit code; the message is for people, and empty if everything is printed already."""
-
-    def __init__(self, code: int, message: str = "") -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,16 @@ VERBS: Mapping[str, Verb] = {
         "Run an unmodified script with torchrun's flags and restart it after failures",
         raw=True,
     ),
+    "submit": Verb(
+        "Submit a job to its cluster's scheduler, here or over SSH, once for each run",
+        "headway submit job.yaml --cluster cluster.yaml",
+    ),
+    "status": Verb(
+        "List a cluster's runs: state, step, rate, goodput, nodes, last cause", "headway status --cluster cluster.yaml"
+    ),
+    "logs": Verb("Print why a run failed and a rank's log, and follow it", "headway logs train-1 --rank 8 -f"),
+    "cancel": Verb("End the job of a run, which saves first", "headway cancel train-1"),
+    "resume": Verb("Give a run that has ended or is held a job again", "headway resume train-1"),
     "report": Verb("Summarize a run and write its HTML report", "headway report train-1"),
     "checkpoint": Verb(
         "List, verify, compare, export and import a run's checkpoints",

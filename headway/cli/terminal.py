@@ -69,6 +69,14 @@ def bar(share: float, console: "Console", cells: int = BAR) -> str:
     return block * round(cells * min(1.0, max(0.0, share)))
 
 
+class StopError(Exception):
+    """The verb ends with this exit code; the message is for people, and empty if everything is printed already."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def fail(message: str, code: int) -> int:
     """Print the error on stderr; return `code`, with which the verb exits."""
     print(f"error: {message}", file=sys.stderr)
@@ -86,11 +94,18 @@ def print_table(console: "Console", rows: Sequence[Mapping[str, str]], texts: Se
 
     A console that is too narrow for all gets none of the dispensable columns that stand in the way, the first of them first.
     """
-    shown = _fitted(rows, dispensable, console.width)
-    console.print(_table(shown, texts))
-    missing = [name for name in rows[0] if name not in shown[0] and name.strip()]
+    table, missing = fitted_table(console.width, rows, texts, dispensable)
+    console.print(table)
     if missing:
         console.print(f"  too narrow for {listed(missing)}", markup=False)
+
+
+def fitted_table(
+    width: int, rows: Sequence[Mapping[str, str]], texts: Sequence[str], dispensable: Sequence[str]
+) -> tuple["Table", list[str]]:
+    """The same table, for so many columns, and the names of the columns that it omits."""
+    shown = _fitted(rows, dispensable, width)
+    return _table(shown, texts), [name for name in rows[0] if name not in shown[0] and name.strip()]
 
 
 def _table(rows: Sequence[Mapping[str, str]], texts: Sequence[str]) -> "Table":

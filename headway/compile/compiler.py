@@ -107,7 +107,8 @@ def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collec
     decided, decisions = yield from decide_auto(job, cluster, cluster_plan, options.trainer)
     plan = resolve_job(decided.spec, cluster_plan, sizes_of(decided), options.data)
     settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
-    return PlannedJob(with_settings(plan, settings), cluster_plan, options.scheduler, options.trainer, decided, decisions)
+    scheduler, trainer = options.scheduler, options.trainer
+    return PlannedJob(with_settings(plan, settings), cluster_plan, scheduler, trainer, decided, decisions, cluster.document)
 
 
 def _unused(

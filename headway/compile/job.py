@@ -38,6 +38,7 @@ class PlannedJob:
     trainer: BaseModel
     job: Parsed[TrainingJob]
     decisions: Decisions
+    cluster_document: Document
 
     @property
     def document(self) -> Document:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
-from headway.jobspec.change import How, changes
+from headway.infra.submit.resuming import differs, next_number
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
-from headway.jobspec.suggest import listed
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RunDirectory, read_verdict, settled
 
 LOOPBACK = "127.0.0.1"
@@ -87,13 +86,13 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Create the run's directory, or resume `resume`, and start every slot and spare here. Raises LocalError."""
     _check_machine(plan)
     stem = f"{plan.run_stem}-"
-    name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
+    name = _resumed(runs, plan, resume) if resume else f"{stem}{next_number(stem, [path.name for path in runs.glob(f'{stem}*')])}"
     attempt = RunDirectory(runs / name).next_attempt()
     # Another process took it at the same moment.
     while (run_json := _open(plan, runs, name, attempt)) is None:
         if resume:
             raise LocalError(f"run `{name}` has just been resumed by another process")
-        name = f"{stem}{_next_number(runs, stem)}"
+        name = f"{stem}{next_number(stem, [path.name for path in runs.glob(f'{stem}*')])}"
     hosts = ",".join([LOOPBACK] * plan.nodes)
     environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
     command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
@@ -123,21 +122,9 @@ def _resumed(runs: Path, plan: JobPlan, run: str) -> str:
     directory = RunDirectory(runs / name)
     if not directory.handle.is_file():
         raise LocalError(f"there is no run `{name}` below `{runs}`")
-    kept = (directory.at(attempt).spec for attempt in directory.attempt_numbers())
-    specs = [spec for spec in kept if spec.is_file()]
-    if not specs and not name.startswith(f"{plan.run_stem}-"):
-        raise LocalError(f"run `{name}` was started from another spec and did not record it for comparison; undo the change")
-    found = changes(json.loads(specs[-1].read_text()), plan.kept_spec) if specs else []
-    if edited := [change.name for change in found if change.how is not How.ANYTIME]:
-        raise LocalError(
-            f"the job differs from run `{name}` in {listed(edited)}; run `headway check JOB --run {name}` to see what to do"
-        )
+    if why := differs(directory, plan):
+        raise LocalError(why)
     return name
-
-
-def _next_number(runs: Path, stem: str) -> int:
-    taken = [path.name.removeprefix(stem) for path in runs.glob(f"{stem}*")]
-    return max((int(number) for number in taken if number.isdecimal()), default=0) + 1
 
 
 def _open(plan: JobPlan, runs: Path, name: str, attempt: int) -> Path | None:

@@ -6,6 +6,7 @@ from posixpath import normpath
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.placement import USER
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.storage import Storage
 from headway.jobspec.suggest import did_you_mean, listed
@@ -20,6 +21,7 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
     for index, storage in enumerate(cluster.storage):
         yield from _check_place(("storage", index), storage)
         yield from _check_path(("storage", index), storage)
+        yield from _check_user(index, cluster)
     shared = [index for index, storage in enumerate(cluster.storage) if storage.shared and storage.kind == "posix"]
     if not shared:
         hint = "runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
@@ -78,6 +80,22 @@ def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
     if storage.kind == "object" and "hard_links" in storage.model_fields_set:
         message = "an object store has no hard links and needs none: runs are on a file system"
         yield Problem("HW210", CLUSTER, (*path, "hard_links"), message, "leave `hard_links` out", at_key=True)
+
+
+def _check_user(index: int, cluster: Cluster) -> Iterator[Problem]:
+    """Check that only the path of the runs depends on the user, in whole names of folders."""
+    storage = cluster.storage[index]
+    if storage.path is None or USER not in storage.path:
+        return
+    at = ("storage", index, "path")
+    runs = next((each for each, other in enumerate(cluster.storage) if other.shared and other.kind == "posix"), None)
+    if index != runs:
+        message = f"`{USER}` in the path of `{storage.name}` would be taken literally: only the path of the runs has a user"
+        yield Problem("HW703", CLUSTER, at, message, "write the path out")
+    elif any(USER in part and part != USER for part in storage.path.split("/")):
+        yield Problem(
+            "HW703", CLUSTER, at, f"`{USER}` is a part of a folder's name", f"make it a whole one, as in `/scratch/{USER}/runs`"
+        )
 
 
 def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:

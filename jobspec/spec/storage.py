@@ -19,7 +19,8 @@ class Storage(Section):
     kind: Literal["posix", "object"] = Field(examples=["posix"])
     """How it is reached; `posix` is a mounted file system, `object` an object store."""
     path: str | None = Field(None, min_length=1, examples=["/scratch/runs"])
-    """Directory of a file system; a relative one starts where the job is submitted."""
+    """Directory of a file system; a relative one starts where the job is submitted. In that of the runs, `{user}` is the submitting
+    user's name, so that each user of a team's file has their own runs."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
     """Bucket and prefix of an object store."""
     shared: bool = Field(False, examples=[True])

@@ -49,6 +49,7 @@ from headway.runner.contract.run_config import (
 from headway.runner.contract.run_directory import RunDirectory, read_verdict
 from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
+from headway.runner.contract.submission import SubmissionOutcome, parse_outcome, read_outcome
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -87,6 +88,7 @@ __all__ = [
     "RunConfig",
     "RunDirectory",
     "Store",
+    "SubmissionOutcome",
     "Tier",
     "Timeout",
     "Trainer",
@@ -100,7 +102,9 @@ __all__ = [
     "journal",
     "node_of",
     "orders",
+    "parse_outcome",
     "partner_of",
+    "read_outcome",
     "read_verdict",
     "set_by",
     "settled",

@@ -94,6 +94,27 @@ class RunDirectory:
         """Return the number of the attempt after the existing ones; 0 for the first."""
         return max(self.attempt_numbers(), default=-1) + 1
 
+    # --- submissions to a scheduler -----------------------------------------------------------------------------------
+
+    @property
+    def submissions(self) -> Path:
+        return self.root / "submissions"
+
+    def submission_numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the submissions in ascending order."""
+        return tuple(sorted(int(path.name) for path in self.submissions.glob("*") if path.name.isdecimal()))
+
+    def submitted_script(self, number: int) -> Path:
+        return self.submissions / str(number) / "job.sbatch"
+
+    def request(self, number: int) -> Path:
+        """The user, folder and command of the submission."""
+        return self.submissions / str(number) / "request.json"
+
+    def outcome(self, number: int) -> Path:
+        """The submission's job, or why it has none."""
+        return self.submissions / str(number) / "outcome"
+
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
     @property

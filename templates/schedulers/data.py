@@ -4,7 +4,8 @@ from pathlib import Path
 
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
-from headway.templates.shell import Shell, render_shell
+from headway.jobspec.resolve.placement import USER
+from headway.templates.shell import Shell, quote, render_shell
 
 _TEMPLATE = Path(__file__).parent / "data.sh.j2"
 
@@ -13,3 +14,8 @@ def script_data(plan: JobPlan) -> Shell:
     """Return lines of shell that a script has once, after its function `main` and before its call."""
     run_json, spec_json = Shell(to_json(plan.run)), Shell(json_text(plan.spec_without_run))
     return Shell(render_shell(_TEMPLATE, plan=plan, run_json=run_json, spec_json=spec_json))
+
+
+def runs_word(plan: JobPlan) -> Shell:
+    """Return the folder of the runs as a word of shell, with the name of the user who runs the script."""
+    return Shell('"$(id -un)"'.join(quote(part) if part else "" for part in plan.runs.split(USER)))

@@ -1,9 +1,13 @@
 """Lemons: hosts that keep failing across runs, by what is remembered of a cluster."""
 
 import json
+import os
+import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from headway.runner.contract import CauseKind
 from headway.runner.coordinator.causes import Cause
@@ -115,3 +119,25 @@ def test_passing_faults_of_several_hosts_in_one_run_do_not_clear_each_other(tmp_
             assert against is not None
             record(tmp_path / "s.jsonl", against)
     assert lemons(tmp_path / "s.jsonl", NOW) == {"bad": 3.0}
+
+
+def test_users_of_one_folder_share_their_strikes_and_need_no_right_to_each_others_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "team"
+    above.mkdir()
+    above.chmod(0o2777)
+    monkeypatch.setenv("HEADWAY_SUSPECTS", str(above / "suspects"))
+    path = file_of(tmp_path / "of-alice" / "runs", "a3")
+    assert path == file_of(tmp_path / "of-bob" / "runs", "a3") == above / "suspects" / "a3.jsonl"
+    for run in ("one", "two"):
+        record(path, Strike(NOW, run, "n7", "node lost", "node lost", 1.0))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o2777
+    # The file is another user's now, which root cannot try: the kernel's answer is.
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda file, mode: Path(file) != path and access(file, mode))
+    for run in ("three", "four"):
+        record(path, Strike(NOW, run, "n7", "node lost", "node lost", 1.0))
+    assert [len(file.read_text().splitlines()) for file in sorted(path.parent.iterdir())] == [2, 2]
+    assert lemons(path, NOW) == {"n7": 4.0}
+    assert lemons(file_of(tmp_path, "a"), NOW) == {}

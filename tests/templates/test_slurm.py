@@ -372,11 +372,12 @@ def test_a_job_without_an_image_has_no_container_where_some_are_started(tmp_path
 def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_variable_of_the_plan(tmp_path: Path) -> None:
     mounts = "mounts: [{source: /data/corpus}, {source: /cache, target: /root/.cache, read_only: false}]\n"
     script = rendered(tmp_path, f"{IMAGE}{mounts}environment: {{HF_HOME: /data/hf}}\n", PYXIS, "/scratch/runs")
-    _, calls = run(script, tmp_path)
+    (tmp_path / "lists").mkdir()
+    _, calls = run(script, tmp_path, HEADWAY_SUSPECTS=str(tmp_path / "lists"))
     assert calls[2] == (
         f"{SRUN} --container-image=registry.example.com#team/train:{DIGEST} --no-container-mount-home"
         f" --container-workdir={tmp_path} --container-mounts={tmp_path}:{tmp_path}"
-        ",/scratch/runs:/scratch/runs,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
+        f",/scratch/runs:/scratch/runs,{tmp_path}/lists:{tmp_path}/lists,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
         " --container-env=HEADWAY_NODES,OMP_NUM_THREADS,PYTHONUNBUFFERED,HF_HOME"
         " python3 -m headway.runner /scratch/runs/attempts/0/run.json --attempt 0"
     )

@@ -1,6 +1,7 @@
 """`headway checkpoint VERB`: works on a run's checkpoints in a process with the runner's libraries."""
 
 import argparse
+import getpass
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from headway.cli.views.checkpoint_text import (
 )
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
+from headway.jobspec.resolve.placement import runs_of_user
 from headway.report.directory import RunError, find_run
 from headway.runs import searched
 
@@ -150,7 +152,7 @@ def _import(args: argparse.Namespace) -> int:
     planned = load_job_plan(args.job, args.cluster)
     if planned is None:
         return PROBLEMS
-    runs = Path(os.environ.get("HEADWAY_RUNS") or planned.plan.runs)
+    runs = Path(os.environ.get("HEADWAY_RUNS") or runs_of_user(planned.plan.runs, getpass.getuser()))
     if args.to.parent != Path() and args.to.parent.resolve() != runs.resolve():
         return fail(f"`{args.to}` is not below `{runs}`, where the runs of this job are; pass a name or set HEADWAY_RUNS", USAGE)
     with _told(planned.plan) as more:

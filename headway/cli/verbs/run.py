@@ -1,6 +1,7 @@
 """`headway run JOB`: runs the job on this machine, follows it to its end, and prints what it took."""
 
 import argparse
+import getpass
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from headway.cli.documents import load_job_plan
 from headway.cli.terminal import fail
 from headway.infra.submit.local import Kill, LocalError, LocalRun, start
 from headway.jobspec.plan import JobPlan
+from headway.jobspec.resolve.placement import runs_of_user
 from headway.report.directory import RunError
 from headway.report.page import write_page
 from headway.report.summary import summarize
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if reason := _impossible(args.kill, plan):
         return fail(reason, 2)
     try:
-        local = start(plan, Path(os.environ.get("HEADWAY_RUNS") or plan.runs), args.resume)
+        local = start(plan, Path(os.environ.get("HEADWAY_RUNS") or runs_of_user(plan.runs, getpass.getuser())), args.resume)
     except LocalError as error:
         return fail(str(error), 3)
     with _saving_on_interrupt(local):

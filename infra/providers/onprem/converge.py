@@ -22,7 +22,8 @@ from headway.infra.host import (
     read_manifest,
     settled,
 )
-from headway.infra.ssh import Ssh, SshError, temporary_name
+from headway.infra.reach import SshError
+from headway.infra.ssh import Ssh, temporary_name
 
 START_S = 120.0
 

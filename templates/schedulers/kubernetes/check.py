@@ -9,6 +9,7 @@ from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.jobspec.resolve.placement import USER
 from headway.templates.schedulers.containers import IMAGE, check_hidden, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
@@ -111,6 +112,10 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     if not runs.is_absolute():
         message = f"`{plan.runs}` is relative, but a pod does not start in your directory"
         yield Problem("HW406", CLUSTER, place, message, "set the path at which the pods see it")
+        return
+    if USER in plan.runs:
+        message = f"`{USER}` in `{plan.runs}` has no value, since a pod has no user of the cluster"
+        yield Problem("HW406", CLUSTER, place, message, "write the path out")
         return
     mount = _holder(runs, options.mounts)
     if mount is None:

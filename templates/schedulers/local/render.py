@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
-from headway.templates.schedulers.data import script_data
+from headway.templates.schedulers.data import runs_word, script_data
 from headway.templates.schedulers.local.options import LocalOptions
 from headway.templates.shell import render_shell
 
@@ -18,6 +18,7 @@ def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         _TEMPLATE,
         plan=plan,
         hosts=hosts,
+        runs=runs_word(plan),
         run_name=plan.run_stem,
         data=script_data(plan),
     )

@@ -14,6 +14,27 @@ Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
 
 
+class Login(Section):
+    """How a login node is reached over SSH. Omitted values come from ~/.ssh/config, as for ssh; there are no passwords."""
+
+    host: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", examples=["login.example.com"])
+    """Host, or its name in ~/.ssh/config."""
+    port: int = Field(0, ge=0, le=65535, examples=[22])
+    """Port of its sshd; that of ~/.ssh/config, or 22, when left out."""
+    user: str = Field("", pattern=r"^([A-Za-z_][-A-Za-z0-9_.]*)?$", examples=["trainer"])
+    """User to log in as; that of ~/.ssh/config, or of this machine, when left out."""
+    jump: str | None = Field(None, pattern=r"^[A-Za-z0-9_.:@,\[\]-]+$", examples=["bastion.example.com"])
+    """Hosts that the connection goes through, as `[user@]host[:port]`, separated by commas; those of ~/.ssh/config when left out."""
+    identity: str | None = Field(None, min_length=1, examples=["~/.ssh/id_ed25519"])
+    """File of a private key for all hosts on the way, tried before those of the agent and of ~/.ssh. Relative to the cluster's file."""
+    known_hosts: str | None = Field(None, min_length=1, examples=["known_hosts"])
+    """File with the hosts' keys, in ssh's format; ssh's files when left out. Relative to the cluster's file."""
+    folder: str | None = Field(None, min_length=1, examples=["jobs"])
+    """Folder there from which jobs are submitted, and from which relative paths count; the home when left out."""
+    setup: tuple[str, ...] = Field((), max_length=64, examples=[["module load slurm"]])
+    """Lines of sh that run there before each command, for example to find `sbatch`."""
+
+
 class SlurmOptions(Section):
     """Options of every job of the cluster."""
 
@@ -42,3 +63,5 @@ class SlurmOptions(Section):
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])
     """Lines of bash that run first on the node of the batch script, for example to find `python3`."""
+    login: Login | None = Field(None, examples=[{"host": "login.example.com", "jump": "bastion.example.com"}])
+    """How `headway submit` and the other verbs of runs reach Slurm: over SSH; Slurm's commands of this machine when left out."""

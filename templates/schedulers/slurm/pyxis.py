@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headway.jobspec.check.job import is_image_file
 from headway.jobspec.plan import JobPlan, MountPlan
+from headway.jobspec.resolve.placement import USER
 from headway.templates.shell import Shell, quote
 
 # Separators of pyxis' list of mounts, and of an enroot mount (NVIDIA/pyxis args.c).
@@ -68,6 +69,8 @@ def _mounts(mounts: tuple[MountPlan, ...]) -> Iterator[str]:
 
 def _variables(plan: JobPlan) -> Iterator[str]:
     yield _NODES
+    if USER in plan.runs:
+        yield "HEADWAY_SUSPECTS"
     if plan.run.notify is not None:
         yield plan.run.notify.webhook_env
     yield from (variable.name for variable in plan.env)

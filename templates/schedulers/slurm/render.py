@@ -4,8 +4,9 @@ import math
 from pathlib import Path, PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.resolve.placement import USER
 from headway.templates.kind import Files
-from headway.templates.schedulers.data import script_data
+from headway.templates.schedulers.data import runs_word, script_data
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import container_of
 from headway.templates.shell import Shell, render_shell
@@ -24,6 +25,9 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         options=options,
         setup=[Shell(line) for line in options.setup],
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
+        runs=runs_word(plan),
+        # Users whose runs are apart share the list of failing hosts.
+        suspects=str(PurePosixPath(plan.runs.partition(USER)[0], "suspects")) if USER in plan.runs else None,
         run_name=plan.run_stem,
         data=script_data(plan),
         container=container_of(plan),

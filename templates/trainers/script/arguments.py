@@ -8,6 +8,7 @@ from typing import Any
 from headway.jobspec.aliases import places
 from headway.jobspec.flow import flow
 from headway.jobspec.plan import JobPlan
+from headway.jobspec.resolve.placement import USER
 from headway.jobspec.suggest import Hint, listed, nearest
 
 Value = str | int | float | bool
@@ -81,7 +82,8 @@ def values(plan: JobPlan) -> dict[str, Value | None]:
     """Return the value of every name: the plan's, else the spec's; None without either."""
     run, layout = plan.run, plan.spec["layout"]
     decided: dict[str, Value | None] = {
-        "runs": plan.runs,
+        # Known on the cluster only.
+        "runs": None if USER in plan.runs else plan.runs,
         "world_size": plan.world_size,
         "batch.global": run.batch.global_sequences if run.batch else None,
         "checkpoint.disk.steps": next((tier.every_steps for tier in run.checkpoint.tiers if tier.kind == "disk"), None),

@@ -47,6 +47,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 MaxStartups 100
+Subsystem sftp internal-sftp
 """
 
 # $1: the host's own files; the rest of the arguments is its first process, after what it is to see has changed

@@ -7,7 +7,8 @@ import pytest
 
 from headway.infra.host import MANIFEST, FileChange, ForeignFileError, HostFile, HostState, HostView, changes
 from headway.infra.providers.onprem.converge import clear, converge, look_for
-from headway.infra.ssh import Ssh, SshError, connect
+from headway.infra.reach import SshError
+from headway.infra.ssh import Ssh, connect
 
 from .hosts import OPERATOR, SshHost, SshHosts
 from .test_ssh import reach

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.infra.reach import Reach
-from headway.infra.ssh import ConnectError, SshError, connect
+from headway.infra.reach import ConnectError, Reach, SshError
+from headway.infra.ssh import connect
 from tests.real.slurm.leftovers import leftovers, pid_namespace
 from tests.real.slurm.machine import leashed
 

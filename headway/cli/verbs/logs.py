@@ -1,0 +1,160 @@
+"""`headway logs RUN`: prints the first cause of the last failure with its rank's log, then the log asked for, and follows it."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping
+from headway.cli.terminal import StopError
+from headway.cli.watching import RunWatch
+from headway.infra.submit.runs import Runs
+from headway.report.glance import Glance, glance
+from headway.report.standing import RunStatus
+from headway.runner.contract import RunDirectory
+
+_LINES = 20
+_TAIL_BYTES = 64 * 1024
+_LOOK_EVERY_S = 1.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print why a run failed last, the end of the log of the rank that failed first, and then the log asked for."
+    )
+    add_run(parser)
+    add_cluster(parser)
+    parser.add_argument("--rank", type=int, metavar="R", default=0, help="the rank whose log is printed (default: %(default)s)")
+    parser.add_argument(
+        "--lines", type=int, metavar="N", default=_LINES, help="the last lines of each log (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print what is added, over all attempts, until the run has ended"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 for an unknown run or rank, 3 for what does not answer."""
+    return stopping(lambda: _logs(args))
+
+
+def _logs(args: argparse.Namespace) -> int:
+    with site_of(args.cluster, args.run) as site:
+        name = known_run(site.runs, args.run)
+        watch = RunWatch(site, name)
+        (status,) = watch.look()
+        directory = site.runs.fetch(name)
+        seen = glance(directory)
+        if seen is not None and not 0 <= args.rank < seen.world_size:
+            raise StopError(1, f"there is no rank {args.rank}; the run has ranks 0 to {seen.world_size - 1}")
+        logs = _Logs(site.runs, name, directory, seen)
+        for line in _heading(status, seen):
+            print(line)
+        wanted = None if seen is None else logs.of_rank(seen.attempt, args.rank)
+        failed = logs.of_failure()
+        if failed is not None and failed != wanted:
+            logs.print_end(failed, args.lines)
+        if wanted is None or not logs.exists(wanted):
+            wanted = logs.of_job(status.scheduler_job) or wanted
+        if wanted is not None:
+            logs.print_end(wanted, args.lines)
+        sys.stdout.flush()
+        if args.follow:
+            _follow(watch, logs, wanted, args.rank)
+    return 0
+
+
+def _heading(status: RunStatus, seen: Glance | None) -> Iterator[str]:
+    """The state with its reason, the verdict, and the first cause."""
+    why = f" ({status.why})" if status.why else ""
+    yield f"run {status.run}: {status.state}{why}"
+    if seen is None:
+        return
+    if seen.verdict is not None:
+        yield f"verdict of attempt {seen.attempt}: {seen.verdict.verdict} (exit code {seen.verdict.exit_code}): {seen.verdict.cause}"
+        for file in seen.verdict.evidence:
+            yield f"evidence: {file}"
+    if (failure := seen.failure) is not None:
+        rank = "" if failure.rank is None else f", rank {failure.rank}"
+        host = f" on {failure.host}" if failure.host else ""
+        step = "" if failure.step is None else f", step {failure.step}"
+        yield f"first cause of the last failure: {failure.cause}{rank}{host}{step}"
+
+
+class _Logs:
+    """The logs of a run, by their paths below the folder of runs."""
+
+    def __init__(self, runs: Runs, name: str, directory: RunDirectory, seen: Glance | None) -> None:
+        self._runs, self._name, self._directory, self._seen = runs, name, directory, seen
+
+    def of_rank(self, attempt: int | None, rank: int) -> str | None:
+        """The log of a rank that headway has started; None before the first attempt."""
+        if self._seen is None or attempt is None:
+            return None
+        return f"{self._name}/attempts/{attempt}/logs/{rank // self._seen.procs_per_slot}/{rank}.log"
+
+    def of_failure(self) -> str | None:
+        """The log of the rank that failed first in the newest failure."""
+        failure = self._seen.failure if self._seen is not None else None
+        if self._seen is None or failure is None or failure.rank is None:
+            return None
+        attempt = self._seen.attempt if failure.attempt is None else failure.attempt
+        return self.of_rank(attempt, failure.rank)
+
+    def of_job(self, job: str | None) -> str | None:
+        """The log of the scheduler's job, where its submission has put it."""
+        numbers = self._directory.submission_numbers()
+        if not numbers or job is None:
+            return None
+        try:
+            folder = json.loads(self._directory.request(numbers[-1]).read_text())["folder"]
+        except (OSError, ValueError, KeyError):
+            return None
+        path = f"{folder}/{self._name}-{job}.out"
+        return path if self.exists(path) else None
+
+    def newest(self, rank: int) -> str | None:
+        """The log of the rank in the newest attempt that has one."""
+        attempts = [int(each) for each in self._runs.files(f"{self._name}/attempts") if each.isdecimal()]
+        paths = (self.of_rank(attempt, rank) for attempt in sorted(attempts, reverse=True))
+        return next((path for path in paths if path is not None and self.exists(path)), None)
+
+    def exists(self, path: str) -> bool:
+        return self._runs.read(path, 0, 0)[1] > 0
+
+    def print_end(self, path: str, lines: int) -> None:
+        content, size = self._runs.read(path, -_TAIL_BYTES)
+        shown = content.decode(errors="replace").splitlines()[-lines:] if lines > 0 else []
+        print(f"--- {path}{'' if size else ' (nothing yet)'}")
+        for line in shown:
+            print(line)
+
+    def read(self, path: str, start: int) -> tuple[bytes, int]:
+        return self._runs.read(path, start)
+
+
+def _follow(watch: RunWatch, logs: _Logs, path: str | None, rank: int) -> None:
+    """Print what the log gains, and then that of each further attempt, until the run has ended."""
+    at = logs.read(path, 0)[1] if path is not None else 0
+    while True:
+        (status,) = watch.look()
+        at = _print_more(logs, path, at)
+        newest = logs.newest(rank)
+        if newest is not None and newest != path:
+            print(f"--- {newest}")
+            path, at = newest, _print_more(logs, newest, 0)
+        elif status.has_ended:
+            print(f"run {status.run}: {status.state}")
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _print_more(logs: _Logs, path: str | None, at: int) -> int:
+    if path is None:
+        return at
+    content, _ = logs.read(path, at)
+    if content:
+        sys.stdout.write(content.decode(errors="replace"))
+        sys.stdout.flush()
+    return at + len(content)

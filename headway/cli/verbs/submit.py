@@ -1,0 +1,174 @@
+"""`headway submit JOB`: submits the job to its cluster's scheduler, once for each run, here or over SSH."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.cli.changes import judge, run_so_far
+from headway.cli.documents import load_job_plan
+from headway.cli.site import CLUSTER, known_run, stopping, tell
+from headway.cli.terminal import StopError
+from headway.cli.views.problems import print_problems
+from headway.compile import PlannedJob, Problems
+from headway.infra.submit.resuming import differs, next_number
+from headway.infra.submit.scheduler import ScheduledJob
+from headway.infra.submit.site import SUBMITTING, opened
+from headway.infra.submit.submission import Desk, TakenError
+from headway.jobspec.suggest import listed
+from headway.report.directory import RunError
+from headway.runner.contract import Exit, RunDirectory, read_verdict
+
+_TRIES = 5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Check and render the job, ask the scheduler whether it would start it, and submit it under the name of its run. "
+        "Repeat the command if it was interrupted: a run never gets a second job."
+    )
+    parser.epilog = "Prints the name of the run on stdout."
+    parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--resume", metavar="RUN", help="continue this run of the job, whose history may have new entries")
+    which.add_argument("--new", action="store_true", help="start another run of a job that has one")
+    parser.add_argument("--test-only", action="store_true", help="ask the scheduler, and submit nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 for a run that has its job now; 1 for problems and for a job that the scheduler refuses, 3 for what does not answer."""
+    return stopping(lambda: _submit(args))
+
+
+def _submit(args: argparse.Namespace) -> int:
+    planned = load_job_plan(args.job, args.cluster)
+    if planned is None:
+        return 1
+    plan = planned.plan
+    if plan.scheduler not in SUBMITTING:
+        how = "run it with `headway run`" if plan.scheduler == "local" else "apply its rendered manifest with `kubectl apply`"
+        raise StopError(
+            1, f"`{plan.cluster}` has the scheduler `{plan.scheduler}`, and headway submits to {listed(SUBMITTING)}; {how}"
+        )
+    (script,) = (text for path, text in planned.files().items() if path.name == "job.sbatch")
+    with opened(plan.scheduler, planned.scheduler, plan.runs, Path(planned.cluster_document.name)) as site:
+        desk = site.desk(tell)
+        for _ in range(_TRIES):
+            try:
+                return _once(args, planned, script, desk)
+            except TakenError as error:
+                tell(str(error))
+    raise StopError(1, "other clients submit the same job at the same time; try again")
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The run to submit, and the live job that it has already."""
+
+    name: str
+    job: ScheduledJob | None
+
+
+def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk) -> int:
+    chosen = _resumed(args, planned, desk) if args.resume else _of_the_job(args, planned, desk)
+    directory = desk.runs.fetch(chosen.name)
+    numbers = directory.submission_numbers()
+    if chosen.job is not None:
+        _check_same(chosen, directory, numbers, script)
+        tell(f"run `{chosen.name}` has been submitted: job {chosen.job.number} is {chosen.job.word}")
+        print(chosen.name)
+        return 0
+    request = desk.request(chosen.name, max(numbers, default=0) + 1, script)
+    tell(desk.test(request))
+    if args.test_only:
+        return 0
+    print(f"$ {desk.command(request)}", file=sys.stderr, flush=True)
+    described = {"job": str(args.job), "cluster": planned.plan.cluster, "spec_hash": planned.plan.spec_hash}
+    submitted = desk.submit(request, described)
+    cluster = f" --cluster {args.cluster}" if args.cluster else ""
+    tell(f"run `{submitted.run}` has job {submitted.job}; to watch it: headway status {submitted.run}{cluster}")
+    if not cluster and planned.cluster_document.name:
+        tell(
+            f"`export {CLUSTER}={planned.cluster_document.name}` makes this cluster that of `status`, `logs`, `cancel` and `resume`"
+        )
+    print(submitted.run)
+    return 0
+
+
+def _of_the_job(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:
+    """The newest run of this very job if it is live or has not started, else a new one. Raises StopError if a person must choose."""
+    stem = f"{planned.plan.run_stem}-"
+    names = desk.runs.names()
+    number = next_number(stem, names)
+    newest = f"{stem}{number - 1}"
+    if newest not in names:
+        return _Chosen(f"{stem}{number}", None)
+    interrupted = _is_interrupted(desk, newest)
+    job = desk.live_job(newest)
+    directory = desk.runs.fetch(newest)
+    if job is not None and (interrupted or not args.new):
+        return _Chosen(newest, job)
+    if job is None and not directory.attempt_numbers():
+        # Nothing of it has begun: its submission was interrupted or refused, or its job was cancelled in the queue.
+        return _Chosen(newest, None)
+    if args.new:
+        return _Chosen(f"{stem}{number}", None)
+    verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
+    ended = f"has ended ({verdict.verdict}: {verdict.cause})" if verdict else "has no job any more"
+    raise StopError(1, f"run `{newest}` of this job {ended}; add `--resume {newest}` to continue it, or `--new` to start another")
+
+
+def _is_interrupted(desk: Desk, run: str) -> bool:
+    directory = desk.runs.fetch(run)
+    numbers = directory.submission_numbers()
+    return bool(numbers) and not directory.outcome(numbers[-1]).exists()
+
+
+def _resumed(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:
+    """The run that the option names. Raises StopError if the job cannot continue it."""
+    name = known_run(desk.runs, args.resume)
+    job = desk.job_to_come(name)
+    directory = desk.runs.fetch(name, whole=True)
+    if job is None:
+        if (verdict := _last_verdict(directory)) is not None and verdict == Exit.COMPLETED:
+            tell(f"run `{name}` has completed; it continues if the job has more steps now")
+        _check_changes(planned, directory)
+    return _Chosen(name, job)
+
+
+def _last_verdict(directory: RunDirectory) -> int | None:
+    verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
+    return None if verdict is None else verdict.exit_code
+
+
+def _check_changes(planned: PlannedJob, directory: RunDirectory) -> None:
+    """Print what the next attempt takes up. Raises StopError for changes with which the run cannot continue."""
+    why = differs(directory, planned.plan)
+    taken: list[str] = []
+    try:
+        so_far = run_so_far(str(directory.root), ())
+    except RunError:
+        pass
+    else:
+        known = Problems((), {planned.document.name: planned.document})
+        taken, refused = judge(planned.job, so_far, known)
+        print_problems(known.plus(refused), sys.stderr)
+        if any(problem.is_error for problem in refused):
+            raise StopError(1)
+    if why:
+        raise StopError(1, why)
+    for line in taken:
+        print(line, file=sys.stderr)
+
+
+def _check_same(chosen: _Chosen, directory: RunDirectory, numbers: tuple[int, ...], script: str) -> None:
+    """Raise StopError if the live job runs another script."""
+    submitted = directory.submitted_script(numbers[-1]) if numbers else None
+    if chosen.job is not None and (submitted is None or submitted.read_text() != script):
+        what = "was not submitted by `headway submit`" if submitted is None else "has an earlier version of the job"
+        raise StopError(
+            1,
+            f"run `{chosen.name}` has job {chosen.job.number} ({chosen.job.word}), which {what}; "
+            f"`headway cancel {chosen.name}` first saves and ends it",
+        )

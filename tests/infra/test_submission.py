@@ -1,0 +1,165 @@
+"""A submission has one outcome: what a client does with one that was interrupted, in virtual time; and the job that comes late."""
+
+import fcntl
+import io
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from headway.infra.submit.runs import RunsHere
+from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob
+from headway.infra.submit.shell import Here
+from headway.infra.submit.slurm import Slurm
+from headway.infra.submit.submission import SETTLE_S, Desk, TakenError
+from headway.runner import rundir
+from headway.runner.contract import ATTEMPT_TAKEN, RunDirectory, read_outcome, to_json
+from tests.runner.test_rundir import CONFIG
+
+RUN = "two-nodes-0123abcd-1"
+SCRIPT = "#!/bin/bash\n"
+
+
+@dataclass
+class Queue(Slurm):
+    """Slurm's rules with a queue in memory; the command that submits is `sbatch`, a line of sh."""
+
+    shell: Here
+    sbatch: str = "echo 7"
+    listed: list[ScheduledJob] = field(default_factory=list)
+    asked: int = 0
+
+    def jobs(self, names: Collection[str] = (), numbers: Collection[str] = ()) -> list[ScheduledJob]:
+        self.asked += 1
+        return [job for job in self.listed if job.name in names or job.number in numbers]
+
+    def submission(self, request: JobRequest) -> Sequence[str]:
+        return ["sh", "-c", self.sbatch]
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(Here(str(tmp_path)))
+
+
+@pytest.fixture
+def desk(queue: Queue, clock: Clock, tmp_path: Path) -> Desk:
+    return Desk(queue, queue.shell, RunsHere(tmp_path / "runs"), lambda text: None, lambda: clock.now_s, clock.sleep)
+
+
+def interrupted(tmp_path: Path) -> RunDirectory:
+    """The first submission of a run, whose process is gone after it has called sbatch."""
+    directory = RunDirectory(tmp_path / "runs" / RUN)
+    (directory.submissions / "1" / "started").mkdir(parents=True)
+    return directory
+
+
+def job(desk: Desk, number: int = 1) -> ScheduledJob:
+    return ScheduledJob("7", RUN, "me", JobState.PENDING, "PENDING", place=desk.request(RUN, number, SCRIPT).place)
+
+
+def test_a_submission_keeps_its_script_and_the_number_of_its_job(desk: Desk, tmp_path: Path) -> None:
+    submitted = desk.submit(desk.request(RUN, 1, SCRIPT), {"job": "job.yaml"})
+    directory = RunDirectory(tmp_path / "runs" / RUN)
+    assert (submitted.job, directory.submission_numbers(), directory.submitted_script(1).read_text()) == ("7", (1,), SCRIPT)
+    outcome = read_outcome(directory.outcome(1))
+    assert outcome is not None
+    assert outcome.job == "7"
+    with pytest.raises(TakenError, match=f"submission 1 of run `{RUN}` was made by another client"):
+        desk.submit(desk.request(RUN, 1, SCRIPT), {})
+    assert sorted(path.name for path in directory.submissions.iterdir()) == ["1"]
+
+
+def test_a_job_that_the_scheduler_refuses_is_told_and_the_next_submission_may_follow(desk: Desk, queue: Queue) -> None:
+    queue.sbatch = "echo 'sbatch: error: invalid partition specified: mian' >&2; exit 1"
+    with pytest.raises(JobRefusedError, match="invalid partition specified: mian"):
+        desk.submit(desk.request(RUN, 1, SCRIPT), {})
+    queue.sbatch = "echo 8"
+    assert desk.live_job(RUN) is None
+    assert desk.submit(desk.request(RUN, 2, SCRIPT), {}).job == "8"
+
+
+def test_an_answer_that_did_not_come_is_no_refusal(desk: Desk, queue: Queue, clock: Clock) -> None:
+    queue.sbatch = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+    queue.listed = [job(desk)]
+    assert desk.submit(desk.request(RUN, 1, SCRIPT), {}).job == "7"
+
+
+def test_a_client_that_ended_before_it_called_the_scheduler_costs_no_time(
+    desk: Desk, queue: Queue, clock: Clock, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / RUN / "submissions" / "1").mkdir(parents=True)
+    assert desk.settled(RUN, 1).kind == "void"
+    assert (clock.now_s, queue.asked) == (0.0, 0)
+
+
+def test_a_job_that_appears_is_that_of_the_interrupted_submission(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    # Another user's run has the same name.
+    queue.listed = [ScheduledJob("6", RUN, "you", JobState.RUNNING, "RUNNING", place="/elsewhere/runs/submissions/1"), job(desk)]
+    assert desk.settled(RUN, 1).job == "7"
+    found = desk.live_job(RUN)
+    assert found is not None
+    assert found.number == "7"
+
+
+def test_a_submission_without_a_job_is_given_up_and_its_late_job_never_has_the_run(
+    desk: Desk, queue: Queue, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = interrupted(tmp_path)
+    assert desk.settled(RUN, 1).kind == "void"
+    assert clock.now_s >= SETTLE_S
+    assert queue.asked <= SETTLE_S / 10 + 1
+    for name, value in {"SLURM_JOB_ID": "7", "HEADWAY_SUBMISSION": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    assert rundir.main(["open", str(tmp_path / "runs"), RUN, "--attempt", "next"]) == ATTEMPT_TAKEN
+    assert f"run `{RUN}` cannot be resumed: its submission 1 has no such job: void no job" in capsys.readouterr().err
+    assert directory.attempt_numbers() == ()
+
+
+def test_a_submission_whose_command_still_runs_is_not_given_up(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
+    place = interrupted(tmp_path).submissions / "1"
+    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    sleep = clock.sleep
+
+    def ends_later(seconds: float) -> None:
+        sleep(seconds)
+        if clock.now_s >= 3 * SETTLE_S:
+            queue.listed = [job(desk)]
+
+    waiting = Desk(queue, queue.shell, desk.runs, lambda text: None, lambda: clock.now_s, ends_later)
+    try:
+        assert waiting.settled(RUN, 1).job == "7"
+    finally:
+        os.close(lock)
+
+
+def test_the_job_of_a_submission_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = interrupted(tmp_path)
+    for name, value in {"SLURM_JOB_ID": "7", "HEADWAY_SUBMISSION": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+    assert rundir.main(["open", str(tmp_path / "runs"), RUN, "--attempt", "next"]) == 0
+    outcome = read_outcome(directory.outcome(1))
+    assert outcome is not None
+    assert outcome.job == "7"
+    assert directory.attempt_numbers() == (0,)
