@@ -48,6 +48,7 @@ from headway.runner.contract.run_config import (
 from headway.runner.contract.run_directory import RunDirectory, read_verdict
 from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
+from headway.runner.contract.text_enum import TextEnum
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -85,6 +86,7 @@ __all__ = [
     "RunConfig",
     "RunDirectory",
     "Store",
+    "TextEnum",
     "Tier",
     "Timeout",
     "Trainer",
