@@ -2,8 +2,8 @@
 
 `python -P` would keep both out too, but Python 3.10 does not have it, and a script and its children would see the flag.
 
-In a bundle (`headway bundle`) headway is the bundle's, whatever else is installed. What it needs comes last in sys.path, so that no
-package of an image is hidden.
+In a bundle (`headway bundle`) headway is the bundle's, whatever else is installed. The packages that it needs come last in sys.path, so
+that no package of an image is hidden.
 """
 
 import os
