@@ -60,6 +60,7 @@ lint: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy headway tests benchmarks
+	$(BIN)/mypy --python-version 3.10 --follow-imports silent headway/runner headway/checkpoint.py headway/runs.py
 	$(BIN)/lint-imports --no-cache
 
 soak: .venv/dev.stamp

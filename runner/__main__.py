@@ -1,4 +1,4 @@
-"""Supervises one node's part of a run: `python -m headway.runner RUN_JSON --attempt N [--node I]`, one process per node.
+"""Supervises one node's part of a run: `python -m headway.runner RUN_JSON --attempt N [--node I] [--open]`, one process per node.
 
 The hosts come in HEADWAY_NODES, comma-separated in node order: those that compute, then spares. Without it there is one node, this
 machine. A node that knows nothing of the others has its own host in HEADWAY_HOST.
@@ -17,6 +17,7 @@ from headway.runner.agent.listening import LOOPBACK, listen, reachable_address
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
 from headway.runner.goodput.closing import closing_line
+from headway.runner.rundir import open_submitted
 
 # Kubernetes' DNS learns a pod's name when the pod has started, and may hold the address of one before it for its records' 30 s.
 OWN_NAME_S = 60.0
@@ -73,10 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run_json", type=Path, metavar="RUN_JSON")
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--node", type=int)
+    parser.add_argument("--open", action="store_true", help="first complete the attempt that a batch script has begun")
     arguments = parser.parse_args(argv)
     is_scheduled = arguments.node is None
     node = _node_from_scheduler() if is_scheduled else arguments.node
+    directory = RunDirectory.of(arguments.run_json, arguments.attempt)
     try:
+        if arguments.open:
+            open_submitted(directory)
         config = from_json(RunConfig, arguments.run_json.read_text())
     except (OSError, RecordError) as error:
         print(f"headway.runner: {arguments.run_json}: {error}", file=sys.stderr)
@@ -86,7 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return 2
     keep_what_was_passed_on()
-    directory = RunDirectory.of(arguments.run_json, arguments.attempt)
     if ended := read_verdict(directory):
         # A pod that comes again when the others are done.
         return ended.exit_code

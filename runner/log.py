@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 # Of a value in a line of text; JSON has all of it.
@@ -28,8 +28,9 @@ def configure(process: str, *, node: int | None = None) -> None:
     _where.update({"process": process} | ({} if node is None else {"node": node}))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if os.environ.get("HEADWAY_LOG_FORMAT") == "json" else _Text())
-    level = logging.getLevelNamesMapping().get(os.environ.get("HEADWAY_LOG_LEVEL", "info").upper(), logging.INFO)
-    logging.basicConfig(handlers=[handler], level=level, force=True)
+    # A name becomes its number; what is no name becomes a text.
+    level = logging.getLevelName(os.environ.get("HEADWAY_LOG_LEVEL", "info").upper())
+    logging.basicConfig(handlers=[handler], level=level if isinstance(level, int) else logging.INFO, force=True)
 
 
 def in_generation(number: int) -> None:
@@ -48,7 +49,7 @@ def _facts(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _Text(logging.Formatter):

@@ -25,6 +25,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from headway.runner.within import within
+
 _log = logging.getLogger(__name__)
 
 Side = Literal["agent", "coordinator"]
@@ -391,18 +393,24 @@ async def connect(host: str, port: int, secret: bytes, run: str | None, incarnat
     a caller that awaits this through a task must check `closed`.
     """
     try:
-        async with asyncio.timeout(HANDSHAKE_S):
-            link = _Outgoing(await _connected(host, port), secret, run, incarnation, heard, lost)
-            try:
-                await link.welcome
-            except BaseException:
-                link.close()
-                raise
+        link = await within(HANDSHAKE_S, _welcomed(host, port, secret, run, incarnation, heard, lost))
     except TimeoutError:
         raise ChannelError(f"no handshake with {host}:{port} within {HANDSHAKE_S:g} s") from None
     if link.closed:
         raise ChannelError("the connection has ended")
     link.handed_over = True
+    return link
+
+
+async def _welcomed(
+    host: str, port: int, secret: bytes, run: str | None, incarnation: int, heard: Heard, lost: Ended
+) -> "_Outgoing":
+    link = _Outgoing(await _connected(host, port), secret, run, incarnation, heard, lost)
+    try:
+        await link.welcome
+    except BaseException:
+        link.close()
+        raise
     return link
 
 

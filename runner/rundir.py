@@ -3,12 +3,8 @@
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
     --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from;
                     values that it omits are those of run.json (contract/spec_values.py)
-    --attempt next  continues a run that exists, or that `headway submit` has made (HEADWAY_SUBMISSION is the number of the submission,
-                    which can have one job only); refused (75) while another job of Slurm has it
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
-python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81;
-                    `hold` for the third attempt in a row in which no node's runner has started, which becomes its verdict
-python -m headway.runner.rundir suspects RUN_JSON                         prints the hosts suspected so far, comma-separated
+python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints the verdict's code; without one CODE, or 81
 """
 
 import argparse
@@ -16,36 +12,27 @@ import dataclasses
 import json
 import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
-    Exit,
     RunConfig,
     RunDirectory,
-    SubmissionOutcome,
     Verdict,
     from_json,
-    read_outcome,
     read_verdict,
     settled,
     to_json,
     with_shared,
 )
-from headway.runner.posix import create_exclusive
-from headway.runner.suspects import file_of, lemons, make_folder
+from headway.runner.posix import create_exclusive, write_atomic
+from headway.runner.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
-
-# Attempts in a row that may end before a node's runner has started: an image, a container or a driver that no node can start.
-NOT_STARTED = 3
-HOLD = "hold"
 
 
 def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
@@ -113,57 +100,38 @@ def _whole(spec: bytes, run: Mapping[str, Any]) -> bytes:
     return json.dumps(with_shared(json.loads(spec), run), indent=2, sort_keys=True).encode() + b"\n"
 
 
-def _attempt(text: str) -> int | None:
-    """Return the number of an attempt; None for the next one of a run that exists."""
-    return None if text == "next" else int(text)
+def open_submitted(directory: RunDirectory) -> None:
+    """Open the attempt from what its batch script has written, which has no Python. Every node may call it; all get the same.
 
-
-def _not_resumable(run: RunDirectory) -> str | None:
-    """Return why no other attempt of the run may begin; None if one may."""
-    if not (run.handle.exists() or run.submissions.is_dir()):
-        return f"there is no such run in {run.root.parent}"
-    if why := _not_submitted(run):
-        return why
-    jobs = {path.read_text().strip() for number in run.attempt_numbers() if (path := run.at(number).job).exists()}
-    for job in sorted(jobs - {os.environ.get("SLURM_JOB_ID")}):
-        asked = subprocess.run(
-            ["squeue", "--noheader", f"--jobs={job}", "--format=%T"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode != 0 and "Invalid job id" not in asked.stderr:
-            return f"whether its job {job} has ended cannot be found out: {asked.stderr.strip()}"
-        if state := asked.stdout.strip():
-            return f"its job {job} is {state}; wait for its end, or cancel it: scancel {job}"
-    return None
-
-
-def _not_submitted(run: RunDirectory) -> str | None:
-    """Return why this job is not the one of its submission; None if it is, also for a job that was submitted by hand.
-
-    A job that comes into the queue after its submission was given up would be the second of its run.
+    Raises OSError and RecordError if it cannot be read, FileExistsError if the attempt has been opened otherwise.
     """
-    job, number = os.environ.get("SLURM_JOB_ID"), os.environ.get("HEADWAY_SUBMISSION", "")
-    if job is None or not number.isdecimal():
-        return None
-    path = run.outcome(int(number))
-    if not path.parent.is_dir():
-        return f"it has no submission {number}"
-    create_exclusive(path, str(SubmissionOutcome("job", job)).encode())
-    found = read_outcome(path)
-    return None if found is not None and found.job == job else f"its submission {number} has no such job: {str(found).strip()}"
+    # It is written last.
+    if directory.run_json.exists():
+        return
+    text = directory.submitted_run.read_text()
+    spec = _whole(directory.submitted_run.with_name("spec.json").read_bytes(), json.loads(text))
+    place = (directory.root.parent, directory.root.name, from_json(RunConfig, text), directory.attempt)
+    open_run(*place, spec=spec, every_node=True)
 
 
-def suspects(directory: RunDirectory) -> list[str]:
-    """Host names that a verdict of this or an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
+def write_exclude(directory: RunDirectory, verdict: Verdict) -> None:
+    """Write the hosts that the next attempt has to do without, if there are any, for the batch script. Raises OSError."""
+    if hosts := suspects(directory, verdict):
+        write_atomic(directory.exclude, f"{','.join(hosts)}\n".encode())
+
+
+def suspects(directory: RunDirectory, verdict: Verdict) -> list[str]:
+    """Host names that this verdict or one of an earlier attempt suspects, or that keep failing on this cluster, whatever runs there:
     excluding nodes replaces the list that stood before."""
-    hosts = set(_lemons(directory))
-    for attempt in range(directory.attempt + 1):
+    hosts = set(_lemons(directory)) | _hosts(directory, verdict)
+    for attempt in range(directory.attempt):
         earlier = directory.at(attempt)
-        verdict = read_verdict(earlier)
-        hosts |= {host for index in (verdict.suspects if verdict else ()) if (host := _host(earlier, index))}
+        hosts |= _hosts(earlier, read_verdict(earlier))
     return sorted(hosts)
+
+
+def _hosts(directory: RunDirectory, verdict: Verdict | None) -> set[str]:
+    return {host for index in (verdict.suspects if verdict else ()) if (host := _host(directory, index))}
 
 
 def _host(directory: RunDirectory, node: int) -> str | None:
@@ -172,37 +140,6 @@ def _host(directory: RunDirectory, node: int) -> str | None:
         return str(json.loads(directory.node(node).read_text())["host"])
     names = directory.hosts.read_text().split() if directory.hosts.exists() else []
     return names[node] if node < len(names) else None
-
-
-def give_up_starting(directory: RunDirectory, code: int) -> Verdict | None:
-    """Write and return the verdict of an attempt before which too many in a row have not started; None if it is not one.
-
-    `code` is the exit code of what should have started the runner.
-    """
-    in_a_row = 0
-    while in_a_row <= directory.attempt and not _has_started(directory.at(directory.attempt - in_a_row)):
-        in_a_row += 1
-    if in_a_row < NOT_STARTED:
-        return None
-    config = from_json(RunConfig, directory.run_json.read_text())
-    cause = f"{in_a_row} attempts in a row ended before the runner of any node had started, the last with exit code {code}"
-    verdict = Verdict(config.run or "", directory.attempt, 0, Exit.STOP.name.lower(), cause, int(Exit.STOP))
-    create_exclusive(directory.verdict, to_json(verdict, indent=2).encode() + b"\n")
-    return verdict
-
-
-def _has_started(directory: RunDirectory) -> bool:
-    return directory.verdict.exists() or any(directory.nodes.glob("*.json"))
-
-
-def _notify(directory: RunDirectory, verdict: Verdict) -> None:
-    # Only this rare end needs what sends notices.
-    from headway.runner.notify import Notifier  # noqa: PLC0415
-
-    config = from_json(RunConfig, directory.run_json.read_text())
-    notifier = Notifier(config, os.environ, directory.attempt, str(directory.root))
-    notifier.verdict(verdict)
-    notifier.close()
 
 
 def _lemons(directory: RunDirectory) -> dict[str, float]:
@@ -218,52 +155,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     opened = verbs.add_parser("open")
     opened.add_argument("runs", type=Path)
     opened.add_argument("name")
-    opened.add_argument("--attempt", type=_attempt, required=True)
+    opened.add_argument("--attempt", type=int, required=True)
     opened.add_argument("--spec", type=Path)
     opened.add_argument("--every-node", action="store_true")
     code = verbs.add_parser("exit-code")
     code.add_argument("run_json", type=Path)
     code.add_argument("--or", dest="otherwise", type=int, required=True)
-    verbs.add_parser("suspects").add_argument("run_json", type=Path)
     arguments = parser.parse_args(argv)
     if arguments.verb == "open":
         text = sys.stdin.read()
         config = from_json(RunConfig, text)
         spec = None if arguments.spec is None else _whole(arguments.spec.read_bytes(), json.loads(text))
-        attempt = arguments.attempt
-        if attempt is None:
-            resumed = RunDirectory((arguments.runs / arguments.name).resolve())
-            if why := _not_resumable(resumed):
-                print(f"run `{arguments.name}` cannot be resumed: {why}", file=sys.stderr)
-                return ATTEMPT_TAKEN
-            attempt = resumed.next_attempt()
-        place = (arguments.runs, arguments.name, config, attempt)
+        place = (arguments.runs, arguments.name, config, arguments.attempt)
         try:
             hosts = [host for host in os.environ.get("HEADWAY_NODES", "").split(",") if host]
             opened_run = open_run(*place, spec=spec, every_node=arguments.every_node, hosts=hosts)
         except FileExistsError:
-            print(f"attempt {attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
+            print(f"attempt {arguments.attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
-        if config.cluster is not None:
-            # A container gets it only if it exists. Without it, no strikes are kept, and the run is none the worse.
-            with suppress(OSError):
-                make_folder(file_of(opened_run.root.parent, config.cluster).parent)
-        if job := os.environ.get("SLURM_JOB_ID"):
-            create_exclusive(opened_run.job, f"{job}\n".encode())
         print(opened_run.run_json)
         return 0
     directory = RunDirectory.of(arguments.run_json, int(arguments.run_json.resolve().parent.name))
-    if arguments.verb == "exit-code":
-        verdict = read_verdict(directory)
-        exit_code = verdict.exit_code if verdict else settled(arguments.otherwise)
-        if verdict is None and exit_code == Exit.RETRY_ELSEWHERE and (ended := give_up_starting(directory, arguments.otherwise)):
-            print(f"headway: the job is held: {ended.cause}", file=sys.stderr)
-            _notify(directory, ended)
-            print(HOLD)
-        else:
-            print(exit_code)
-    else:
-        print(",".join(suspects(directory)))
+    verdict = read_verdict(directory)
+    print(verdict.exit_code if verdict else settled(arguments.otherwise))
     return 0
 
 

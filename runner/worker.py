@@ -161,7 +161,8 @@ def innermost(trace: TracebackType | None) -> str | None:
         left = [(code, line) for code, line in frames if not code.co_filename.startswith(passed_over)]
         if left:
             code, line = left[-1]
-            return f"{code.co_filename}:{line} {code.co_qualname}"
+            # Python 3.10 has no `co_qualname`.
+            return f"{code.co_filename}:{line} {getattr(code, 'co_qualname', code.co_name)}"
     return None
 
 

@@ -20,11 +20,12 @@ from benchmarks.claim import MeasureError
 from benchmarks.detection.trace import Heard, Trace
 from headway.runner.agent import flight, probe
 from headway.runner.agent.flight import Recorder
-from headway.runner.agent.processes import START, signal_main_thread
+from headway.runner.agent.processes import signal_main_thread
 from headway.runner.contract import DEFAULT_TIMEOUTS, SECTIONS, STACKS_SIGNAL, HeartbeatPage, Mesh, RunConfig, Trainer
 from headway.runner.health.collectives import Collective
 from headway.runner.health.watch import Hang, Probe, RankBeat, Watch
 from headway.runner.rundir import open_run
+from headway.runner.start import START
 
 RANKS = 2
 BEAT_S, TICK_S = 0.5, 0.1

@@ -78,6 +78,14 @@ VERBS: Mapping[str, Verb] = {
         "Print the JSON Schema of the documents, for editors",
         "headway schema TrainingJob > job.schema.json",
     ),
+    "bundle": Verb(
+        "Make the folder that images without headway need to run jobs",
+        "headway bundle -o /shared/headway",
+    ),
+    "snapshot": Verb(
+        "Keep the reviewed code of a job for its runs: the files of a commit, as one archive",
+        "HEADWAY_CODE=$(headway snapshot job.yaml) sbatch rendered/job/cluster/slurm/job.sbatch",
+    ),
     "preview": Verb("Show what `up` would change on a cluster's hosts", "headway preview cluster.yaml"),
     "up": Verb("Configure a cluster's hosts over SSH as its document describes", "headway up cluster.yaml --yes"),
     "down": Verb("Remove everything headway installed on a cluster's hosts", "headway down cluster.yaml"),

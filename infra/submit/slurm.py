@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob
 from headway.infra.submit.shell import CommandError, CommandResult, CommandShell
 
+# Behind the submission of a job, its script counts the attempts that could not be opened.
+_COUNT = " headway:not-opened"
 # Number, user, state, reason, nodes, name and comment: the two last may contain any character.
 _FORMAT = "%A|%u|%T|%r|%N|%j|%k"
 _FIELDS = 7
@@ -105,4 +107,4 @@ def _jobs(output: str) -> Iterator[ScheduledJob]:
             state = _LIVE.get(word, JobState.ENDED)
             if state is JobState.PENDING and "held" in reason.lower():
                 state = JobState.HELD
-            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, comment)
+            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, comment.partition(_COUNT)[0])

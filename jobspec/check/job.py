@@ -9,7 +9,6 @@ from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
-from headway.jobspec.check.pending import check_pending
 from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.parse import Parsed
@@ -36,7 +35,6 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     yield from _check_model(job)
     yield from _check_layout(job)
     yield from check_history(job)
-    yield from check_pending(job)
 
 
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:

@@ -1,12 +1,7 @@
-"""Rejects, at its line, each part of the language that is not implemented yet, so that a run is what was reviewed."""
+"""Lists the parts of the language that are not implemented yet. Checks reject them, so that a run is what was reviewed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from headway.jobspec.document import Path
-from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.spec.job import TrainingJob
 
 
 @dataclass(frozen=True)
@@ -19,44 +14,15 @@ class Pending:
     yet: str
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """`find` gives the places where a job asks for it, each with its subject; `field` and `values` are those of `Pending`."""
-
-    field: tuple[str, ...]
-    values: str
-    find: Callable[[TrainingJob], Iterator[tuple[Path, str]]]
-    yet: str
-    hint: str
-
-
-def check_pending(job: Parsed[TrainingJob]) -> Iterator[Problem]:
-    """Yield a problem for each place where the job requests something that is not implemented yet."""
-    for row in _TABLE:
-        if job.has((row.field[0],)):
-            for path, subject in row.find(job.spec):
-                message = f"{subject} is not implemented yet: {row.yet}"
-                yield Problem("HW214", JOB, path, message, row.hint)
-
-
-def _commit(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    if job.code.commit != "HEAD":
-        yield ("code", "commit"), "a pinned commit"
-
-
-_TABLE = (
-    _Pending(
-        ("code", "commit"),
-        "all but `HEAD`",
-        _commit,
-        "a run uses the code in the directory where the job is submitted",
-        "check it out there and leave `commit` out",
-    ),
-)
-
-# By kind of document; those of clusters are found by `check_cluster` and `check_fabrics`.
+# By kind of document. Those of jobs are found by the checks of the schedulers, those of clusters by `check_cluster` and `check_fabrics`.
 PENDING: Mapping[str, tuple[Pending, ...]] = {
-    "TrainingJob": tuple(Pending(row.field, row.values, row.yet) for row in _TABLE),
+    "TrainingJob": (
+        Pending(
+            ("code", "commit"),
+            "with a scheduler other than `slurm`, all but `HEAD`",
+            "a run uses what is in the directory of its submission",
+        ),
+    ),
     "Cluster": (
         Pending(("health",), "", "nodes are neither checked nor excluded"),
         Pending(("fabrics", "shape"), "with `switches`, all but `rail-optimized`", "their files have that shape"),

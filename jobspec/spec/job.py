@@ -29,7 +29,7 @@ class Code(Section):
     """The code that runs: exactly what was reviewed."""
 
     commit: Annotated[str, StringConstraints(pattern=r"^(HEAD|[0-9a-f]{40})$")] = Field("HEAD", examples=["HEAD"])
-    """Git commit: its whole hash, or `HEAD`, the commit that holds this spec."""
+    """Git commit: its whole hash, or `HEAD`, the commit that holds this spec. `headway snapshot` archives it for the job's runs."""
     image: str | None = Field(
         None, pattern=r"^[A-Za-z0-9./_][-A-Za-z0-9._/:@#+]*$", examples=["registry.example.com/train@sha256:9b2c..."]
     )

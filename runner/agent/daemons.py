@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headway.runner.agent.place import NodeExit, Place
 from headway.runner.agent.processes import describe_status, spawn
+from headway.runner.start import START
 
 # Within OF_LATE_S, of an agent or a coordinator that keeps dying: then the node is not usable.
 MAX_RESTARTS = 20
@@ -26,7 +27,7 @@ class Daemon:
     deaths: list[float] = field(default_factory=list)  # monotonic, those within OF_LATE_S
 
     def argv(self) -> list[str]:
-        return [sys.executable, "-P", "-m", self.module]
+        return [sys.executable, START, self.module]
 
     def count_death(self) -> bool:
         """Count a death. Return whether the daemon has died too often."""

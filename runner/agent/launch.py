@@ -8,11 +8,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from headway.runner.agent.processes import START
 from headway.runner.agent.protocol import RankOrder
 from headway.runner.contract import RunConfig, RunDirectory, node_of, partner_of
 from headway.runner.contract.orders import StartRanks
 from headway.runner.goodput.tracking import tracker_environment
+from headway.runner.start import START
 
 # Bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std.
 STDOUT, STDERR = 1, 2

@@ -17,6 +17,7 @@ from headway.runner.agent.flight import THREAD
 from headway.runner.agent.processes import catches, children
 from headway.runner.contract import STACKS_SIGNAL
 from headway.runner.health.watch import Probe
+from headway.runner.within import within
 
 DUMP_S = 0.3
 LOOK_S = 0.01
@@ -158,8 +159,7 @@ async def seen_by_py_spy(pid: int, evidence: Path) -> tuple[str, ...]:
         program, "dump", "--nonblocking", "--pid", str(pid), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(PY_SPY_S):
-            text = (await process.communicate())[0].decode(errors="replace")
+        text = (await within(PY_SPY_S, process.communicate()))[0].decode(errors="replace")
     except TimeoutError:
         process.kill()
         return ()

@@ -14,8 +14,6 @@ _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
 _TGKILL = {"x86_64": 234, "aarch64": 131}
-# Runs one of headway's modules in front of a script: `python START MODULE WORDS...`.
-START = str(Path(__file__).parents[1] / "start.py")
 _libc = ctypes.CDLL(None, use_errno=True)
 # What a process has open that computes on a device, by any vendor's driver. NVML, which only looks, has nvidiactl open.
 _DEVICE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|kfd|dri/renderD\d+)")

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from headway.runner.within import within
+
 ADDRESS = "localhost:28028"  # NCCL's own
 # NCCL answers another number with its own, and continues.
 PROTOCOL = 2
@@ -28,22 +30,25 @@ async def report(environment: Mapping[str, str], answer_s: float = ANSWER_S) -> 
     host, _, port = environment.get("NCCL_RAS_ADDR", ADDRESS).rpartition(":")
     received = bytearray()
     try:
-        async with asyncio.timeout(answer_s):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            try:
-                if not await _greeted(reader, writer):
-                    return None
-                writer.write(b"VERBOSE STATUS\n")
-                while len(received) < REPORT_BYTES and (data := await reader.read(1 << 16)):
-                    received += data
-            finally:
-                writer.close()
+        await within(answer_s, _receive(host.strip("[]"), int(port), received))
     except TimeoutError:
         pass
     except (OSError, ValueError):
         # No such address, no listener, a broken connection.
         return None
     return received.decode(errors="replace") or None
+
+
+async def _receive(host: str, port: int, received: bytearray) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        if not await _greeted(reader, writer):
+            return
+        writer.write(b"VERBOSE STATUS\n")
+        while len(received) < REPORT_BYTES and (data := await reader.read(1 << 16)):
+            received += data
+    finally:
+        writer.close()
 
 
 async def _greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.agent import store
-from headway.runner.agent.processes import START, opens_a_device
+from headway.runner.agent.processes import opens_a_device
 from headway.runner.agent.warm import ALWAYS, LIBRARIES, OF_ANY_RANK, ORDERS_FD, READY, ROOM, STORE_FD, TAKEN, WANTED_FD
 from headway.runner.imports import uncollected, under
+from headway.runner.start import START
 
 IMPORTING_NICENESS = 10
 # Where the kernel groups processes by session, niceness counts between groups only, and any user may set and reset that (sched(7)).

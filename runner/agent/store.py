@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headway.runner.agent.processes import spawn
+from headway.runner.start import START
 
 ORDERS_FD = "HEADWAY_STORE_HOST_FD"
 # What a launcher passes on to the supervisor that takes its place: `[pid, descriptor]`.
@@ -97,7 +98,7 @@ class StoreHost:
 def start(environment: Mapping[str, str], log: Path) -> StoreHost:
     """A host from nothing, which imports torch first."""
     ours, theirs = _pair()
-    argv = [sys.executable, "-P", "-m", "headway.runner.agent.store"]
+    argv = [sys.executable, START, "headway.runner.agent.store"]
     pid = spawn(argv, {**environment, ORDERS_FD: str(theirs.fileno())}, [theirs.fileno()], log, log)
     theirs.close()
     return StoreHost(ours, pid)

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headway.runner.agent.processes import START, kill_group, spawn
+from headway.runner.agent.processes import kill_group, spawn
 from headway.runner.agent.source import may_set_environment
+from headway.runner.start import START
 
 READY, TAKEN = b"ready", b"taken"
 ORDERS_FD, WANTED_FD, STORE_FD = "HEADWAY_ORDERS_FD", "HEADWAY_WANTED_FD", "HEADWAY_STORE_FD"

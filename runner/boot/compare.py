@@ -40,7 +40,7 @@ PATIENCE_S = 60.0
 # Factor of the steps between comparisons, until the time of a step is known.
 _GROWTH = 2
 # The caller of a step's hooks (torch.optim.optimizer).
-_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
+_STEP = ("wrapper", torch.optim.Optimizer.profile_hook_step.__code__.co_filename)
 
 
 def prepare(worker: Worker, every: Every, collective_s: float) -> "Comparison":
@@ -234,7 +234,7 @@ def is_within_another() -> bool:
     frame, steps = sys._getframe(), 0
     while (caller := frame.f_back) is not None:
         frame = caller
-        steps += frame.f_code.co_qualname == _STEP
+        steps += (frame.f_code.co_name, frame.f_code.co_filename) == _STEP
     return steps > 1
 
 

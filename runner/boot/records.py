@@ -16,14 +16,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import xxhash
 
 from headway.runner.boot.limitations import note_limitation
-from headway.runner.contract import RunDirectory
+from headway.runner.contract import RunDirectory, TextEnum
 from headway.runner.lines import read_last
 from headway.runner.posix import write_atomic
 from headway.runner.worker import Worker
@@ -82,7 +81,7 @@ class FileRecord:
         return {"path": self.path, **self.identity._asdict(), "xxh3_128": self.xxh3_128, "blocks": self.blocks}
 
 
-class FileState(StrEnum):
+class FileState(TextEnum):
     """The result of comparing a file with its record."""
 
     GOOD = "good"

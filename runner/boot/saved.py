@@ -17,7 +17,6 @@ import zipfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from posixpath import dirname, split, splitext
 from typing import Any
@@ -39,7 +38,7 @@ from headway.runner.boot.records import (
     Known,
     verify,
 )
-from headway.runner.contract import RunDirectory
+from headway.runner.contract import RunDirectory, TextEnum
 
 # torch's name for it.
 METADATA = ".metadata"
@@ -66,7 +65,7 @@ class DamagedFileError(Exception):
     """A file differs from what was saved."""
 
 
-class SavedState(StrEnum):
+class SavedState(TextEnum):
     """The state of a checkpoint, as far as it could be read."""
 
     # Read completely, and equal to what was saved.

@@ -49,7 +49,7 @@ def run_script(words: Sequence[str]) -> None:
     sys.argv = list(words[1:] if words[0] == "-m" else words)
     if words[0] == "-m":
         sys.argv[0] = "-m"
-        if not sys.flags.safe_path:
+        if not getattr(sys.flags, "safe_path", False):
             with contextlib.suppress(FileNotFoundError):
                 sys.path.insert(0, os.getcwd())  # noqa: PTH109  a string, as in python
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # what python calls
@@ -71,7 +71,7 @@ def _run_file(given: str, names: dict[str, Any]) -> None:
     except OSError as error:
         print(f"{sys.executable}: can't open file {name!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         raise SystemExit(CANNOT_OPEN) from None
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, str(Path(given).resolve().parent))
     names |= {"__file__": name, "__cached__": None, "__loader__": loader}
     code = loader.get_code("__main__") if compiled else None

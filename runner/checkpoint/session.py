@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -221,7 +221,7 @@ class Session:
                 self._hear(self._saver)
             self._saver = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

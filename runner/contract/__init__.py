@@ -50,6 +50,7 @@ from headway.runner.contract.run_directory import RunDirectory, read_verdict
 from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
 from headway.runner.contract.submission import SubmissionOutcome, parse_outcome, read_outcome
+from headway.runner.contract.text_enum import TextEnum
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -89,6 +90,7 @@ __all__ = [
     "RunDirectory",
     "Store",
     "SubmissionOutcome",
+    "TextEnum",
     "Tier",
     "Timeout",
     "Trainer",

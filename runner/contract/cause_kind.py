@@ -1,9 +1,9 @@
 """Names the kinds of failures, as journal, ledger and suspects have them."""
 
-from enum import StrEnum
+from headway.runner.contract.text_enum import TextEnum
 
 
-class CauseKind(StrEnum):
+class CauseKind(TextEnum):
     CRASH = "crash"
     OUT_OF_MEMORY = "out of memory"
     HANG = "hang"

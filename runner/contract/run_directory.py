@@ -126,6 +126,16 @@ class RunDirectory:
         return self.attempt_directory / "run.json"
 
     @property
+    def submitted_run(self) -> Path:
+        """run.json as it was rendered, from which the runner opens an attempt that a batch script has begun."""
+        return self.attempt_directory / "submitted" / "run.json"
+
+    @property
+    def exclude(self) -> Path:
+        """The hosts that the next attempt has to do without, comma-separated, for a batch script without Python."""
+        return self.attempt_directory / "exclude"
+
+    @property
     def spec(self) -> Path:
         return self.attempt_directory / "spec.json"
 

@@ -16,6 +16,7 @@ from headway.runner.coordinator.strikes import strike
 from headway.runner.goodput.ledger import Account, Book, StepTime
 from headway.runner.lines import append_line, cut_torn_line, read_last, read_lines
 from headway.runner.posix import create_exclusive
+from headway.runner.rundir import write_exclude
 from headway.runner.suspects import file_of, record
 
 _log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class Journal:
         """Write and return the attempt's verdict; if it has one already, return that."""
         verdict = self._verdict(finish, generation)
         try:
+            # Before the verdict, which a batch script reads as soon as it is there.
+            write_exclude(self._directory, verdict)
             if not create_exclusive(self._directory.verdict, to_json(verdict, indent=2).encode() + b"\n"):
                 return read_verdict(self._directory) or verdict
         except OSError as error:  # the agents get the code all the same

@@ -32,6 +32,7 @@ from headway.runner.contract import (
     RecordError,
     RunConfig,
     RunDirectory,
+    Verdict,
     from_json,
     journal,
     node_of,
@@ -73,6 +74,7 @@ from headway.runner.health.watch import Watch
 from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
 from headway.runner.notify import Notifier
+from headway.runner.within import within
 
 _log = logging.getLogger(__name__)
 
@@ -341,8 +343,7 @@ class Server:
 
     async def _go_on_after(self, written: "Future[None]") -> None:
         try:
-            async with asyncio.timeout(self._store_s):
-                await asyncio.wrap_future(written)
+            await within(self._store_s, asyncio.wrap_future(written))
         except TimeoutError:
             self._leave_the_store(Exit.RETRY_ELSEWHERE)
         if self._over.is_set() or self._held is None:
@@ -378,19 +379,24 @@ class Server:
         """Write the verdict before any agent gets it; the first one counts."""
         generation = self._machine.generation.number
         try:
-            async with asyncio.timeout(self._store_s):
-                with contextlib.suppress(OSError):
-                    if await self._in_store(self._term.is_over):
-                        self._replaced()
-                        return
-                verdict = await self._in_store(partial(self._books.decide, action, generation, self._chain))
+            verdict = await within(self._store_s, self._decided(action, generation))
         except TimeoutError:
             self._leave_the_store(action.exit_code)
+            return
+        if verdict is None:
+            self._replaced()
             return
         self._notifier.verdict(verdict)
         self._held = None
         self._do(Broadcast(generation, orders.Stop(exit_code=verdict.exit_code)))
         self._over.set()
+
+    async def _decided(self, action: Finish, generation: int) -> Verdict | None:
+        """Return the verdict; None if another coordinator has taken over."""
+        with contextlib.suppress(OSError):
+            if await self._in_store(self._term.is_over):
+                return None
+        return await self._in_store(partial(self._books.decide, action, generation, self._chain))
 
     def _leave_the_store(self, exit_code: Exit) -> None:
         """The store takes nothing and refuses nothing: the nodes end without a verdict in it, which none of them could read either."""

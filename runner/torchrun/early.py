@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.runner.agent import warm
-from headway.runner.agent.processes import START, kill_group
+from headway.runner.agent.processes import kill_group
+from headway.runner.start import START
 
 _PROCS = re.compile(r"--?nproc[-_a-z]*(?:=(?P<value>.*))?")
 # With these a worker does not run headway's module, sees a device of its own, or is bound to processors before it

@@ -26,6 +26,7 @@ from headway.runner.contract import RunConfig, RunDirectory, from_json, to_json
 from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.posix import create_exclusive, write_atomic
 from headway.runner.rundir import open_run
+from headway.runner.start import START
 from headway.runner.torchrun.arguments import UsageError, bound_cpus, given_master, max_nodes, parse, streams, unserved
 from headway.runner.torchrun.command import command_of
 from headway.runner.torchrun.configure import RUN, configure, insisted_name, run_name, script_name
@@ -338,4 +339,4 @@ def launch(argv: Sequence[str], begun: Begun) -> NoReturn:
         own[store.SOCKET] = str(place.store.fileno())
     # In place of this process: the supervisor is small and single-threaded, and this one has imported torch.
     words = [str(directory.run_json), "--attempt", str(directory.attempt), "--node", str(place.node)]
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "headway.runner", *words], own)
+    os.execve(sys.executable, [sys.executable, START, "headway.runner", *words], own)

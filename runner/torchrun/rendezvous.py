@@ -28,6 +28,7 @@ from headway.runner.launches import Launch, LaunchCommand
 from headway.runner.messages import HANDSHAKE_S, ChannelError, Link, Message, connect
 from headway.runner.torchrun.arguments import UsageError
 from headway.runner.torchrun.naming import newest, runs_of
+from headway.runner.within import within
 
 # torch's defaults (c10d_rendezvous_backend.py, run.py).
 C10D_PORT, STATIC_PORT = 29400, 29500
@@ -254,8 +255,7 @@ async def _ask(host: str, port: int, secret: bytes, body: Mapping[str, Any]) -> 
     link = await connect(host, port, secret, None, 0, heard, lost)
     try:
         link.send("enter", 0, NO_NODE, body)
-        async with asyncio.timeout(HANDSHAKE_S):
-            message = await answered
+        message = await within(HANDSHAKE_S, answered)
     except TimeoutError:
         raise ChannelError("asked to join, but got no answer") from None
     finally:

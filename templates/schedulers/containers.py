@@ -16,6 +16,13 @@ _KERNEL = ("/proc", "/sys", "/dev")
 _PROC = "/proc"
 
 
+def check_no_commit(plan: JobPlan, today: str) -> Iterator[Problem]:
+    """Report a pinned commit under a scheduler that cannot start it; `today` is a clause on what runs."""
+    if plan.code["commit"] != "HEAD":
+        message = f"a pinned commit is not implemented yet on `{plan.cluster}`: {today}"
+        yield Problem("HW214", JOB, ("code", "commit"), message, "check it out there and leave `commit` out")
+
+
 def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
     """Report an image under a scheduler that starts the ranks on the nodes themselves; `why` is a clause."""
     if plan.code["image"] is not None:

@@ -10,10 +10,13 @@ from headway.templates.shell import Shell, quote, render_shell
 _TEMPLATE = Path(__file__).parent / "data.sh.j2"
 
 
-def script_data(plan: JobPlan) -> Shell:
-    """Return lines of shell that a script has once, after its function `main` and before its call."""
+def script_data(plan: JobPlan, *, opens: bool = True) -> Shell:
+    """Return lines of shell that a script has once, after its function `main` and before its call.
+
+    They define `open_run`; where the script has no Python, `write_job`, which leaves that to the runner.
+    """
     run_json, spec_json = Shell(to_json(plan.run)), Shell(json_text(plan.spec_without_run))
-    return Shell(render_shell(_TEMPLATE, plan=plan, run_json=run_json, spec_json=spec_json))
+    return Shell(render_shell(_TEMPLATE, plan=plan, opens=opens, writes=not opens, run_json=run_json, spec_json=spec_json))
 
 
 def runs_word(plan: JobPlan) -> Shell:

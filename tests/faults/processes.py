@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.runner.agent.processes import START
+from headway.runner.start import START
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,11 @@ def places(reach: Reach | None) -> list[str]:
 
 
 def test_the_configuration_gives_what_the_cluster_omits(config: Path) -> None:
-    assert places(reached(config, "cluster")) == ["alice@login.example.com:2222", "carol@inner:22", "bob@bastion.example.com:2200"]
+    assert places(reached(config, "cluster")) == [
+        "alice@login.example.com:2222",
+        "carol@inner:22",
+        "bob@bastion.example.com:2200",
+    ]
 
 
 def test_the_values_of_the_cluster_win(config: Path) -> None:

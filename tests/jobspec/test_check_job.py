@@ -499,12 +499,6 @@ def test_a_peer_is_another_node() -> None:
     assert (alone(text), alone(f"nodes: 2\n{text}")) == (["HW710"], [])
 
 
-def test_whatever_nothing_carries_out_is_refused_at_its_own_place() -> None:
-    text = (ROOT / "tests" / "errors" / "pending.yaml").read_text()
-    found = [problem.path for problem in check_job(job(text.split("\n", 4)[4])) if problem.code == "HW214"]
-    assert found == [("code", "commit")]
-
-
 # --- environment and trainer, which need a plan -----------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ REFUSED = [
     (
         "TrainingJob: `code`",
         "commit",
-        "**Not yet** (all but `HEAD`): a run uses the code in the directory where the job is submitted.",
+        "**Not yet** (with a scheduler other than `slurm`, all but `HEAD`): a run uses what is in the directory of its submission.",
     ),
     (
         "TrainingJob: `resilience.corruption`",

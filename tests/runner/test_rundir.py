@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner import rundir
+from headway.runner.__main__ import main as runner
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
     Exit,
@@ -26,16 +27,23 @@ from headway.runner.contract import (
     to_json,
 )
 from headway.runner.posix import write_atomic
-from headway.runner.rundir import open_run, suspects
+from headway.runner.rundir import open_run, open_submitted, suspects, write_exclude
 from headway.runner.suspects import Strike, file_of, record
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
 NAME = "two-nodes-0123abcd-1"
 
 
+def verdict_of(directory: RunDirectory, *suspected: int, code: Exit = Exit.RETRY_ELSEWHERE) -> Verdict:
+    return Verdict(NAME, directory.attempt, 1, code.name.lower(), "a node was lost", int(code), suspects=suspected)
+
+
 def give_verdict(directory: RunDirectory, *suspected: int, code: Exit = Exit.RETRY_ELSEWHERE) -> None:
-    verdict = Verdict(NAME, directory.attempt, 1, code.name.lower(), "a node was lost", int(code), suspects=suspected)
-    write_atomic(directory.verdict, to_json(verdict).encode())
+    write_atomic(directory.verdict, to_json(verdict_of(directory, *suspected, code=code)).encode())
+
+
+def suspected_by(directory: RunDirectory, *suspected: int) -> list[str]:
+    return suspects(directory, verdict_of(directory, *suspected))
 
 
 def name_nodes(directory: RunDirectory, **hosts: str) -> None:
@@ -168,83 +176,19 @@ def test_a_verdict_that_cannot_be_read_is_none(raw: bytes, tmp_path: Path, capsy
     assert exit_code(directory, 81, capsys) == 81
 
 
-# --- a run that another job resumes ------------------------------------------------------------------------------------
-
-
-def resume(runs: Path, monkeypatch: pytest.MonkeyPatch, name: str = NAME, squeue: str = "exit 0", job: str = "8") -> int:
-    """Opens the next attempt of a run as a job of Slurm, where `squeue` is this script."""
-    tools = runs.parent / "tools"
-    tools.mkdir(exist_ok=True)
-    (tools / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
-    (tools / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
-    return rundir.main(["open", str(runs), name, "--attempt", "next"])
-
-
-def of_a_job(runs: Path, number: str = "7") -> RunDirectory:
-    directory = open_run(runs, NAME, CONFIG, 0)
-    directory.job.write_text(f"{number}\n")
-    return directory
-
-
-@pytest.mark.parametrize("squeue", ["exit 0", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"])
-def test_the_run_of_a_job_that_has_ended_is_resumed_in_its_next_attempt(
-    squeue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    of_a_job(tmp_path / "runs")
-    assert resume(tmp_path / "runs", monkeypatch, squeue=squeue) == 0
-    again = RunDirectory.of(Path(capsys.readouterr().out.strip()), 1)
-    assert (again.root.name, again.attempt_numbers(), again.job.read_text()) == (NAME, (0, 1), "8\n")
-
-
-@pytest.mark.parametrize(
-    ("squeue", "why"),
-    [
-        ("echo RUNNING", "its job 7 is RUNNING; wait for its end, or cancel it: scancel 7"),
-        ("echo PENDING", "its job 7 is PENDING; wait for its end, or cancel it: scancel 7"),
-        ("echo 'no controller' >&2; exit 1", "whether its job 7 has ended cannot be found out: no controller"),
-    ],
-)
-def test_a_run_that_a_job_may_still_have_is_not_resumed(
-    squeue: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = of_a_job(tmp_path / "runs")
-    assert resume(tmp_path / "runs", monkeypatch, squeue=squeue) == ATTEMPT_TAKEN
-    assert capsys.readouterr().err == f"run `{NAME}` cannot be resumed: {why}\n"
-    assert directory.attempt_numbers() == (0,)
-
-
-def test_a_requeued_job_resumes_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_a_job(tmp_path / "runs")
-    assert resume(tmp_path / "runs", monkeypatch, squeue="echo RUNNING", job="7") == 0
-
-
-def test_a_run_that_does_not_exist_is_not_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    of_a_job(tmp_path / "runs")
-    assert resume(tmp_path / "runs", monkeypatch, name="two-nodes-0123abcd-2") == ATTEMPT_TAKEN
-    assert "there is no such run in" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [NAME]
-
-
 # --- suspects ---------------------------------------------------------------------------------------------------------
 
 
-def test_suspects_are_the_union_over_all_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspects_are_the_union_over_all_attempts(tmp_path: Path) -> None:
     attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(4)]
     for directory, hosts in zip(attempts, (("a", "b"), ("c", "d"), ("e", "f"), ("g", "h")), strict=True):
         name_nodes(directory, n0=hosts[0], n1=hosts[1])
     give_verdict(attempts[0], 1)
     give_verdict(attempts[2], 0, 1)  # attempt 1 ended without a verdict
-    give_verdict(attempts[3], 0)
-    assert suspects(attempts[0]) == ["b"]
-    assert suspects(attempts[1]) == ["b"]
-    assert suspects(attempts[2]) == ["b", "e", "f"]
-    assert rundir.main(["suspects", str(attempts[3].run_json)]) == 0
-    assert capsys.readouterr().out == "b,e,f,g\n"
+    assert suspected_by(attempts[0], 1) == ["b"]
+    assert suspected_by(attempts[1]) == ["b"]
+    assert suspected_by(attempts[2], 0, 1) == ["b", "e", "f"]
+    assert suspected_by(attempts[3], 0) == ["b", "e", "f", "g"]
 
 
 def test_hosts_that_keep_failing_on_the_cluster_are_suspects_of_every_run_there(tmp_path: Path) -> None:
@@ -252,14 +196,13 @@ def test_hosts_that_keep_failing_on_the_cluster_are_suspects_of_every_run_there(
     elsewhere = open_run(tmp_path, "job-0123abcd-9", CONFIG, 0)
     for number, host in enumerate(("a", "a", "a", "b")):
         record(file_of(tmp_path, "small"), Strike(time.time(), f"run-{number}", host, "node lost", "node lost", 1.0))
-    assert (suspects(directory), suspects(elsewhere)) == (["a"], [])
+    assert (suspected_by(directory), suspected_by(elsewhere)) == (["a"], [])
 
 
 def test_a_suspect_whose_runner_has_not_started_has_the_schedulers_name(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0, hosts=["a", "b", "c"])
     name_nodes(directory, n0="a")
-    give_verdict(directory, 2, 3)
-    assert suspects(directory) == ["c"]
+    assert suspected_by(directory, 2, 3) == ["c"]
 
 
 def test_the_schedulers_names_are_kept_with_the_attempt(
@@ -269,46 +212,48 @@ def test_the_schedulers_names_are_kept_with_the_attempt(
     monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
     assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "0"]) == 0
     directory = RunDirectory.of(Path(capsys.readouterr().out.strip()), 0)
-    give_verdict(directory, 1)
-    assert suspects(directory) == ["b"]
-
-
-def test_the_third_attempt_in_a_row_in_which_nothing_starts_holds_the_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(6)]
-    # The first one has started on a node.
-    name_nodes(attempts[0], n0="a")
-    assert [settled_by(each, 1, capsys) for each in attempts[:4]] == ["81", "81", "81", "hold"]
-    verdict = read_verdict(attempts[3])
-    assert verdict is not None
-    assert (verdict.exit_code, verdict.attempt) == (Exit.STOP, 3)
-    assert verdict.cause == "3 attempts in a row ended before the runner of any node had started, the last with exit code 1"
-    # A person has released it.
-    assert [settled_by(each, 1, capsys) for each in attempts[4:]] == ["81", "81"]
-
-
-def test_a_request_to_stop_before_the_start_is_none_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    attempts = [open_run(tmp_path, NAME, CONFIG, number) for number in range(4)]
-    assert [settled_by(each, 82, capsys) for each in attempts] == ["82"] * 4
-
-
-def settled_by(directory: RunDirectory, code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    assert rundir.main(["exit-code", str(directory.run_json), "--or", str(code)]) == 0
-    return capsys.readouterr().out.strip()
+    assert suspected_by(directory, 1) == ["b"]
 
 
 def test_a_suspect_that_never_said_its_name_is_left_out(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
     name_nodes(directory, n0="a")
-    give_verdict(directory, 0, 1)
-    assert suspects(directory) == ["a"]
+    assert suspected_by(directory, 0, 1) == ["a"]
 
 
-def test_without_a_verdict_nobody_is_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = open_run(tmp_path, NAME, CONFIG, 0)
-    assert rundir.main(["suspects", str(directory.run_json)]) == 0
-    assert capsys.readouterr().out == "\n"
+def test_what_a_verdict_excludes_is_written_for_the_batch_script(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, NAME, CONFIG, 0, hosts=["a", "b", "c"])
+    write_exclude(directory, verdict_of(directory))
+    assert not directory.exclude.exists()
+    write_exclude(directory, verdict_of(directory, 2, 0))
+    assert directory.exclude.read_text() == "a,c\n"
+
+
+# --- an attempt that a batch script has begun -------------------------------------------------------------------------
+
+
+def submitted(directory: RunDirectory, config: str, spec: str = "{}") -> None:
+    directory.submitted_run.parent.mkdir(parents=True)
+    directory.submitted_run.write_text(config)
+    directory.submitted_run.with_name("spec.json").write_text(spec)
+
+
+def test_every_node_opens_what_a_batch_script_has_begun(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / NAME, 3)
+    submitted(directory, to_json(CONFIG))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: open_submitted(directory), range(8)))
+    config = from_json(RunConfig, directory.run_json.read_text())
+    assert (config.run, config.store.url) == (NAME, str(directory.shared))
+    assert (directory.handle.exists(), directory.spec.exists(), len(directory.secret())) == (True, True, 32)
+
+
+def test_a_runner_that_cannot_read_what_was_submitted_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = RunDirectory(tmp_path / NAME, 0)
+    submitted(directory, "{}")
+    words = [str(directory.run_json), "--attempt", "0", "--open"]
+    assert runner(words) == 2
+    assert capsys.readouterr().err.startswith(f"headway.runner: {directory.run_json}: ")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.documents import load_job_plan
+from headway.compile import compile_documents
 from headway.runner.contract import with_shared
 from tests.templates.test_slurm import CLUSTER, JOB
 
@@ -112,3 +113,12 @@ def test_a_spare_is_a_runner_and_a_node_more(script: Path) -> None:
     calls = (script.parent / "calls").read_text().splitlines()
     assert [call[-1] for call in sorted(calls) if call.startswith("-m headway.runner ")] == ["0", "1"]
     assert calls.count("nodes=127.0.0.1,127.0.0.1") == 2
+
+
+@pytest.mark.parametrize("kind", ["local", "kubernetes"])
+def test_a_pinned_commit_is_refused_where_nothing_starts_it(kind: str, tmp_path: Path) -> None:
+    cluster = re.sub(r"(?s)scheduler:.*?nodes:", f"scheduler: {{kind: {kind}}}\nnodes:", CLUSTER)
+    (tmp_path / "cluster.yaml").write_text(cluster.replace("runs of 'lab'", "/scratch/runs"))
+    (tmp_path / "job.yaml").write_text(JOB + f"code: {{commit: {'a' * 40}}}\n")
+    refused = [problem for problem in compile_documents([tmp_path / "job.yaml"]).problems if problem.code == "HW214"]
+    assert [problem.path for problem in refused] == [("code", "commit")]

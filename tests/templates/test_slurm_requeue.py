@@ -17,12 +17,12 @@ SCRIPT = Path(__file__).parents[2] / "examples/two-node-slurm/rendered/small-lla
 PYTHON = """\
 #!/bin/bash
 attempt=${SLURM_RESTART_COUNT:-0}
-case "$2 $3" in
-"headway.runner.rundir open") cat >/dev/null; printf '%s\\n' "$4/run.json" ;;
-"headway.runner.rundir exit-code") if ((attempt == 0)); then echo 81; else echo 0; fi ;;
-"headway.runner.rundir suspects") echo n2 ;;
-"headway.runner "*) hostname >>"$RECORD.$attempt" ;;
-esac
+if [[ $2 != headway.runner ]]; then exit; fi
+hostname >>"$RECORD.$attempt"
+if ((attempt == 0)); then
+  echo n2 >"${3%/*}/exclude"
+  printf '{\\n  "exit_code": 81,\\n  "step": 0\\n}\\n' >"${3%/*}/verdict.json"
+fi
 """
 
 

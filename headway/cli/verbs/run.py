@@ -56,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
     if planned is None:
         return 1
     plan = planned.plan
+    if plan.code["commit"] != "HEAD":
+        return fail(
+            f"{args.job} pins commit {plan.code['commit']}, but `run` starts what is in this directory; check it out here", 1
+        )
     if reason := _impossible(args.kill, plan):
         return fail(reason, 2)
     try:

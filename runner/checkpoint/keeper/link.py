@@ -37,6 +37,7 @@ from headway.runner.checkpoint.keeper.protocol import (
 )
 from headway.runner.checkpoint.keeper.wire import Received, Wire, WireError, connect
 from headway.runner.contract import CheckpointId
+from headway.runner.start import START
 
 # A keeper that was restarted listens in 0.2 s; on a busy node, later.
 CONNECT_S = 10.0
@@ -240,7 +241,7 @@ def start_keeper(name: str | None = None) -> str:
     """
     name = name or f"headway-keeper-{secrets.token_hex(16)}"
     ours, theirs = socket.socketpair()
-    argv = [sys.executable, "-P", "-m", "headway.runner.checkpoint.keeper", "--socket", name, "--parent-fd", "0", "--standalone"]
+    argv = [sys.executable, START, "headway.runner.checkpoint.keeper", "--socket", name, "--parent-fd", "0", "--standalone"]
     actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions, setsid=True)
     theirs.close()

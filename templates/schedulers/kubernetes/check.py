@@ -10,7 +10,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.resolve.placement import USER
-from headway.templates.schedulers.containers import IMAGE, check_hidden, check_steps, check_variables, hidden
+from headway.templates.schedulers.containers import IMAGE, check_hidden, check_no_commit, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 
@@ -24,6 +24,7 @@ _POD_INTERFACE = "eth0"
 
 def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Yield names, mounts and networks that pods cannot have."""
+    yield from check_no_commit(plan, "pods run what is in the image and the mounts")
     yield from _check_name(plan)
     yield from _check_image(options, plan)
     yield from _check_mounts(options)

@@ -69,6 +69,11 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
             message = f"`--{own}` is set by the batch script itself, and Slurm would use the last of two"
             hint = "leave it out; set what a job asks for in the job, and the rest in the other options of its cluster"
             yield Problem("HW210", CLUSTER, ("scheduler", "options", "directives", index), message, hint)
+    for index, line in enumerate(options.setup):
+        if line.split()[:1] == ["source"]:
+            message = "the batch script is POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
+            hint = "write `.` in its place, with a path that has a `/`"
+            yield Problem("HW210", CLUSTER, ("scheduler", "options", "setup", index), message, hint)
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

@@ -13,6 +13,9 @@ NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
 
+# Without the separators of pyxis' mounts, and without what a shell would expand.
+Place = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.+-]+)+$")]
+
 
 class Login(Section):
     """How a login node is reached over SSH. Omitted values come from ~/.ssh/config, as for ssh; there are no passwords."""
@@ -57,11 +60,18 @@ class SlurmOptions(Section):
     follow one another in name, as ranks do; jobs whose groups of ranks span nodes then request segments."""
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets nodes exclusively."""
+    bundle: Place | None = Field(None, examples=["/shared/headway/headway-0.1.0-2f1c0a9b7d3e"])
+    """Runtime bundle, made by `headway bundle`: its path on the nodes. The runner then starts from it, in images and on hosts that have
+    Python 3.10 or newer and torch, but not headway."""
+    image_cache: Place | None = Field(None, examples=["/local/headway/images"])
+    """Directory on a disk of each node. An image with a digest is imported there once, by `enroot import`, and further attempts and jobs
+    start from the file. One that no job has used for 14 days is deleted."""
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
     """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
-    setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])
-    """Lines of bash that run first on the node of the batch script, for example to find `python3`."""
+    setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
+    """Lines of POSIX shell that run first on the node of the batch script, for example to find `python3`. `.` reads a file, which
+    `source` does only in some shells."""
     login: Login | None = Field(None, examples=[{"host": "login.example.com", "jump": "bastion.example.com"}])
     """How `headway submit` and the other verbs of runs reach Slurm: over SSH; Slurm's commands of this machine when left out."""

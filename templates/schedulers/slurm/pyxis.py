@@ -26,12 +26,30 @@ class Container:
     variables: str
 
 
-def container_of(plan: JobPlan) -> Container | None:
+def container_of(plan: JobPlan, cache: str | None) -> Container | None:
     """Return the job's container; None if it names no image and runs on the nodes themselves."""
     image = plan.code["image"]
     if image is None:
         return None
-    return Container(_image(image), tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+    staged = staged_image(plan, cache)
+    return Container(_image(image) if staged is None else staged.file, tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+
+
+@dataclass(frozen=True)
+class StagedImage:
+    """An image that each node imports once: the file there, and where it comes from, in enroot's notation."""
+
+    file: Shell
+    source: Shell
+
+
+def staged_image(plan: JobPlan, cache: str | None) -> StagedImage | None:
+    """Return the image to import; None without a cache, for a file, and for an image without a digest, which can change."""
+    image = plan.code["image"]
+    if cache is None or image is None or is_image_file(image) or not (found := re.search(r"@sha256:([0-9a-f]{64})$", image)):
+        return None
+    # NVIDIA/enroot doc/cmd/import.md: docker://[USER@][REGISTRY#]IMAGE[:TAG].
+    return StagedImage(Shell(f"{cache}/{found[1]}.sqsh"), Shell(quote(f"docker://{image_for_enroot(image)}")))
 
 
 def _image(image: str) -> Shell:

@@ -1,5 +1,6 @@
 """Nodes that are lost, or cannot start anything, under real Slurms: no job is lost, and none is left behind."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -98,12 +99,12 @@ def test_a_node_that_cannot_start_its_part_is_excluded_by_name(
 
 def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmCluster, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
-    script.write_text(SCRIPT.read_text().replace('python3 -m headway.runner "$run_json"', "false"))
+    script.write_text(SCRIPT.read_text().replace('python3 -m headway.runner "$attempt/run.json"', "false"))
     job = submit(three, script, tmp_path)
     wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")
-    run = only_run(tmp_path / "runs")
+    (attempt,) = tmp_path.glob("runs/*/attempts/2")
     assert three.job(job)["Restarts"] == "3"
-    assert run.verdict(2)["verdict"] == "stop"
+    assert json.loads((attempt / "verdict.json").read_text())["verdict"] == "stop"
     assert "3 attempts in a row ended before the runner of any node had started" in printed(tmp_path)
     three.run("scancel", str(job))
 

@@ -13,7 +13,8 @@ import pytest
 
 from headway.runner.agent import processes, warm
 from headway.runner.agent import standby as becoming
-from headway.runner.agent.processes import START, describe_status, spawn
+from headway.runner.agent.processes import describe_status, spawn
+from headway.runner.start import START
 
 # A worker that shows everything it could tell apart by, but for what is imported.
 WORKER = """

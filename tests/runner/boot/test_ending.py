@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.agent.processes import START
 from headway.runner.contract import HeartbeatPage
+from headway.runner.start import START
 
 LIMIT_S = 120
 Sockets = tuple[socket.socket, socket.socket]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.runner.agent.processes import START
 from headway.runner.boot.script import run_script
 from headway.runner.boot.shares import TooLongError, at_most
 from headway.runner.contract import HeartbeatPage
+from headway.runner.start import START
 
 
 def test_a_script_knows_its_file_by_an_absolute_path_and_its_arguments_as_they_were_given(
