@@ -63,6 +63,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
             How.ANYTIME, "checkpoints load on any number of ranks, and samples depend only on their position in the order"
         ),
         "layout": Rule(How.ANYTIME, "checkpoints load under any layout, and samples depend only on their position in the order"),
+        "scheduler": Rule(How.ANYTIME, "it sets where and when the job starts, not what is computed"),
         "model": Rule(How.NEW_RUN, "the checkpoints hold this model's parameters"),
         "data": Rule(How.HISTORY, "every later sample comes from it"),
         "batch.global": Rule(How.HISTORY, "every later gradient is a mean over it"),

@@ -79,11 +79,17 @@ class GroupPlan:
     nic: str | None = None
     nic_gbps: float | None = None
     hourly_cost: float | None = None
+    threads_per_core: int = 1
 
     @property
     def known_gpu(self) -> Gpu | None:
         """The values of its GPU, from the cluster file or the catalogue; None without GPUs and where neither has them."""
         return self.gpu_model or (None if self.gpu is None else gpus().get(self.gpu))
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether its GPUs are AMD's; those that nothing describes count as NVIDIA's."""
+        return self.known_gpu is not None and self.known_gpu.vendor == "AMD"
 
     @property
     def backend(self) -> str:

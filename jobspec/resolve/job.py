@@ -40,7 +40,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         slots=job.nodes,
         spares=job.resilience.spares,
         procs_per_slot=group.procs,
-        cpus_per_slot=group.cpus,
+        cpus_per_slot=group.cpus * group.threads_per_core,
         gpus_per_slot=group.gpus,
         world_size=mesh.world_size,
         mesh=mesh,

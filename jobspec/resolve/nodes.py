@@ -81,4 +81,5 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         nic=nodes.nic,
         nic_gbps=None if nodes.nic_speed is None else nodes.nic_speed / GBPS,
         hourly_cost=nodes.hourly_cost,
+        threads_per_core=nodes.threads_per_core,
     )

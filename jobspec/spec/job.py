@@ -10,6 +10,7 @@ from headway.jobspec.spec.history import Change
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.model import Model
 from headway.jobspec.spec.resilience import Checkpoint, EnvName, Resilience
+from headway.jobspec.spec.scheduling import Request
 from headway.jobspec.spec.section import API_VERSION, Ignore, Name, Section
 from headway.jobspec.spec.training import Optimizer, Overlap, Precision
 from headway.jobspec.spec.written import Bases, OrAuto, one_or_many
@@ -101,6 +102,8 @@ class TrainingJob(Section):
     """Group of nodes to run on; the cluster's first when left out."""
     nodes: int = Field(1, ge=1, le=100_000, examples=[2])
     """Nodes to compute on."""
+    scheduler: Request | None = Field(None, examples=[{"slurm": {"partition": "debug"}}])
+    """What the job asks of the cluster's scheduler, within what the cluster allows."""
     model: Model | None = Field(None, examples=[{"preset": "llama-3.1-8b"}])
     """The model to train."""
     layout: Annotated[Layout, OrAuto({})] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])

@@ -109,7 +109,7 @@ JOBS = [
     moved("steps: 1000", "steps: 1000\nlearning_rate: 3.0e-4", "write `lr: 0.0003` under `optimizer`"),
     moved("steps: 1000", "steps: 1000\ntp: 2", "`tp` belongs in `layout`"),
     moved("  tp: 2", "  tp: 2\n  nodes: 4", "`nodes` belongs at the top of the document"),
-    moved("steps: 1000", "steps: 1000\npartition: main", "set `partition` in `scheduler.options` of the cluster"),
+    moved("steps: 1000", "steps: 1000\npartition: main", "`partition` belongs in `scheduler.slurm`"),
     moved("  micro: 1", "  micro: 1\n  gradient_accumulation_steps: 8", "leave it out"),
     moved("  options:\n    argv", "  argv: [train.py]\n  options:\n    argv", "`argv` belongs under `options`"),
     Mistake("nodes: 4", "metadata: {name: case}\nspec: {nodes: 4}", "HW201", None, "write `name` at the top"),

@@ -213,7 +213,7 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
         ("batch: {global: 64 sequences, micro: 1, sequence: 1}\n", ["batch.global", "batch.micro"]),
         ("overlap: {tensor: false}\n", ["overlap.tensor"]),
         ("checkpoint: {keep: 9, tiers: [{kind: disk, every: 5 steps}]}\n", []),
-        ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 1m}\n", ["resilience.timeouts.collective"]),
+        ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 20s}\n", ["resilience.timeouts.collective"]),
         ("seed: 0\nresilience: {timeouts: {collective: 10m}}\n", []),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headway.jobspec.check.job import is_image_file
-from headway.jobspec.plan import JobPlan, MountPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan
 from headway.templates.shell import Shell, quote
 
 # Separators of pyxis' list of mounts, and of an enroot mount (NVIDIA/pyxis args.c).
@@ -14,23 +14,36 @@ SEPARATORS = re.compile(r"[,:\s]")
 _HUB = "registry-1.docker.io"
 # Set by the batch script, not by the plan.
 _NODES = "HEADWAY_NODES"
+# Without it enroot's hook shows no adapter (NVIDIA/enroot conf/hooks/99-mellanox.sh); some sites set it for all containers.
+ADAPTERS = "MELLANOX_VISIBLE_DEVICES"
+_VERBS = ("roce", "infiniband")
+# enroot has a hook for NVIDIA's devices only, and with ENROOT_RESTRICT_DEV no device is there that is not mounted
+# (NVIDIA/enroot conf/hooks/10-devices.sh; rocm.docs.amd.com: kfd for compute, dri for each GPU).
+_AMD_DEVICES = ("/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri")
 
 
 @dataclass(frozen=True)
 class Container:
-    """Values of `--container-image`, of `--container-mounts` except the run's own directory, and of `--container-env`."""
+    """Values of `--container-image`, of `--container-mounts` except the run's own directory, and of `--container-env`.
+
+    `shows_adapters`: enroot's hook has to show the RDMA adapters.
+    """
 
     image: Shell
     mounts: tuple[str, ...]
     variables: str
+    shows_adapters: bool
 
 
-def container_of(plan: JobPlan) -> Container | None:
+def container_of(plan: JobPlan, cluster: ClusterPlan) -> Container | None:
     """Return the job's container; None if it names no image and runs on the nodes themselves."""
     image = plan.code["image"]
     if image is None:
         return None
-    return Container(_image(image), tuple(_mounts(plan.mounts)), ",".join(_variables(plan)))
+    shows_adapters = plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport in _VERBS
+    variables = [*_variables(plan), *([ADAPTERS] if shows_adapters else [])]
+    mounts = [*(_AMD_DEVICES if cluster.group(plan.group).is_amd else ()), *_mounts(plan.mounts)]
+    return Container(_image(image), tuple(mounts), ",".join(variables), shows_adapters)
 
 
 def _image(image: str) -> Shell:

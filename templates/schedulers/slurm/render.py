@@ -8,7 +8,8 @@ from headway.templates.kind import Files
 from headway.templates.schedulers.data import script_data
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import container_of
-from headway.templates.shell import Shell, render_shell
+from headway.templates.schedulers.slurm.request import with_request
+from headway.templates.shell import Shell, quote, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
 
@@ -18,6 +19,7 @@ _SIGNAL_MARGIN_S = 30
 
 def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """Return one script that can be given to sbatch unchanged."""
+    options = with_request(options, plan)
     text = render_shell(
         _TEMPLATE,
         plan=plan,
@@ -26,9 +28,17 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         signal_s=math.ceil(plan.run.grace_s) + _SIGNAL_MARGIN_S,
         run_name=plan.run_stem,
         data=script_data(plan),
-        container=container_of(plan),
+        container=container_of(plan, cluster),
+        memory=_memory(options),
+        nice=None if options.nice is None else str(options.nice),
         in_blocks=options.topology is not None and plan.segment_nodes is not None,
         webhook=None if plan.run.notify is None else Shell(plan.run.notify.webhook_env),
         directives=[Shell(line) for line in options.directives],
+        step_options=[Shell(quote(option)) for option in options.srun],
     )
     return {PurePosixPath("slurm/job.sbatch"): text}
+
+
+def _memory(options: SlurmOptions) -> str:
+    """Return the value of `--mem`, in MiB; 0 is all memory of a node (sbatch(1))."""
+    return "0" if options.memory is None else f"{options.memory >> 20}M"

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" own-script-19b3ce6a-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" own-script-fa3a3189-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -89,7 +89,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "19b3ce6ac05082a1648c025e37b3a1121fe60697edf86df28ec1d91e56c96ddb",
+  "spec_hash": "fa3a3189d7482e8f96e313d5dd111d7e2aca3d3314bab8ef284c461851c9a6f1",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -155,6 +155,7 @@ RUN_JSON
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
   "resilience": {"corruption": null, "notify": null},
+  "scheduler": null,
   "trainer": {
     "options": {
       "argv": [

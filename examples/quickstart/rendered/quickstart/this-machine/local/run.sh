@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-81366606-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-699a7997-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -100,7 +100,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "81366606e38f4593addfcfa7dd8b09e0dea5f8c0e844fe77e39fc9ff0f07bccf",
+  "spec_hash": "699a7997226813133a1b4ecf6d963df974b0ab2a35b65cffb0ee64111c768c4b",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -162,6 +162,7 @@ RUN_JSON
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
   "resilience": {"corruption": null, "notify": null},
+  "scheduler": null,
   "trainer": {"options": {}}
 }
 SPEC_JSON
