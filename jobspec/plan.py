@@ -354,7 +354,13 @@ class JobPlan:
     mounts: tuple[MountPlan, ...]
     run: RunConfig
     spec: Mapping[str, Any]
+    gpus_per_node: int = 0
     schema: str = JOB_PLAN_SCHEMA
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Whether the job uses all GPUs of its nodes, or there are none; else others may run next to it."""
+        return self.gpus_per_slot == self.gpus_per_node
 
     @property
     def nodes(self) -> int:
@@ -364,7 +370,23 @@ class JobPlan:
     @property
     def outlives_nodes(self) -> bool:
         """Whether an attempt continues when it loses a node: another takes its place."""
-        return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0
+        return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0 or self.run.min_slots is not None
+
+    @property
+    def node_range(self) -> str:
+        """The nodes of an attempt as schedulers write them: their number, or the fewest and the most."""
+        return f"{self.nodes}" if self.run.min_slots is None else f"{self.run.min_slots}-{self.nodes}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the variables that are secrets."""
+        return tuple(secret["name"] for secret in self.spec["secrets"])
+
+    @property
+    def preparation(self) -> str | None:
+        """The job's set-up as a script for `sh -c`, which then runs the command in its arguments; None without one."""
+        lines = self.spec["setup"]
+        return "\n".join(["set -e", *lines, 'exec "$@"']) if lines else None
 
     @property
     def kept_spec(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
+from headway.infra.submit.secrets import find_secrets
 from headway.jobspec.change import How, changes
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
@@ -86,6 +87,10 @@ class LocalRun:
 def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Create the run's directory, or resume `resume`, and start every slot and spare here. Raises LocalError."""
     _check_machine(plan)
+    try:
+        secrets = find_secrets(plan.secrets, os.environ)
+    except LookupError as error:
+        raise LocalError(str(error)) from None
     stem = f"{plan.run_stem}-"
     name = _resumed(runs, plan, resume) if resume else f"{stem}{_next_number(runs, stem)}"
     attempt = RunDirectory(runs / name).next_attempt()
@@ -95,8 +100,9 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
             raise LocalError(f"run `{name}` has just been resumed by another process")
         name = f"{stem}{_next_number(runs, stem)}"
     hosts = ",".join([LOOPBACK] * plan.nodes)
-    environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
-    command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
+    environment = {**os.environ, **secrets, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
+    prepare = [] if plan.preparation is None else ["sh", "-c", plan.preparation, "sh"]
+    command = [*prepare, sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
     # In separate sessions: an interrupt at the terminal comes to this process, which asks them to save and stop. No
     # thread runs yet.
     own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
@@ -112,7 +118,9 @@ def _check_machine(plan: JobPlan) -> None:
     if lacking := lacking_to_run():
         raise LocalError(lacking)
     script, *_ = plan.run.trainer.options.get("argv", ["-m"])
-    if script != "-m" and not Path(script).is_file():
+    # A command is looked for on PATH, which the set-up may change.
+    is_script = plan.run.trainer.options.get("python") is not False and script != "-m"
+    if is_script and not Path(script).is_file():
         raise LocalError(f"there is no file `{script}` in `{Path.cwd()}`, where the job is submitted from")
 
 

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.environment import check_names, check_values, check_webhook
+from headway.jobspec.check.environment import check_names, check_secret_names, check_values, check_webhook
 from headway.jobspec.check.history import check_history
 from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.pending import check_pending
+from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
@@ -36,6 +37,7 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     yield from _check_layout(job)
     yield from check_history(job)
     yield from check_pending(job)
+    yield from check_sweep(job)
 
 
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -217,5 +219,6 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("limits", "resilience"), _check_time),
     (("environment",), _check_names),
     (("environment", "resilience"), check_webhook),
+    (("environment", "secrets"), check_secret_names),
     (("mounts",), _check_mounts),
 )

@@ -43,7 +43,7 @@ class Toleration(Section):
 
 
 class SlurmRequest(Section):
-    """What the job asks of Slurm. Each value replaces the cluster's, `exclude`, `sbatch` and `srun` are added to it."""
+    """The job's own fields of Slurm. Each value replaces the cluster's, `exclude`, `sbatch` and `srun` are added to it."""
 
     partition: Word | None = Field(None, examples=["debug"])
     """Partition, or several with commas between them."""
@@ -68,7 +68,7 @@ class SlurmRequest(Section):
 
 
 class KubernetesRequest(Section):
-    """What the job asks of Kubernetes. A value replaces the cluster's; lists and mappings are added to it."""
+    """The job's own fields of Kubernetes. A value replaces the cluster's; lists and mappings are added to it."""
 
     local_queue: Name | None = Field(None, examples=["research"])
     """LocalQueue of Kueue that admits the job."""
@@ -92,8 +92,8 @@ class KubernetesRequest(Section):
     """Further fields of the container that runs the ranks, as Kubernetes names them; `env` and `volumeMounts` are added to headway's."""
 
 
-class Request(Section):
-    """What the job asks of the scheduler, by its kind: each is for clusters of this kind, and no other."""
+class SchedulerRequest(Section):
+    """The job's own fields of the scheduler, by its kind: each is for clusters of this kind, and no other."""
 
     slurm: SlurmRequest | None = Field(None, examples=[{"partition": "debug", "qos": "high"}])
     """For clusters with the scheduler `slurm`."""
@@ -102,7 +102,7 @@ class Request(Section):
 
 
 class SlurmAllow(Section):
-    """What jobs may set under `scheduler.slurm`: a list of values, or `any`. What is left out is closed to them."""
+    """The fields of `scheduler.slurm` that jobs may set: a list of values for each, or `any`; others are closed to them."""
 
     partition: Allowed = Field((), examples=[["main", "debug"]])
     """Partitions."""
@@ -127,7 +127,7 @@ class SlurmAllow(Section):
 
 
 class KubernetesAllow(Section):
-    """What jobs may set under `scheduler.kubernetes`: a list of values or names, or `any`. What is left out is closed to them."""
+    """The fields of `scheduler.kubernetes` that jobs may set: a list of values or names for each, or `any`; others are closed to them."""
 
     local_queue: Allowed = Field((), examples=[["research", "spot"]])
     """LocalQueues."""

@@ -103,7 +103,7 @@ JOBS = [
     key("  spares", "  hot_spares"),
     key("    budget", "    max_restarts"),
     key("    join", "    rdzv_timeout"),
-    moved("nodes: 4", "nodes: 4\ngpus_per_node: 8", "set `gpus` of a node group in the cluster"),
+    Mistake("nodes: 4", "nodes: 4\ngpus_per_node: 8", "HW201", "gpus", ""),
     moved("  tp: 2", "  tp: 2\n  data_parallel: 8", "write `dp_shard`"),
     moved("layout:\n", "tensor_parallel_size: 2\nlayout:\n", "write `tp: 2` under `layout`"),
     moved("steps: 1000", "steps: 1000\nlearning_rate: 3.0e-4", "write `lr: 0.0003` under `optimizer`"),

@@ -202,7 +202,7 @@ def test_restricted_pods_have_what_the_level_demands(tmp_path: Path) -> None:
 REQUEST = """\
 scheduler:
   kubernetes:
-    queue: research
+    local_queue: research
     priority_class: high
     labels: {team: nlp}
     annotations: {karpenter.sh/do-not-disrupt: "true"}

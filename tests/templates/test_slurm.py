@@ -149,7 +149,7 @@ def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str
         "output=%x-%j.out",
         "signal=TERM@43",
     ]
-    assert "gpus" not in script
+    assert not [each for each in directives if "gpus" in each]
     assert script.count("--ntasks-per-node") == 2
 
 

@@ -33,6 +33,9 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     """Yield names, mounts and networks that pods cannot have."""
     yield from _check_name(plan)
     yield from _check_image(options, plan)
+    if plan.run.min_slots is not None:
+        message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
+        yield Problem("HW435", JOB, ("min_nodes",), message, "set one number of nodes, or hold `resilience.spares`")
     yield from _check_mounts(options)
     yield from _check_job_mounts(options, plan)
     yield from check_request(plan, options.allow)
@@ -130,7 +133,7 @@ def _check_tolerations(document: str, place: Path, tolerations: tuple[Toleration
 
 
 def _check_restricted(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
-    """Check that nothing else of the pods stands against the Pod Security level `restricted`."""
+    """Check that nothing else of the pods contradicts the Pod Security level `restricted`."""
     if not options.restricted:
         return
     path = (*_OPTIONS, "restricted")

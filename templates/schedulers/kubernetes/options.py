@@ -44,7 +44,7 @@ class KubernetesOptions(Section):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
     """When nodes pull the image; Kubernetes' default when left out."""
     service_account: Subdomain | None = Field(None, examples=["training"])
-    """ServiceAccount of the pods; when left out each job creates one without permissions."""
+    """ServiceAccount of the pods; the namespace's `default` when left out. Pods get no token of it."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
     """Lines of POSIX shell that run first in every pod, for example to find `python3`."""
     mounts: tuple[Mount, ...] = Field((), examples=[[{"path": "/scratch", "claim": "scratch"}]])
@@ -69,6 +69,8 @@ class KubernetesOptions(Section):
     """Annotations of the pods."""
     image_pull_secrets: tuple[Subdomain, ...] = Field((), max_length=64, examples=[["registry"]])
     """Secrets of the namespace with which nodes pull images."""
+    secrets: Subdomain = Field("headway-secrets", examples=["training-secrets"])
+    """Secret of the namespace that has jobs' `secrets`, by the names of their variables, unless a job names another."""
     runtime_class: Subdomain | None = Field(None, examples=["nvidia"])
     """RuntimeClass of the pods."""
     pod: dict[str, Any] = Field(default_factory=dict, examples=[{"schedulerName": "volcano"}])
@@ -76,7 +78,7 @@ class KubernetesOptions(Section):
     container: dict[str, Any] = Field(default_factory=dict, examples=[{"env": [{"name": "SITE", "value": "a"}]}])
     """Further fields of the container that runs the ranks, as Kubernetes names them; `env` and `volumeMounts` are added to headway's."""
     allow: KubernetesAllow | None = Field(None, examples=[{"local_queue": ["research", "spot"], "labels": "any"}])
-    """What jobs may set under `scheduler.kubernetes`; everything when left out, within what the API server permits."""
+    """Fields that jobs may set under `scheduler.kubernetes`; all when left out, within what the API server permits."""
     restricted: bool = Field(False, examples=[True])
     """Whether pods meet the Pod Security level `restricted`: a user other than root, and the runtime's seccomp profile."""
     fs_group: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])

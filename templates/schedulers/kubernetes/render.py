@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headway.jobspec.json_text import json_text
-from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, to_json
+from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan, to_json
 from headway.jobspec.spec.scheduling import Toleration
 from headway.templates.kind import Files
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions
@@ -59,6 +59,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         run_name=plan.run_stem,
         config_path=CONFIG_PATH,
         setup=[Shell(line) for line in options.setup],
+        job_setup=[Shell(line) for line in plan.spec["setup"]],
     )
     nodes = "".join(f"{host_name(plan, index)}.{plan.run_stem}\n" for index in range(plan.nodes))
     limits, mounts = _limits(options, plan, cluster), list(_mounts(options, plan))
@@ -81,6 +82,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         image=plan.code["image"] or options.image,
         webhook=None if plan.run.notify is None else plan.run.notify.webhook_env,
         webhook_secret=_WEBHOOK_SECRET,
+        secrets=[_secret(options, secret) for secret in plan.spec["secrets"]],
         environment=[_unexpanded(variable) for variable in plan.env],
         tolerations=[_toleration(toleration) for toleration in options.tolerations],
         pull_secrets=[{"name": name} for name in options.image_pull_secrets],
@@ -105,6 +107,12 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         termination_s=math.ceil(plan.run.grace_s) + _TERMINATION_MARGIN_S,
     )
     return {PurePosixPath("kubernetes/job.yaml"): text}
+
+
+def mounted(options: KubernetesOptions, plan: JobPlan) -> tuple[MountPlan, ...]:
+    """Return the directories that the pods get from outside."""
+    own = (MountPlan(mount.host_path or mount.path, mount.path, mount.read_only) for mount in options.mounts)
+    return (*own, *plan.mounts)
 
 
 def host_name(plan: JobPlan, index: int) -> str:
@@ -137,6 +145,12 @@ def _fields(given: Mapping[str, Any], *elsewhere: str) -> list[_Field]:
     return [_Field(key, value) for key, value in given.items() if key not in elsewhere]
 
 
+def _secret(options: KubernetesOptions, secret: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the variable of a secret, which a Secret of the namespace has."""
+    source = {"name": secret["source"] or options.secrets, "key": secret["key"] or secret["name"]}
+    return {"name": secret["name"], "valueFrom": {"secretKeyRef": source}}
+
+
 def _identity(options: KubernetesOptions) -> dict[str, Any]:
     """Return the pod's part of the identity of its processes."""
     restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} if options.restricted else {}
@@ -151,8 +165,20 @@ def _limits(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> 
     devices = {options.rdma.resource: str(options.rdma.count)} if options.rdma else {}
     resource = "amd.com/gpu" if cluster.group(plan.group).is_amd else "nvidia.com/gpu"
     gpus = {resource: str(plan.gpus_per_slot)} if plan.gpus_per_slot else {}
-    memory = None if options.memory is None else options.memory.removesuffix("B")
+    memory = None if options.memory is None else _share(options.memory.removesuffix("B"), plan)
     return {**_given(memory=memory), **gpus, **devices}
+
+
+def _share(memory: str, plan: JobPlan) -> str:
+    """Return the job's share of a node's memory, in the next smaller unit if it would be a fraction."""
+    if plan.has_whole_nodes:
+        return memory
+    number = int(memory.rstrip("kKMGTi"))
+    unit = memory.removeprefix(str(number))
+    smaller = {"Ti": "Gi", "Gi": "Mi", "Mi": "Ki", "Ki": "", "T": "G", "G": "M", "M": "k", "k": ""}
+    if number * plan.gpus_per_slot % plan.gpus_per_node and unit:
+        number, unit = number * (1024 if unit.endswith("i") else 1000), smaller[unit]
+    return f"{number * plan.gpus_per_slot // plan.gpus_per_node}{unit}"
 
 
 def _toleration(toleration: Toleration) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     places = {problem.path for problem in own}
     yield from own
     yield from (problem for problem in check_request(plan, options.allow) if problem.path not in places)
+    yield from _check_part(options, plan)
     yield from _check_grace(options, plan)
     yield from _check_segment(options, plan, cluster)
     if options.containers is None:
@@ -130,6 +131,17 @@ def _check_further(document: str, place: Path, given: Iterable[str], own: Collec
                 where = "`scheduler.slurm`"
             hint = f"leave it out, and set `{own[name]}` under {where}"
         yield Problem("HW210", document, (*place, index), message, hint)
+
+
+def _check_part(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
+    """Check that Slurm gives out parts of nodes."""
+    if options.exclusive and not plan.has_whole_nodes:
+        found = f"{plan.gpus_per_slot} of {plan.gpus_per_node} GPUs"
+        message = f"`{plan.cluster}` gives jobs whole nodes (`exclusive`), and this one uses {found}"
+        hint = (
+            "leave `gpus` out, or have the cluster's owner remove `exclusive`: jobs with all GPUs of a node have it alone anyway"
+        )
+        yield Problem("HW434", JOB, ("gpus",), message, hint)
 
 
 def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:

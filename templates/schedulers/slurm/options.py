@@ -29,7 +29,7 @@ class SlurmOptions(Section):
     dependency: Dependency | None = Field(None, examples=["singleton"])
     """Jobs that each job waits for, as in sbatch's `--dependency`."""
     allow: SlurmAllow | None = Field(None, examples=[{"partition": ["main", "debug"], "qos": "any"}])
-    """What jobs may set under `scheduler.slurm`; everything when left out, within what Slurm itself permits its users."""
+    """Fields that jobs may set under `scheduler.slurm`; all when left out, within what Slurm itself permits its users."""
     memory: Bytes | None = Field(None, ge=1 << 20, examples=["1900GiB"])
     """Memory of a node that a job asks for; all of it when left out, where Slurm's default may be little for each CPU."""
     kill_wait: Seconds = Field(30.0, gt=0, le=65533, examples=["2m"])

@@ -46,6 +46,11 @@ def container_of(plan: JobPlan, cluster: ClusterPlan) -> Container | None:
     return Container(_image(image), tuple(mounts), ",".join(variables), shows_adapters)
 
 
+def mounted(options: object, plan: JobPlan) -> tuple[MountPlan, ...] | None:
+    """Return the job's mounts, if it runs in a container; None else."""
+    return None if plan.code["image"] is None else plan.mounts
+
+
 def _image(image: str) -> Shell:
     """Return the image as a word of shell. A relative path counts from the submission directory; pyxis takes one for a
     name in a registry."""
@@ -83,4 +88,5 @@ def _variables(plan: JobPlan) -> Iterator[str]:
     yield _NODES
     if plan.run.notify is not None:
         yield plan.run.notify.webhook_env
+    yield from plan.secrets
     yield from (variable.name for variable in plan.env)

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-699a7997-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-f1f39f75-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -100,7 +100,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "699a7997226813133a1b4ecf6d963df974b0ab2a35b65cffb0ee64111c768c4b",
+  "spec_hash": "f1f39f75b03390ca2f49ac685f782713e74be55d08b2821ea69af4e0d62d2643",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -136,11 +136,13 @@ RUN_JSON
   "compile": null,
   "data": {"options": {"limit": "8MB"}},
   "environment": {},
+  "gpus": null,
   "group": null,
   "history": [],
   "kind": "TrainingJob",
   "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null, "virtual_stages": 1},
   "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
+  "min_nodes": null,
   "model": {
     "config": null,
     "experts": null,
@@ -163,6 +165,9 @@ RUN_JSON
   "recompute": null,
   "resilience": {"corruption": null, "notify": null},
   "scheduler": null,
+  "secrets": [],
+  "setup": [],
+  "sweep": null,
   "trainer": {"options": {}}
 }
 SPEC_JSON
