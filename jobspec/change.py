@@ -62,7 +62,12 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
         "nodes": Rule(
             How.ANYTIME, "checkpoints load on any number of ranks, and samples depend only on their position in the order"
         ),
+        "gpus": Rule(
+            How.ANYTIME, "checkpoints load on any number of ranks, and samples depend only on their position in the order"
+        ),
         "layout": Rule(How.ANYTIME, "checkpoints load under any layout, and samples depend only on their position in the order"),
+        "min_nodes": Rule(How.ANYTIME, "the same is computed on fewer nodes, by a script that can"),
+        "scheduler": Rule(How.ANYTIME, "it sets where and when the job starts, not what is computed"),
         "model": Rule(How.NEW_RUN, "the checkpoints hold this model's parameters"),
         "data": Rule(How.HISTORY, "every later sample comes from it"),
         "batch.global": Rule(How.HISTORY, "every later gradient is a mean over it"),
@@ -86,7 +91,10 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
         "environment": Rule(
             How.ANYTIME, "variables set how ranks run; values that a script computes with belong in its arguments"
         ),
+        "secrets": Rule(How.ANYTIME, "they give access, and are no part of what is computed"),
+        "setup": Rule(How.ANYTIME, "it prepares a node; whether other software computes the same is for its review"),
         "mounts": Rule(How.ANYTIME, "they set where a directory is mounted, not what is read from it"),
+        "sweep": Rule(How.ANYTIME, "each of its points is a run of its own"),
         "history": Rule(How.ANYTIME, "entries are only appended, and each names its step"),
     }
 )

@@ -16,12 +16,13 @@ from headway.jobspec.document import Document, Path, Span
 from headway.jobspec.invalid import describe
 from headway.jobspec.load import load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
-from headway.jobspec.short import with_trainer
+from headway.jobspec.short import with_node_range, with_trainer
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fields import field_of
 from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
+from headway.jobspec.sweep import with_first_point
 from headway.jobspec.unknown import alias_or_nearest, is_unknown, misread_sections
 
 MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
@@ -69,7 +70,7 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     if len(unreadable) > MAX_PROBLEMS or not isinstance(document.data, dict) or _head_problems(document):
         return document, None, unreadable + _head_problems(document)
     composed = _composed(document, load)
-    composed = replace(composed, document=with_trainer(composed.document))
+    composed = replace(composed, document=with_node_range(with_trainer(with_first_point(composed.document))))
     parsed, invalid = parse(composed.document)
     unreadable = [*unreadable, *composed.problems]
     places = {(problem.document, problem.span) for problem in unreadable}

@@ -69,11 +69,17 @@ class GroupPlan:
     nic: str | None = None
     nic_gbps: float | None = None
     hourly_cost: float | None = None
+    threads_per_core: int = 1
 
     @property
     def known_gpu(self) -> Gpu | None:
         """The values of its GPU, from the cluster file or the catalogue; None without GPUs and where neither has them."""
         return self.gpu_model or (None if self.gpu is None else gpus().get(self.gpu))
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether its GPUs are AMD's; those that nothing describes count as NVIDIA's."""
+        return self.known_gpu is not None and self.known_gpu.vendor == "AMD"
 
     @property
     def backend(self) -> str:
@@ -354,7 +360,13 @@ class JobPlan:
     mounts: tuple[MountPlan, ...]
     run: RunConfig
     spec: Mapping[str, Any]
+    gpus_per_node: int = 0
     schema: str = JOB_PLAN_SCHEMA
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Whether the job uses all GPUs of its nodes, or there are none; else others may run next to it."""
+        return self.gpus_per_slot == self.gpus_per_node
 
     @property
     def nodes(self) -> int:
@@ -364,7 +376,23 @@ class JobPlan:
     @property
     def outlives_nodes(self) -> bool:
         """Whether an attempt continues when it loses a node: another takes its place."""
-        return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0
+        return self.spares > 0 or self.run.timeouts["replace"].floor_s > 0 or self.run.min_slots is not None
+
+    @property
+    def node_range(self) -> str:
+        """The nodes of an attempt as schedulers write them: their number, or the fewest and the most."""
+        return f"{self.nodes}" if self.run.min_slots is None else f"{self.run.min_slots}-{self.nodes}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the variables that are secrets."""
+        return tuple(secret["name"] for secret in self.spec["secrets"])
+
+    @property
+    def preparation(self) -> str | None:
+        """The job's set-up as a script for `sh -c`, which then runs the command in its arguments; None without one."""
+        lines = self.spec["setup"]
+        return "\n".join(["set -e", *lines, 'exec "$@"']) if lines else None
 
     @property
     def kept_spec(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes out the short form of a job: `run` in place of a trainer of kind `script`."""
+"""Writes out the short forms of a job: `run` in place of a trainer of kind `script`, and `nodes: {min, max}`."""
 
 from dataclasses import replace
 
@@ -37,6 +37,24 @@ def with_trainer(document: Document) -> Document:
     if _RUN in document.origins:
         origins[_TRAINER] = document.origins[_RUN]
     return replace(document, data=data, keys=keys, values=values, scalars=frozenset(scalars), origins=origins)
+
+
+def with_node_range(document: Document) -> Document:
+    """Return the job with `nodes` and `min_nodes` in the place of `nodes: {min, max}`; any other form is left to the reader."""
+    data = document.data
+    given = data.get("nodes") if isinstance(data, dict) else None
+    if not isinstance(given, dict) or set(given) != {"min", "max"}:
+        return document
+    values, keys = dict(document.values), dict(document.keys)
+    for name, part in (("min_nodes", "min"), ("nodes", "max")):
+        values[name,] = document.values["nodes", part]
+        keys[name,] = document.keys["nodes", part]
+    scalars = document.scalars | {("nodes",), ("min_nodes",)}
+    origins = dict(document.origins)
+    if ("nodes",) in origins:
+        origins["min_nodes",] = origins["nodes",]
+    found = {**data, "nodes": given["max"], "min_nodes": given["min"]}
+    return replace(document, data=found, values=values, keys=keys, scalars=scalars, origins=origins)
 
 
 def has_two_programs(document: Document) -> bool:

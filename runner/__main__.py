@@ -6,6 +6,7 @@ machine. A node that knows nothing of the others has its own host in HEADWAY_HOS
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headway.runner.agent.affinity import cpus_of_ranks
 from headway.runner.agent.listening import LOOPBACK, listen, reachable_address
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
@@ -22,6 +24,7 @@ from headway.runner.rundir import open_submitted
 # Kubernetes' DNS learns a pod's name when the pod has started, and may hold the address of one before it for its records' 30 s.
 OWN_NAME_S = 60.0
 POLL_S = 0.2
+CPUS = "HEADWAY_CPUS"
 
 
 def _node_from_scheduler() -> int:
@@ -91,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return 2
     keep_what_was_passed_on()
+    if config.backend == "nccl" and CPUS not in os.environ and (cpus := cpus_of_ranks(config.procs_per_slot, os.environ)):
+        os.environ[CPUS] = json.dumps(cpus)
     if ended := read_verdict(directory):
         # A pod that comes again when the others are done.
         return ended.exit_code

@@ -79,6 +79,7 @@ def open_run(
     if launch is not None:
         # Before anything else: who looks at the attempt finds out whose it is.
         create_exclusive(directory.launch, launch)
+    config = _with_late_arguments(config, run or name, directory)
     config = dataclasses.replace(config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.shared)))
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
@@ -93,6 +94,16 @@ def open_run(
     if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
         raise FileExistsError(directory.run_json)
     return directory
+
+
+def _with_late_arguments(config: RunConfig, name: str, directory: RunDirectory) -> RunConfig:
+    """Return the configuration with a script's arguments completed: those at the places `late` hold the run's name or its directory."""
+    options = dict(config.trainer.options)
+    if not (late := options.pop("late", ())):
+        return config
+    values = {"run": name, "run_directory": str(directory.root)}
+    argv = [word.format(**values) if index in late else word for index, word in enumerate(options["argv"])]
+    return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, options={**options, "argv": argv}))
 
 
 def _whole(spec: bytes, run: Mapping[str, Any]) -> bytes:

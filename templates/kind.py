@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import ClusterPlan, JobPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan, SwitchPlan
 from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
 
@@ -45,6 +45,11 @@ def no_problems(options: BaseModel) -> Iterator[Problem]:
     return iter(())
 
 
+def no_container(options: BaseModel, plan: JobPlan) -> tuple[MountPlan, ...] | None:
+    """Return that the ranks see all directories of their nodes."""
+    return None
+
+
 @dataclass(frozen=True)
 class JobKind:
     """A scheduler or a trainer. `check`, `check_options`, `render`, `settings` and `files` get options that `options` has validated;
@@ -53,7 +58,9 @@ class JobKind:
     Problems name their document by its part (`problem.JOB`). Only for a trainer: `data` are the kinds of data that it
     reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
     its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
-    starts from, by their path in the spec, with paths that count from the submission directory.
+    starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those that
+    it passes on. Only for a scheduler: `mounted` are the directories of the job's containers besides the run's own; None
+    without containers.
     """
 
     options: type[BaseModel]
@@ -66,6 +73,8 @@ class JobKind:
     only: Limited = field(default_factory=dict)
     limits: Callable[[Any], Limited] = no_limits
     check_options: Callable[[Any], Iterator[Problem]] = no_problems
+    arguments: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
+    mounted: Callable[[Any, JobPlan], tuple[MountPlan, ...] | None] = no_container
 
 
 def no_base(options: BaseModel, switch: SwitchPlan) -> str | None:

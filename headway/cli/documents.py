@@ -7,6 +7,7 @@ from pathlib import Path
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Sources, compile_documents
 from headway.jobspec.load import MAX_BYTES
+from headway.jobspec.suggest import listed
 
 STDIN = Path("-")
 
@@ -34,4 +35,12 @@ def load_job_plan(job_file: Path, cluster_file: Path | None = None) -> PlannedJo
     """The job's plan on the cluster in `cluster_file`, else on the first that it names. Problems go to stderr; None on errors."""
     compiled = compile_documents([job_file], cluster_file, kinds=("TrainingJob",), first_only=True)
     print_problems(compiled.problems, sys.stderr)
-    return None if compiled.problems.errors else compiled.jobs[0]
+    if compiled.problems.errors:
+        return None
+    if len(compiled.jobs) > 1:
+        names = [planned.plan.name for planned in compiled.jobs]
+        print(
+            f"{job_file} is a sweep of {len(names)} runs; `headway render` writes each of them: {listed(names)}", file=sys.stderr
+        )
+        return None
+    return compiled.jobs[0]

@@ -16,19 +16,21 @@ from headway.compile.cluster import (
     plan_cluster,
     resolve_with_inventories,
 )
-from headway.compile.document import is_cluster, is_job
+from headway.compile.document import check_spec, is_cluster, is_job
 from headway.compile.inventories import is_stray
 from headway.compile.job import PlannedJob, check_fit, check_plan, decide_auto
-from headway.compile.problems import Problems, Steps, collected
+from headway.compile.problems import NoPlanError, Problems, Steps, collected, located, passed
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.ignore import check_unused
-from headway.jobspec.parse import AnyParsed, Parsed
+from headway.jobspec.parse import AnyParsed, Parsed, parse_job
 from headway.jobspec.problem import Problem
-from headway.jobspec.resolve.job import resolve_job
+from headway.jobspec.resolve.job import cluster_of_job, resolve_job
 from headway.jobspec.resolve.trainer import with_settings
+from headway.jobspec.short import with_node_range
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.sweep import at_point, is_swept, points
 
 T = TypeVar("T")
 
@@ -90,9 +92,10 @@ def compile_documents(
         if is_cluster(document):
             plans.append(done(plan_cluster(document, _broken(problems), sources)))
         elif is_job(document):
-            # Find cluster, then check fit, decide auto, resolve, check plan.
-            for each in done(find_clusters(document, cluster, first_only, sources)) or []:
-                plans.append(done(_plan_job(document, each, _broken(problems), sources)))
+            # Find cluster, then check fit, decide auto, resolve, check plan: for each run of a sweep.
+            clusters = done(find_clusters(document, cluster, first_only, sources)) or []
+            for run in done(_runs(document)) or []:
+                plans.extend([done(_plan_job(run, each, _broken(problems), sources)) for each in clusters])
     if cluster is None and not first_only:
         problems.extend(_unused(plans, documents, problems))
     # An inventory that is compiled itself gets no warning for the cluster that it does not have.
@@ -101,11 +104,27 @@ def compile_documents(
     return Compiled(tuple(documents), tuple(plan for plan in plans if plan is not None), Problems(kept, sources.documents))
 
 
+def _runs(job: Parsed[TrainingJob]) -> Steps[list[Parsed[TrainingJob]]]:
+    """The job, or a job for each point of its sweep, each checked by itself."""
+    if not job.has(("sweep",)) or job.spec.sweep is None:
+        return [job]
+    runs: list[Parsed[TrainingJob]] = []
+    for point in points(job.document):
+        if not all(map(is_swept, point.values)):
+            # The check of the document names them.
+            raise NoPlanError
+        run, invalid = parse_job(with_node_range(at_point(job.document, point)))
+        yield from passed(located([*invalid, *check_spec(run)], run))
+        runs.append(run)
+    return runs
+
+
 def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[PlannedJob]:
     options = yield from check_fit(job, cluster)
-    cluster_plan = yield from resolve_with_inventories(cluster, broken, sources)
+    whole = yield from resolve_with_inventories(cluster, broken, sources)
+    cluster_plan = cluster_of_job(job.spec, whole)
     decided, decisions = yield from decide_auto(job, cluster, cluster_plan, options.trainer)
-    plan = resolve_job(decided.spec, cluster_plan, sizes_of(decided), options.data)
+    plan = resolve_job(decided.spec, whole, sizes_of(decided), options.data)
     settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
     scheduler, trainer = options.scheduler, options.trainer
     return PlannedJob(with_settings(plan, settings), cluster_plan, scheduler, trainer, decided, decisions, cluster.document)

@@ -22,6 +22,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.templates.kind import Files, Limited
 from headway.templates.schedulers import SCHEDULERS
+from headway.templates.schedulers.containers import check_arguments
 from headway.templates.trainers import TRAINERS
 
 
@@ -114,7 +115,11 @@ def check_plan(
     yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
     yield from located(_check_estimates(plan, cluster_plan), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
-    return trainer.settings(options.trainer, plan)
+    settings = trainer.settings(options.trainer, plan)
+    mounted = SCHEDULERS[plan.scheduler].mounted(options.scheduler, plan)
+    if mounted is not None:
+        yield from located(check_arguments(trainer.arguments(options.trainer, plan), plan, cluster_plan, mounted), job)
+    return settings
 
 
 def _check_estimates(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
 from headway.infra.submit.resuming import differs, next_number
+from headway.infra.submit.secrets import find_secrets
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import JobPlan, to_json
 from headway.runner.contract import ATTEMPT_TAKEN, HeartbeatPage, RunDirectory, read_verdict, settled
@@ -85,6 +86,10 @@ class LocalRun:
 def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
     """Create the run's directory, or resume `resume`, and start every slot and spare here. Raises LocalError."""
     _check_machine(plan)
+    try:
+        secrets = find_secrets(plan.secrets, os.environ)
+    except LookupError as error:
+        raise LocalError(str(error)) from None
     stem = f"{plan.run_stem}-"
     name = _resumed(runs, plan, resume) if resume else f"{stem}{next_number(stem, [path.name for path in runs.glob(f'{stem}*')])}"
     attempt = RunDirectory(runs / name).next_attempt()
@@ -94,8 +99,9 @@ def start(plan: JobPlan, runs: Path, resume: str | None = None) -> LocalRun:
             raise LocalError(f"run `{name}` has just been resumed by another process")
         name = f"{stem}{next_number(stem, [path.name for path in runs.glob(f'{stem}*')])}"
     hosts = ",".join([LOOPBACK] * plan.nodes)
-    environment = {**os.environ, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
-    command = [sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
+    environment = {**os.environ, **secrets, **{variable.name: variable.value for variable in plan.env}, "HEADWAY_NODES": hosts}
+    prepare = [] if plan.preparation is None else ["sh", "-c", plan.preparation, "sh"]
+    command = [*prepare, sys.executable, "-m", "headway.runner", str(run_json), "--attempt", str(attempt), "--node"]
     # In separate sessions: an interrupt at the terminal comes to this process, which asks them to save and stop. No
     # thread runs yet.
     own = {"env": environment, "start_new_session": True, "preexec_fn": ending_with_parent()}
@@ -111,7 +117,9 @@ def _check_machine(plan: JobPlan) -> None:
     if lacking := lacking_to_run():
         raise LocalError(lacking)
     script, *_ = plan.run.trainer.options.get("argv", ["-m"])
-    if script != "-m" and not Path(script).is_file():
+    # A command is looked for on PATH, which the set-up may change.
+    is_script = plan.run.trainer.options.get("python") is not False and script != "-m"
+    if is_script and not Path(script).is_file():
         raise LocalError(f"there is no file `{script}` in `{Path.cwd()}`, where the job is submitted from")
 
 

@@ -107,4 +107,6 @@ def _jobs(output: str) -> Iterator[ScheduledJob]:
             state = _LIVE.get(word, JobState.ENDED)
             if state is JobState.PENDING and "held" in reason.lower():
                 state = JobState.HELD
-            yield ScheduledJob(number, name, user, state, word, "" if reason == "None" else reason, nodes, comment.partition(_COUNT)[0])
+            yield ScheduledJob(
+                number, name, user, state, word, "" if reason == "None" else reason, nodes, comment.partition(_COUNT)[0]
+            )

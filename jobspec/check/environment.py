@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from headway.jobspec.check.names import check_unique
 from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -131,6 +132,18 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
             yield Problem("HW418", JOB, ("environment", name), *found, at_key=True)
 
 
+def check_secret_names(job: TrainingJob) -> Iterator[Problem]:
+    """Check the variables that are secrets: each once, without a value in the spec, and not those of the runner."""
+    yield from check_unique(JOB, ("secrets",), "name", [secret.name for secret in job.secrets])
+    for index, secret in enumerate(job.secrets):
+        path = ("secrets", index)
+        if secret.name in job.environment:
+            message = f"`{secret.name}` is a secret, and `environment` has its value"
+            yield Problem("HW215", JOB, ("environment", secret.name), message, "remove it there", at_key=True)
+        elif (found := _reserved(secret.name)) is not None:
+            yield Problem("HW418", JOB, path, *found)
+
+
 def check_webhook(job: TrainingJob) -> Iterator[Problem]:
     """Check the variable that holds a webhook's address: it has no other use, and the spec has no value for it."""
     if job.resilience.notify is None:
@@ -176,7 +189,11 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
         elif (off := _OFF.get(name)) is not None and planned[name].value in off.values and off.matters(plan):
             message = f"with `{name}: {planned[name].value}`, {off.loses}"
             hint = "leave it out, unless you are looking for a fault"
-            yield Problem("HW430", JOB, ("environment", name), message, hint, Severity.WARNING)
+            yield Problem("HW436", JOB, ("environment", name), message, hint, Severity.WARNING)
+    for index, name in enumerate(plan.secrets):
+        if name in planned and name not in plan.spec["environment"]:
+            message = f"the plan for `{plan.cluster}` sets `{name}`, which cannot be a secret"
+            yield Problem("HW418", JOB, ("secrets", index), message, "leave it out")
     webhook = plan.run.notify.webhook_env if plan.run.notify is not None else None
     if webhook in planned and webhook not in plan.spec["environment"]:
         message = (

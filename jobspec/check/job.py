@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.environment import check_names, check_values, check_webhook
+from headway.jobspec.check.environment import check_names, check_secret_names, check_values, check_webhook
 from headway.jobspec.check.history import check_history
 from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.parse import Parsed
@@ -35,6 +36,7 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     yield from _check_model(job)
     yield from _check_layout(job)
     yield from check_history(job)
+    yield from check_sweep(job)
 
 
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -239,6 +241,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("limits", "resilience"), _check_time),
     (("environment",), _check_names),
     (("environment", "resilience"), check_webhook),
+    (("environment", "secrets"), check_secret_names),
     (("mounts",), _check_mounts),
     (("layout", "overlap"), _check_overlap),
 )

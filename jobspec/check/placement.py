@@ -14,7 +14,7 @@ from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
-from headway.jobspec.resolve.nodes import domain_of, gpu_of, procs_per_node
+from headway.jobspec.resolve.nodes import domain_of, gpu_of, part_of_nodes, procs_per_node
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -41,6 +41,17 @@ def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW411", JOB, ("group",), message, near.text, fix=near.fix)
 
 
+def _check_gpus(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    """Check that a node has the GPUs that the job uses of it."""
+    group = _group(job, cluster)
+    if group is None or job.gpus is None or job.gpus <= (group.gpus or 0):
+        return
+    has = counted(group.gpus, "GPU") if group.gpus else "no GPUs"
+    message = f"the job uses {counted(job.gpus, 'GPU')} of each node, but a node of `{group.group}` of `{cluster.name}` has {has}"
+    hint = f"use at most {group.gpus}, and more `nodes`" if group.gpus else "leave `gpus` out, or set `group` to one with GPUs"
+    yield Problem("HW434", JOB, ("gpus",), message, hint)
+
+
 def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     group = _group(job, cluster)
     if group is None:
@@ -54,6 +65,31 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         message = f"the job needs {counted(job.nodes, 'node')}{own}, but {there}"
         path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
         yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or another cluster")
+
+
+def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    """Check that a job can run on every number of nodes of its range."""
+    group, fewest = _group(job, cluster), job.min_nodes
+    if group is None or fewest is None:
+        return
+    place: Path = ("min_nodes",)
+    if fewest > job.nodes:
+        message = f"the fewest nodes are {fewest}, and the most {job.nodes}"
+        yield Problem("HW435", JOB, place, message, f"use at most {job.nodes}")
+        return
+    if fewest == job.nodes:
+        return
+    if job.trainer.kind != "script":
+        message = f"the trainer `{job.trainer.kind}` keeps its number of nodes"
+        yield Problem("HW306", JOB, place, message, "set one number of nodes")
+    layout, procs = job.layout, procs_per_node(group)
+    whole = layout.pp * layout.cp * layout.tp * layout.dp_replicate
+    if layout.dp_shard is not None:
+        message = f"`dp_shard: {layout.dp_shard}` holds for one number of nodes, and the job may run on {fewest} to {job.nodes}"
+        yield Problem("HW435", JOB, ("layout", "dp_shard"), message, "leave it out: it is what the nodes leave")
+    elif procs % whole:
+        message = f"groups of {whole} ranks are not whole on every number of nodes from {fewest} to {job.nodes}: a node has {procs} ranks"
+        yield Problem("HW435", JOB, place, message, f"use degrees whose product divides {procs}, or one number of nodes")
 
 
 def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
@@ -91,7 +127,7 @@ def _is_whole(batch: Batch) -> bool:
 
 def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
     """Check the groups of ranks that the layout makes of the job's nodes; the model's sizes count as far as they are known."""
-    if not job.has(("group", "nodes", "layout", "resilience")) or not cluster.has(("name", "nodes")):
+    if not job.has(("group", "nodes", "gpus", "layout", "resilience")) or not cluster.has(("name", "nodes")):
         return
     group, mesh = _group(job.spec, cluster.spec), _mesh(job.spec, cluster.spec)
     sizes = sizes_of(job)
@@ -125,7 +161,8 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
     """Return the job's group of nodes; None when the cluster has none of that name."""
     groups = {nodes.group: nodes for nodes in cluster.nodes}
-    return cluster.nodes[0] if job.group is None else groups.get(job.group)
+    group = cluster.nodes[0] if job.group is None else groups.get(job.group)
+    return None if group is None else part_of_nodes(group, job.gpus)
 
 
 def _world_size(job: TrainingJob, cluster: Cluster) -> int:
@@ -175,10 +212,12 @@ def _check_format(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 _Rule = Callable[[TrainingJob, Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group",), ("name", "nodes"), _check_group),
+    (("group", "gpus"), ("name", "nodes"), _check_gpus),
     (("group", "nodes", "resilience"), ("name", "nodes"), _check_nodes),
-    (("group", "nodes", "layout"), ("name", "nodes"), _check_degrees),
-    (("group", "nodes", "layout", "batch", "history"), ("name", "nodes"), _check_batch),
+    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "nodes"), _check_range),
+    (("group", "nodes", "gpus", "layout"), ("name", "nodes"), _check_degrees),
+    (("group", "nodes", "gpus", "layout", "batch", "history"), ("name", "nodes"), _check_batch),
     (("group", "precision"), ("name", "nodes"), _check_format),
     (("group", "checkpoint"), ("name", "nodes", "storage"), _check_storage),
-    (("group", "nodes", "limits", "resilience"), ("name", "nodes"), _check_cost),
+    (("group", "nodes", "gpus", "limits", "resilience"), ("name", "nodes"), _check_cost),
 )

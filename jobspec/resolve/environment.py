@@ -29,8 +29,9 @@ _RAILS_APART = ("rail-optimized", "rail-only")
 def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar, ...]:
     """Return the variables for ranks on nodes of `group`."""
     torch = cluster.versions.get("torch")
-    backend = nccl_environment(cluster.fabrics, group, torch) if group.gpus else _gloo(cluster.fabrics)
-    return (*_processes(group), *backend)
+    nccl = nccl_environment(cluster.fabrics, group, torch) if group.gpus else ()
+    # Ranks with GPUs use gloo too: for objects, barriers and asynchronous checkpoints.
+    return (*_processes(group), *_gloo(cluster.fabrics), *nccl)
 
 
 def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan, torch: str | None = None) -> Iterator[EnvVar]:

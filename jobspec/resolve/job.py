@@ -1,6 +1,7 @@
 """Resolves a TrainingJob spec on a cluster into its plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel
 
@@ -10,6 +11,7 @@ from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.fingerprint import fingerprint, values_of, with_sizes
 from headway.jobspec.resolve.mesh import resolve_mesh
 from headway.jobspec.resolve.model import ModelSizes
+from headway.jobspec.resolve.nodes import part_of_group
 from headway.jobspec.resolve.placement import group_of_job, resolve_runs
 from headway.jobspec.resolve.ranks import resolve_ranks
 from headway.jobspec.resolve.run import resolve_run
@@ -25,6 +27,8 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
     `model` are the sizes of its model and `data` the options of its data, if any. The trainer's settings come last:
     they may hold values of the plan (resolve/trainer.py).
     """
+    gpus_per_node = group_of_job(cluster, job.group).gpus
+    cluster = cluster_of_job(job, cluster)
     group = group_of_job(cluster, job.group)
     mesh = resolve_mesh(job.layout, job.nodes * group.procs)
     values = values_of(job)
@@ -40,7 +44,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         slots=job.nodes,
         spares=job.resilience.spares,
         procs_per_slot=group.procs,
-        cpus_per_slot=group.cpus,
+        cpus_per_slot=group.cpus * group.threads_per_core,
         gpus_per_slot=group.gpus,
         world_size=mesh.world_size,
         mesh=mesh,
@@ -66,7 +70,16 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
             data=data,
         ),
         spec=values,
+        gpus_per_node=gpus_per_node,
     )
+
+
+def cluster_of_job(job: TrainingJob, cluster: ClusterPlan) -> ClusterPlan:
+    """Return the cluster with the part of the job's nodes that it uses (`gpus`), as if they had no more."""
+    if job.gpus is None:
+        return cluster
+    own = group_of_job(cluster, job.group)
+    return replace(cluster, groups=tuple(part_of_group(each, job.gpus) if each is own else each for each in cluster.groups))
 
 
 def _peer_dscp(cluster: ClusterPlan) -> int | None:

@@ -56,6 +56,40 @@ def gpu_of(nodes: NodeGroup) -> Gpu | None:
     )
 
 
+def part_of_nodes(nodes: NodeGroup, gpus: int | None) -> NodeGroup:
+    """Return what a job that uses so many GPUs of each node sees of the group: a node's share of everything but its adapters."""
+    whole = nodes.gpus
+    if whole is None or gpus is None or gpus >= whole:
+        return nodes
+    domain = domain_of(nodes)
+    return nodes.model_copy(
+        update={
+            "gpus": gpus,
+            "cpus": max(1, nodes.cpus * gpus // whole),
+            "host_memory": None if nodes.host_memory is None else nodes.host_memory * gpus // whole,
+            "nvlink_domain": min(domain, gpus) if domain <= whole else domain // whole * gpus,
+            "hourly_cost": None if nodes.hourly_cost is None else nodes.hourly_cost * gpus / whole,
+        }
+    )
+
+
+def part_of_group(group: GroupPlan, gpus: int | None) -> GroupPlan:
+    """Return the same of a planned group."""
+    whole = group.gpus
+    if gpus is None or not whole or gpus >= whole:
+        return group
+    domain, memory, cost = group.nvlink_domain, group.host_memory_bytes, group.hourly_cost
+    return replace(
+        group,
+        gpus=gpus,
+        procs=gpus,
+        cpus=max(1, group.cpus * gpus // whole),
+        host_memory_bytes=None if memory is None else memory * gpus // whole,
+        nvlink_domain=min(domain, gpus) if domain <= whole else domain // whole * gpus,
+        hourly_cost=None if cost is None else cost * gpus / whole,
+    )
+
+
 def _rails(nics: Iterable[Nic]) -> dict[str, int]:
     rails = {nic.name: place if nic.rail is None else nic.rail for place, nic in enumerate(nics)}
     return dict(sorted(rails.items(), key=lambda item: item[1]))
@@ -80,4 +114,5 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         nic=nodes.nic,
         nic_gbps=None if nodes.nic_speed is None else nodes.nic_speed / GBPS,
         hourly_cost=nodes.hourly_cost,
+        threads_per_core=nodes.threads_per_core,
     )

@@ -56,6 +56,7 @@ def resolve_run(
         timeouts=_timeouts(job.resilience.timeouts),
         grace_s=job.resilience.grace,
         spares=job.resilience.spares,
+        min_slots=None if job.min_nodes == job.nodes else job.min_nodes,
         corruption=None if job.resilience.corruption is None else _corruption(job.resilience.corruption),
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
         limits=contract.Limits(job.limits.run.time, job.limits.run.gpu_hours if group.gpus else None),

@@ -1,6 +1,6 @@
 """Defines the TrainingJob document: a training job that any cluster can run."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -10,9 +10,10 @@ from headway.jobspec.spec.history import Change
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.model import Model
 from headway.jobspec.spec.resilience import Checkpoint, EnvName, Resilience
+from headway.jobspec.spec.scheduling import SchedulerRequest, Subdomain
 from headway.jobspec.spec.section import API_VERSION, Ignore, Name, Section
 from headway.jobspec.spec.training import Optimizer, Overlap, Precision
-from headway.jobspec.spec.written import Bases, OrAuto, one_or_many
+from headway.jobspec.spec.written import Bases, OrAuto, OrRange, one_or_many
 from headway.jobspec.units import Seconds
 from headway.runner import contract
 
@@ -36,6 +37,24 @@ class Code(Section):
     """Container image by its digest, since a tag can later refer to another image, or an image file by its path."""
 
 
+class Secret(Section):
+    """A variable of every rank whose value is a secret, which is in no file of the job."""
+
+    name: EnvName = Field(examples=["HF_TOKEN"])
+    """Name of the variable."""
+    source: Subdomain | None = Field(None, examples=["tracking"])
+    """Kubernetes: the Secret of the namespace that has it; that of the cluster's options when left out."""
+    key: str | None = Field(None, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,254}$", examples=["token"])
+    """Kubernetes: its key in the Secret; the variable's name when left out."""
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+NamedSecret = Annotated[Secret, BeforeValidator(_named, json_schema_input_type=EnvName | Secret)]
+
+
 class Mount(Section):
     """A directory of the nodes inside the job's containers."""
 
@@ -45,6 +64,17 @@ class Mount(Section):
     """Directory in the container; the same when left out."""
     read_only: bool = Field(True, examples=[True])
     """Whether the mount is read-only."""
+
+
+class Sweep(Section):
+    """Runs of the job with other values, one run for each point. A run's name is the job's with the values of its point."""
+
+    grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(
+        default_factory=dict, examples=[{"optimizer.lr": [1e-4, 3e-4], "seed": [1, 2]}]
+    )
+    """Values by field, as `optimizer.lr`: one run for every combination."""
+    points: tuple[dict[str, Any], ...] = Field((), examples=[[{"optimizer.lr": 1e-4, "batch.micro": 2}]])
+    """One run for each item, with the values of its fields."""
 
 
 class AttemptLimits(Section):
@@ -99,8 +129,15 @@ class TrainingJob(Section):
     repository is searched. `local`, where no document has that name, is this machine with one rank."""
     group: Name | None = Field(None, examples=["gpu"])
     """Group of nodes to run on; the cluster's first when left out."""
-    nodes: int = Field(1, ge=1, le=100_000, examples=[2])
-    """Nodes to compute on."""
+    nodes: Annotated[int, OrRange()] = Field(1, ge=1, le=100_000, examples=[2])
+    """Nodes to compute on, or `{min: 6, max: 8}` for a script that can use fewer."""
+    min_nodes: int | None = Field(None, ge=1, le=100_000, examples=[6])
+    """The `min` of `nodes: {min, max}`, written apart: the run starts on as many nodes as are free, and continues with fewer after a
+    loss."""
+    gpus: int | None = Field(None, ge=1, le=64, examples=[4])
+    """GPUs of each node that the job uses, each for one rank, with the same share of its processors and memory; all when left out."""
+    scheduler: SchedulerRequest | None = Field(None, examples=[{"slurm": {"partition": "debug"}}])
+    """Fields of the cluster's scheduler that the job sets itself, within what the cluster allows."""
     model: Model | None = Field(None, examples=[{"preset": "llama-3.1-8b"}])
     """The model to train."""
     layout: Annotated[Layout, OrAuto({})] = Field(default_factory=Layout, examples=[{"dp_shard": 16}])
@@ -135,8 +172,15 @@ class TrainingJob(Section):
     """The limits of the run."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
     """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""
+    secrets: tuple[NamedSecret, ...] = Field((), max_length=64, examples=[["HF_TOKEN"]])
+    """Variables of every rank that are secrets, by name. On Slurm and locally they come from the environment of the submission, or from
+    the user's file of that name in `~/.config/headway/secrets` with mode 0600; on Kubernetes from a Secret."""
+    setup: tuple[Argument, ...] = Field((), max_length=100, examples=[[". /opt/venv/bin/activate"]])
+    """Lines of POSIX shell that run on every node, in the container if there is one, before the ranks; their variables reach the ranks."""
     mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])
     """Directories of the nodes inside the job's containers."""
+    sweep: Sweep | None = Field(None, examples=[{"grid": {"optimizer.lr": [1e-4, 3e-4]}}])
+    """Other values of fields, for one run each."""
     history: tuple[Change, ...] = Field(
         (), max_length=1000, examples=[[{"from_step": 12000, "rollback_to": 11800, "skip_samples": 204800}]]
     )

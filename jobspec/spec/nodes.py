@@ -63,6 +63,8 @@ class NodeGroup(Section):
     """Instruction set of the hosts."""
     cpus: int = Field(ge=1, le=4096, examples=[96])
     """CPU cores that a job gets on one node."""
+    threads_per_core: int = Field(1, ge=1, le=8, examples=[2])
+    """Hardware threads of a core that the scheduler counts as processors: `ThreadsPerCore` of Slurm, hyperthreads for Kubernetes."""
     host_memory: Bytes | None = Field(None, ge=1, examples=["2TiB"])
     """Main memory of one node."""
     procs: int | None = Field(None, ge=1, le=1024, examples=[2])

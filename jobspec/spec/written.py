@@ -25,6 +25,15 @@ class OrAuto:
         return {"anyOf": [*schema.get("anyOf", [schema]), {"const": AUTO}]}
 
 
+class OrRange:
+    """Marks a number that may be `{min, max}` in a document, of which the model holds the larger one (jobspec/short.py)."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = handler(core_schema)
+        both = {"type": "object", "properties": {"min": number, "max": number}, "required": ["min", "max"]}
+        return {"anyOf": [number, {**both, "additionalProperties": False}]}
+
+
 _Base = Annotated[str, StringConstraints(min_length=1)]
 _Bases = Annotated[tuple[_Base, ...], Field(max_length=8)]
 

@@ -157,6 +157,8 @@ def worker_argv(config: RunConfig, local_rank: int, environment: Mapping[str, st
         return [sys.executable, "-u", START, "headway.runner.train.main"]
     words: list[str] = config.trainer.options["argv"]
     given = Torchrun.of(config)
+    if given is None and config.trainer.options.get("python") is False:
+        return words
     if given is None:
         return [sys.executable, "-u", START, "headway.runner.boot", *words]
     # torchrun puts the local rank into arguments (torch/distributed/elastic/utils/api.py, `macros`).

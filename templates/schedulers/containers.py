@@ -1,11 +1,11 @@
 """Checks what a job asks of its containers, mounts and variables, with and without a container runtime."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import JobPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 
 IMAGE: Path = ("code", "image")
@@ -14,6 +14,8 @@ IMAGE: Path = ("code", "image")
 _KERNEL = ("/proc", "/sys", "/dev")
 # runc refuses a mount inside of it (opencontainers/runc libcontainer/rootfs_linux.go: checkProcMount).
 _PROC = "/proc"
+# Its batch script mounts the run's directory; pods have all runs.
+_MOUNTS_RUN = "slurm"
 
 
 def check_no_commit(plan: JobPlan, today: str) -> Iterator[Problem]:
@@ -72,3 +74,44 @@ def check_variables(plan: JobPlan) -> Iterator[Problem]:
             message = f"`environment.{name}` has a line break or a NUL character"
             hint = "write it on one line, or pass a longer text in a file"
             yield Problem("HW424", JOB, ("environment", name), message, hint)
+
+
+# A path in an argument: the whole of it, or after `=`, `:` or a comma.
+_PATHS = re.compile(r"(?:^|[=:,])(/[^=:,]*)")
+# Options that name a place to write to: those of the usual frameworks, and what people call them.
+_WRITES = re.compile(r"save|out|ckpt|checkpoint|dump|log|tensorboard|cache|result|trace|profile|wandb", re.IGNORECASE)
+
+
+def check_arguments(
+    arguments: Mapping[Path, str], plan: JobPlan, cluster: ClusterPlan, mounted: tuple[MountPlan, ...]
+) -> Iterator[Problem]:
+    """Report paths in arguments below the runs or another storage that the job's containers do not have, or have read-only.
+
+    Files that a process writes there would be in the container alone, and lost with it.
+    """
+    own = PurePosixPath(plan.runs, "{run}")
+    storages = [storage.path for storage in cluster.storage if storage.path is not None and storage.path.startswith("/")]
+    for place, argument in arguments.items():
+        for path in map(PurePosixPath, _PATHS.findall(argument)):
+            storage = next((each for each in storages if path.is_relative_to(each)), None)
+            holder = max(
+                (mount for mount in mounted if path.is_relative_to(mount.target)),
+                key=lambda mount: len(mount.target),
+                default=None,
+            )
+            if storage is None or (plan.scheduler == _MOUNTS_RUN and path.is_relative_to(own)):
+                continue
+            if holder is None and path.is_relative_to(plan.runs):
+                message = f"`{path}` is on no mount of the job's containers: of the runs they have the run's own directory"
+                yield Problem(
+                    "HW433", JOB, place, message, "write `{run_directory}` for the run's directory, or add it to `mounts`"
+                )
+            elif holder is None:
+                message = f"`{path}` on the storage `{storage}` is on no mount of the job's containers"
+                hint = f"mount it, with `read_only: false` if the job writes to it: `mounts: [{{source: {storage}}}]`"
+                yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
+            elif holder.read_only and _WRITES.search(argument.removesuffix(str(path))):
+                message = f"`{path}` is on the mount `{holder.target}`, which is read-only"
+                yield Problem(
+                    "HW433", JOB, place, message, "set `read_only: false` there, if the job writes to it", Severity.WARNING
+                )

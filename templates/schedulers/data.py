@@ -7,7 +7,13 @@ from headway.jobspec.plan import JobPlan, to_json
 from headway.jobspec.resolve.placement import USER
 from headway.templates.shell import Shell, quote, render_shell
 
+_SECRETS = Path(__file__).parent / "secrets.sh.j2"
 _TEMPLATE = Path(__file__).parent / "data.sh.j2"
+
+
+def take_secrets(plan: JobPlan) -> Shell | None:
+    """Return lines of shell that export the job's secrets; None without any."""
+    return Shell(render_shell(_SECRETS, names=plan.secrets)) if plan.secrets else None
 
 
 def script_data(plan: JobPlan, *, opens: bool = True) -> Shell:

@@ -149,36 +149,95 @@ def test_the_address_of_a_webhook_comes_from_a_secret_that_may_be_absent(tmp_pat
 
 def test_all_objects_have_one_name_and_namespace(tmp_path: Path) -> None:
     found = objects(manifest(tmp_path, LEAST | {"namespace": "research"}))
-    assert list(found) == ["ServiceAccount", "ConfigMap", "JobSet"]
+    assert list(found) == ["ConfigMap", "JobSet"]
     assert len({each["metadata"]["name"] for each in found.values()}) == 1
     assert {each["metadata"]["namespace"] for each in found.values()} == {"research"}
 
 
 def test_pods_get_no_token_and_no_rights(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST)
-    assert objects(text)["ServiceAccount"]["automountServiceAccountToken"] is False
     assert pod_of(text)["automountServiceAccountToken"] is False
     assert container_of(text)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def test_an_account_that_is_there_is_used_and_not_made(tmp_path: Path) -> None:
+def test_an_account_is_used_and_none_is_made(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"service_account": "training"})
     assert list(objects(text)) == ["ConfigMap", "JobSet"]
     assert pod_of(text)["serviceAccountName"] == "training"
+    assert "serviceAccountName" not in pod_of(manifest(tmp_path, LEAST))
 
 
 def test_cpu_time_is_asked_for_and_not_limited(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST)
-    assert container_of(text)["resources"] == {"requests": {"cpu": 4}}
+    assert container_of(text)["resources"] == {"requests": {"cpu": "4"}}
     text = manifest(tmp_path, LEAST | {"memory": "64Gi"})
-    assert container_of(text)["resources"] == {"requests": {"cpu": 4, "memory": "64Gi"}, "limits": {"memory": "64Gi"}}
+    assert container_of(text)["resources"] == {"requests": {"cpu": "4", "memory": "64Gi"}, "limits": {"memory": "64Gi"}}
 
 
 def test_gpus_and_rdma_devices_are_whole_and_may_lock_memory(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"rdma": {"resource": "rdma/shared", "count": 2}}, nodes=GPUS)
-    devices = {"nvidia.com/gpu": 8, "rdma/shared": 2}
-    assert container_of(text)["resources"] == {"requests": {"cpu": 96, **devices}, "limits": devices}
+    devices = {"nvidia.com/gpu": "8", "rdma/shared": "2"}
+    assert container_of(text)["resources"] == {"requests": {"cpu": "96", **devices}, "limits": devices}
     assert container_of(text)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+
+
+def test_amds_gpus_have_their_own_resource_and_hyperthreads_are_counted(tmp_path: Path) -> None:
+    amd = GPUS.replace("gpu: H100-SXM-80", "gpu: MI300X-192").replace("cpus: 96", "cpus: 96, threads_per_core: 2")
+    assert container_of(manifest(tmp_path, LEAST, nodes=amd))["resources"]["limits"] == {"amd.com/gpu": "8"}
+    assert container_of(manifest(tmp_path, LEAST, nodes=amd))["resources"]["requests"]["cpu"] == "192"
+
+
+def test_restricted_pods_have_what_the_level_demands(tmp_path: Path) -> None:
+    text = manifest(tmp_path, LEAST | {"restricted": True, "user": 1000, "fs_group": 7, "rdma": {"resource": "rdma/shared"}})
+    assert pod_of(text)["securityContext"] == {
+        "runAsUser": 1000,
+        "fsGroup": 7,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container_of(text)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert "Pod Security" not in text
+
+
+REQUEST = """\
+scheduler:
+  kubernetes:
+    local_queue: research
+    priority_class: high
+    labels: {team: nlp}
+    annotations: {karpenter.sh/do-not-disrupt: "true"}
+    image_pull_secrets: [mine]
+    runtime_class: nvidia
+    node_selector: {pool: spot}
+    tolerations: [{key: spot, effect: NoSchedule}]
+    pod: {schedulerName: volcano, volumes: [{name: cache, emptyDir: {}}], affinity: {nodeAffinity: {}}}
+    container: {env: [{name: SITE, value: a}], volumeMounts: [{name: cache, mountPath: /cache}], resources: {limits: {hugepages-2Mi: 5Gi}}}
+"""
+
+
+def test_a_jobs_request_is_merged_into_the_options_of_its_cluster(tmp_path: Path) -> None:
+    options = {
+        "local_queue": "default",
+        "labels": {"site": "a"},
+        "image_pull_secrets": ["site"],
+        "node_selector": {"pool": "main", "b": "c"},
+    }
+    text = manifest(tmp_path, LEAST | options | {"tolerations": [{"key": "gpu"}]}, job=JOB + REQUEST)
+    labels, pod = objects(text)["JobSet"]["metadata"]["labels"], pod_of(text)
+    assert labels["kueue.x-k8s.io/queue-name"] == "research"
+    assert (labels["site"], labels["team"]) == ("a", "nlp")
+    assert job_of(text)["template"]["metadata"]["labels"]["team"] == "nlp"
+    assert job_of(text)["template"]["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
+    assert (pod["priorityClassName"], pod["runtimeClassName"], pod["schedulerName"]) == ("high", "nvidia", "volcano")
+    assert pod["imagePullSecrets"] == [{"name": "site"}, {"name": "mine"}]
+    assert pod["nodeSelector"] == {"pool": "spot", "b": "c"}
+    assert [each["key"] for each in pod["tolerations"]] == ["gpu", "spot"]
+    assert set(pod["affinity"]) == {"nodeAffinity", "podAntiAffinity"}
+    assert {"name": "cache", "emptyDir": {}} in pod["volumes"]
+    container = container_of(text)
+    assert {"name": "SITE", "value": "a"} in container["env"]
+    assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+    assert container["resources"]["limits"] == {"hugepages-2Mi": "5Gi"}
 
 
 def test_a_pod_has_time_to_save_when_it_is_told_to_end(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from headway.jobspec.plan import to_json
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.job import TrainingJob
 from headway.runner.contract import RunConfig, from_json
+from headway.runner.rundir import open_run
 from headway.templates.trainers import TRAINERS
 from headway.templates.trainers.script.arguments import NAMES, fill, mistakes, section_of
 
@@ -44,8 +45,14 @@ steps: 100
 seed: 7
 """
 
+# Not beside the model's sizes, and not beside an interval in steps.
+ABSENT = {"model.preset", "model.max_positions", "checkpoint.disk.seconds"}
 # What FULL leaves at its default, or open.
 UNSAID = {
+    # Values that follow from others.
+    "batch.accumulation",
+    "layout.layers_per_stage",
+    "checkpoint.disk.seconds",
     "layout.dp_replicate",
     "layout.dp_shard",
     "layout.cp",
@@ -119,14 +126,14 @@ def test_what_a_layout_leaves_to_its_degrees_has_a_value_whatever_they_are(layou
 
 
 def test_every_name_has_a_value_where_the_job_says_all(tmp_path: Path) -> None:
-    others = [name for name in NAMES if name not in {"model.preset", "model.max_positions"}]  # not beside the sizes
+    others = [name for name in NAMES if name not in ABSENT]
     filled = argv_of(tmp_path, *(f"{{{name}}}" for name in others), more=FULL)
     assert not {"None", "null", ""} & set(filled)
     assert len(filled) == len(others)
 
 
 def test_every_name_is_of_the_plan_or_a_field_of_the_job() -> None:
-    assert {section_of(name) for name in NAMES} - set(TrainingJob.model_fields) == {"runs", "world_size"}
+    assert {section_of(name) for name in NAMES} - set(TrainingJob.model_fields) == {"runs", "run_directory", "world_size"}
     assert len(set(NAMES)) == len(NAMES)
 
 
@@ -170,8 +177,7 @@ def not_told(folder: Path, *argv: str, more: str) -> list[str]:
 
 def all_of(more: str) -> list[str]:
     """Arguments with every name that such a job gives a value."""
-    absent = {"model.preset", "model.max_positions"}
-    return [f"{{{name}}}" for name in NAMES if name not in absent and (section_of(name) in more or name == "world_size")]
+    return [f"{{{name}}}" for name in NAMES if name not in ABSENT and (section_of(name) in more or name == "world_size")]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if section_of(name) in yaml.safe_load(FULL) and name not in UNSAID])
@@ -213,7 +219,7 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
         ("batch: {global: 64 sequences, micro: 1, sequence: 1}\n", ["batch.global", "batch.micro"]),
         ("overlap: {tensor: false}\n", ["overlap.tensor"]),
         ("checkpoint: {keep: 9, tiers: [{kind: disk, every: 5 steps}]}\n", []),
-        ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 1m}\n", ["resilience.timeouts.collective"]),
+        ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 20s}\n", ["resilience.timeouts.collective"]),
         ("seed: 0\nresilience: {timeouts: {collective: 10m}}\n", []),
     ],
 )
@@ -331,6 +337,38 @@ def test_the_page_lists_every_name_and_no_other() -> None:
 
 
 def test_what_the_page_shows_stands_in_the_example() -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    shown = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
     job = (ROOT / "examples/own-script/job.yaml").read_text().splitlines()
     assert set(shown.splitlines()) <= set(job)
+
+
+# --- commands, conditions, and what is known when the run is opened ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        ("--sp{?layout.sequence_parallel}", "--sp"),
+        ("--bf16{?precision.compute=bf16}", None),
+        ("--fp32{?precision.compute=fp32}", "--fp32"),
+        ("--tp={layout.tp}{?layout.tp=2}", "--tp=2"),
+        ("--seconds={checkpoint.disk.seconds}{?checkpoint.disk.seconds}", None),
+        ("--every={checkpoint.disk.steps}{?checkpoint.disk.steps}", "--every=10"),
+        ("--accumulation={batch.accumulation}", "--accumulation=8"),
+        ("{{?layout.tp}}", "{?layout.tp}"),
+    ],
+)
+def test_an_argument_is_kept_where_its_condition_holds(argument: str, kept: str | None, tmp_path: Path) -> None:
+    more = "layout: {tp: 2}\nbatch: {global: 64 sequences, micro: 2, sequence: 8}\ncheckpoint: {tiers: [{kind: disk, every: 10 steps}]}\n"
+    more += "precision: {compute: fp32}\n"
+    assert argv_of(tmp_path, "train.py", argument, more=more)[1:] == ([] if kept is None else [kept])
+
+
+def test_the_runs_name_and_directory_are_filled_in_when_the_run_is_opened(tmp_path: Path) -> None:
+    (plan,), _ = planned(tmp_path, "train.py", "--out={run_directory}/a", "--name={run}-{{x}}", "--lr={{}}")
+    config = from_json(RunConfig, to_json(plan.plan.run))
+    assert config.trainer.options["late"] == [1, 2]
+    opened = open_run(tmp_path / "runs", "case-1", config, 0)
+    options = from_json(RunConfig, opened.run_json.read_text()).trainer.options
+    assert options["argv"] == ["train.py", f"--out={tmp_path}/runs/case-1/a", "--name=case-1-{x}", "--lr={}"]
+    assert "late" not in options

@@ -43,7 +43,10 @@ limits: {attempt: {time: "1:30:00"}}
 resilience: {grace: 12.5s}
 """
 
-SRUN = "srun --job-name=runner --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=0"
+SRUN = (
+    "srun --job-name=runner --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=0 --export=ALL --mpi=none"
+    " --cpu-bind=none"
+)
 
 # Each command writes down how it was called; srun leaves the verdict and what is excluded, as the runner does.
 RECORD = '#!/bin/bash\nprintf "%s\\n" "${0##*/} $*" >>"$CALLS"\n'
@@ -143,6 +146,7 @@ def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str
         "job-name=case",
         "nodes=2",
         "cpus-per-task=4",
+        "mem=0",
         "partition=main",
         "account=research",
         "qos=high",
@@ -153,7 +157,7 @@ def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str
         "output=%x-%j.out",
         "signal=TERM@43",
     ]
-    assert "gpus" not in script
+    assert not [each for each in directives if "gpus" in each]
     assert script.count("--ntasks-per-node") == 2
 
 
@@ -416,7 +420,7 @@ def test_a_retry_elsewhere_still_leaves_out_what_the_cluster_does(tmp_path: Path
         ("--ntasks=3", "ntasks"),
         ("--tim=1", "time"),
         ("--no-requeue", "no-requeue"),
-        ("--array=1-3", "array"),
+        ("--mem=0", "mem"),
     ],
 )
 def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, own: str, tmp_path: Path) -> None:
@@ -425,7 +429,91 @@ def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, 
     ]
 
 
-@pytest.mark.parametrize("directive", ["--mem=0", "--time-min=10", "--gres-flags=enforce-binding", "--no-kill"])
+@pytest.mark.parametrize(
+    ("directive", "why"),
+    [
+        ("--array=1-3", "`--array` is not supported: every task of an array would train the same spec"),
+        ("--export=NONE", "`--export` is not supported: the ranks need the variables of the batch script"),
+    ],
+)
+def test_an_option_that_would_break_the_run_is_refused_with_the_reason(directive: str, why: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, options=f"directives: [{directive}], ") == [("HW210", why)]
+
+
+REQUEST = "scheduler: {slurm: {%s}}\n"
+
+
+def test_a_jobs_request_takes_the_place_of_the_clusters_values_or_is_added_to_them(tmp_path: Path) -> None:
+    asked = (
+        "partition: debug, qos: low, nice: 100, constraint: a100, dependency: singleton, exclude: n9, "
+        "sbatch: [--switches=1], srun: [--cpu-bind=cores]"
+    )
+    script = rendered(tmp_path, REQUEST % asked, options='exclude: "n[3-4]", directives: [--mail-type=FAIL], memory: 7GiB, ')
+    found = directives(script)
+    wanted = [
+        "--mem=7168M",
+        "--partition=debug",
+        "--account=research",
+        "--qos=low",
+        "--constraint=a100",
+        "--exclude='n[3-4],n9'",
+        "--nice=100",
+        "--dependency=singleton",
+        "--mail-type=FAIL",
+        "--switches=1",
+    ]
+    assert [each for each in found if each in wanted] == wanted
+    _, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2")
+    assert f"{SRUN} --cpu-bind=cores python3 -m headway.runner" in calls[2]
+    assert calls[-1] == "scontrol update jobid=7 excnodelist=n[3-4],n9,n2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("partition: debug", []),
+        ('partition: "debug,main"', []),
+        ("partition: gpu", ["`lab` does not let jobs set `partition` to `gpu`"]),
+        ("qos: anything", []),
+        ("account: mine", ["`lab` does not let jobs set `account` (`allow` of its scheduler)"]),
+        ("nice: 5", ["`lab` does not let jobs set `nice` (`allow` of its scheduler)"]),
+        ("sbatch: [--switches=1, --comment=a]", ["`lab` does not let jobs set `sbatch` to `comment`"]),
+    ],
+)
+def test_a_job_sets_what_the_owner_of_the_cluster_allows(asked: str, told: list[str], tmp_path: Path) -> None:
+    allow = "allow: {partition: [main, debug], qos: any, sbatch: [switches]}, "
+    assert problems(tmp_path, REQUEST % asked, allow) == [("HW432", message) for message in told]
+
+
+def test_a_job_cannot_replace_what_the_script_sets(tmp_path: Path) -> None:
+    told = problems(tmp_path, REQUEST % "sbatch: [--qos=a], srun: [--ntasks=3, --export=NONE]")
+    assert [code for code, _ in told] == ["HW210"] * 3
+
+
+def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + IMAGE)
+    nodes = "nodes: [{group: gpu, count: 2, cpus: 96, threads_per_core: 2, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}]"
+    fabric = "fabrics: [{name: rails, role: scale_out, transport: infiniband}]"
+    text = CLUSTER.replace("nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]", f"{nodes}\n{fabric}")
+    (tmp_path / "cluster.yaml").write_text(
+        text.replace("{partition", f"{{{PYXIS}partition").replace("runs of 'lab'", "/scratch/runs")
+    )
+    script = script_of(tmp_path)
+    assert "--cpus-per-task=192" in directives(script)
+    assert ",/dev/kfd:/dev/kfd,/dev/dri:/dev/dri " in script
+    assert "export MELLANOX_VISIBLE_DEVICES=${MELLANOX_VISIBLE_DEVICES:-all}" in script
+    assert re.search(r"--container-env=\S+,MELLANOX_VISIBLE_DEVICES ", script)
+
+
+def test_a_grace_beyond_slurms_kill_wait_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(JOB.replace("12.5s", "90s"))
+    assert [problem.code for problem in found(tmp_path)] == ["HW430"]
+    (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("{partition", "{kill_wait: 2m, partition"))
+    assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("directive", ["--mem-bind=local", "--time-min=10", "--gres-flags=enforce-binding", "--no-kill"])
 def test_an_option_that_only_looks_like_one_of_the_batch_script_is_taken(directive: str, tmp_path: Path) -> None:
     assert problems(tmp_path, options=f"directives: [{directive}], ") == []
 

@@ -1,7 +1,7 @@
 """Reports what Kubernetes cannot do with a plan."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
@@ -10,12 +10,20 @@ from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.resolve.placement import USER
+from headway.jobspec.spec.scheduling import Toleration
+from headway.jobspec.suggest import joined_or
 from headway.templates.schedulers.containers import IMAGE, check_hidden, check_no_commit, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
+from headway.templates.schedulers.kubernetes.overlay import check_overlay
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
+from headway.templates.schedulers.kubernetes.request import with_request
+from headway.templates.schedulers.requests import check_request, place_of, request_of
 
 _OPTIONS = ("scheduler", "options")
 _LABEL_CHARACTERS = 63
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_OWN_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name", _QUEUE_LABEL)
+_OWN_PREFIXES = ("jobset.sigs.k8s.io/", "batch.kubernetes.io/")
 # The Job controller's suffix of a pod's name, with its dash.
 _RANDOM = "-xxxxx"
 # Container runtimes' name for the interface to the pod network (containerd: defaultIfName).
@@ -27,9 +35,15 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from check_no_commit(plan, "pods run what is in the image and the mounts")
     yield from _check_name(plan)
     yield from _check_image(options, plan)
+    if plan.run.min_slots is not None:
+        message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
+        yield Problem("HW435", JOB, ("min_nodes",), message, "set one number of nodes, or hold `resilience.spares`")
     yield from _check_mounts(options)
     yield from _check_job_mounts(options, plan)
-    yield from _check_tolerations(options)
+    yield from check_request(plan, options.allow)
+    yield from _check_request(options, plan)
+    yield from _check_restricted(options, plan)
+    options = with_request(options, plan)
     yield from _check_runs(options, plan, cluster)
     yield from _check_rdma(options, plan, cluster)
     yield from _check_user(options, plan, cluster)
@@ -99,12 +113,48 @@ def _check_form(path: Path, place: str) -> Iterator[Problem]:
         yield Problem("HW423", JOB, path, f"`{place}` has a `:`, which is not allowed in a pod's mount", "use a path without it")
 
 
-def _check_tolerations(options: KubernetesOptions) -> Iterator[Problem]:
-    for index, toleration in enumerate(options.tolerations):
+def _check_request(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
+    """Check what has the same form in the cluster's options and in the job's request."""
+    asked, variables = request_of(plan), tuple(variable.name for variable in plan.env)
+    yield from check_overlay(CLUSTER, _OPTIONS, options.pod, options.container, variables)
+    yield from check_overlay(JOB, place_of(plan), asked.get("pod", {}), asked.get("container", {}), variables)
+    yield from _check_labels(CLUSTER, _OPTIONS, options.labels)
+    yield from _check_labels(JOB, place_of(plan), asked.get("labels", {}))
+    yield from _check_tolerations(CLUSTER, _OPTIONS, options.tolerations)
+    tolerations = tuple(Toleration(**each) for each in asked.get("tolerations", ()))
+    yield from _check_tolerations(JOB, place_of(plan), tolerations)
+
+
+def _check_labels(document: str, place: Path, labels: Mapping[str, str]) -> Iterator[Problem]:
+    for key in labels:
+        if key in _OWN_LABELS or key.startswith(_OWN_PREFIXES):
+            message = f"the label `{key}` is set by headway or by a controller"
+            hint = "set `local_queue`" if key == _QUEUE_LABEL else "use another key"
+            yield Problem("HW210", document, (*place, "labels", key), message, hint, at_key=True)
+
+
+def _check_tolerations(document: str, place: Path, tolerations: tuple[Toleration, ...]) -> Iterator[Problem]:
+    for index, toleration in enumerate(tolerations):
         if toleration.seconds is not None and toleration.effect != "NoExecute":
-            path = (*_OPTIONS, "tolerations", index, "seconds")
+            path = (*place, "tolerations", index, "seconds")
             message = f"`seconds` for the taint `{toleration.key}` has no effect: only `NoExecute` evicts a pod"
-            yield Problem("HW210", CLUSTER, path, message, "add `effect: NoExecute`, or leave `seconds` out")
+            yield Problem("HW210", document, path, message, "add `effect: NoExecute`, or leave `seconds` out")
+
+
+def _check_restricted(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
+    """Check that nothing else of the pods contradicts the Pod Security level `restricted`."""
+    if not options.restricted:
+        return
+    path = (*_OPTIONS, "restricted")
+    against = {
+        "`host_network`": options.host_network,
+        "a `host_path`": any(mount.host_path for mount in options.mounts),
+        "`mounts` of the job, which are directories of the node": bool(plan.mounts),
+        "`user: 0`": options.user == 0,
+    }
+    if found := [name for name, is_set in against.items() if is_set]:
+        message = f"the Pod Security level `restricted` does not permit {joined_or(found)}"
+        yield Problem("HW210", CLUSTER, path, message, "leave them out, or `restricted`", at_key=True)
 
 
 def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

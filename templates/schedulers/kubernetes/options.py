@@ -1,21 +1,15 @@
 """Defines the options of Kubernetes on a cluster."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from headway.jobspec.spec.scheduling import NAME, SUBDOMAIN, Key, KubernetesAllow, Subdomain, Toleration, Value
 from headway.jobspec.spec.section import Name, Section
 
-# JobSet's webhook checks none of these: it accepts a wrong one, and no pod ever starts. Names of objects are labels
-# with dots between them (RFC 1123 subdomain); those of labels, taints and resources may have a domain before a slash.
-_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 # No part of a path is `.` or `..`.
 Absolute = Annotated[str, StringConstraints(pattern=r"^(/([.]?[^/.][^/]*)?)+$")]
-Subdomain = Annotated[str, StringConstraints(pattern=f"^{_SUBDOMAIN}$", max_length=253)]
-Key = Annotated[str, StringConstraints(pattern=f"^({_SUBDOMAIN}/)?{_NAME}$")]
-Value = Annotated[str, StringConstraints(pattern=f"^({_NAME})?$")]
-ExtendedResource = Annotated[str, StringConstraints(pattern=f"^{_SUBDOMAIN}/{_NAME}$")]
+ExtendedResource = Annotated[str, StringConstraints(pattern=f"^{SUBDOMAIN}/{NAME}$")]
 
 
 class Mount(Section):
@@ -29,19 +23,6 @@ class Mount(Section):
     """Directory of the node, for file systems that every node mounts itself."""
     read_only: bool = Field(False, examples=[True])
     """Whether the pods may only read it."""
-
-
-class Toleration(Section):
-    """A taint of nodes that the pods accept."""
-
-    key: Key = Field(examples=["nvidia.com/gpu"])
-    """Key of the taint."""
-    value: Value | None = Field(None, examples=["present"])
-    """Value of the taint; any when left out."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, examples=["NoSchedule"])
-    """Effect of the taint; any when left out."""
-    seconds: int | None = Field(None, ge=0, le=2**31 - 1, examples=[30])
-    """How long a pod stays on a node that gets the taint, where the effect is `NoExecute`; forever when left out."""
 
 
 class Rdma(Section):
@@ -63,7 +44,7 @@ class KubernetesOptions(Section):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
     """When nodes pull the image; Kubernetes' default when left out."""
     service_account: Subdomain | None = Field(None, examples=["training"])
-    """ServiceAccount of the pods; when left out each job creates one without permissions."""
+    """ServiceAccount of the pods; the namespace's `default` when left out. Pods get no token of it."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
     """Lines of POSIX shell that run first in every pod, for example to find `python3`."""
     mounts: tuple[Mount, ...] = Field((), examples=[[{"path": "/scratch", "claim": "scratch"}]])
@@ -78,6 +59,30 @@ class KubernetesOptions(Section):
     """Labels that a node must have."""
     tolerations: tuple[Toleration, ...] = Field((), examples=[[{"key": "nvidia.com/gpu"}]])
     """Taints of nodes that the pods tolerate."""
+    local_queue: Name | None = Field(None, examples=["research"])
+    """LocalQueue of Kueue that admits jobs; Kueue is not used when left out."""
+    priority_class: Subdomain | None = Field(None, examples=["training"])
+    """PriorityClass of the pods."""
+    labels: dict[Key, Value] = Field(default_factory=dict, examples=[{"team": "nlp"}])
+    """Labels of each JobSet and of its pods."""
+    annotations: dict[Key, str] = Field(default_factory=dict, examples=[{"k8s.v1.cni.cncf.io/networks": "rail-0,rail-1"}])
+    """Annotations of the pods."""
+    image_pull_secrets: tuple[Subdomain, ...] = Field((), max_length=64, examples=[["registry"]])
+    """Secrets of the namespace with which nodes pull images."""
+    secrets: Subdomain = Field("headway-secrets", examples=["training-secrets"])
+    """Secret of the namespace that has jobs' `secrets`, by the names of their variables, unless a job names another."""
+    runtime_class: Subdomain | None = Field(None, examples=["nvidia"])
+    """RuntimeClass of the pods."""
+    pod: dict[str, Any] = Field(default_factory=dict, examples=[{"schedulerName": "volcano"}])
+    """Further fields of a pod's `spec`, as Kubernetes names them; `volumes`, `containers` and `initContainers` are added to headway's."""
+    container: dict[str, Any] = Field(default_factory=dict, examples=[{"env": [{"name": "SITE", "value": "a"}]}])
+    """Further fields of the container that runs the ranks, as Kubernetes names them; `env` and `volumeMounts` are added to headway's."""
+    allow: KubernetesAllow | None = Field(None, examples=[{"local_queue": ["research", "spot"], "labels": "any"}])
+    """Fields that jobs may set under `scheduler.kubernetes`; all when left out, within what the API server permits."""
+    restricted: bool = Field(False, examples=[True])
+    """Whether pods meet the Pod Security level `restricted`: a user other than root, and the runtime's seccomp profile."""
+    fs_group: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
+    """Group that owns the volumes of claims, so that a user other than root can write to them."""
     user: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])
     """User id of the processes; the image's when left out."""
     group: int | None = Field(None, ge=0, le=2**31 - 1, examples=[1000])

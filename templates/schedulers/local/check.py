@@ -6,6 +6,7 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.templates.schedulers.containers import check_mounts_in_place, check_no_commit, check_no_image, check_variables
 from headway.templates.schedulers.local.options import LocalOptions
+from headway.templates.schedulers.requests import check_request
 
 
 def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -15,6 +16,7 @@ def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
         hint = "leave `time` out, or set `limits.run.time`, which the runner enforces"
         yield Problem("HW404", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
     yield from check_no_commit(plan, "ranks run what is in the directory where the job is submitted")
+    yield from check_request(plan, None)
     yield from check_no_image(plan, "its scheduler is `local`", "leave `image` out: ranks use the Python that starts them")
     yield from check_mounts_in_place(plan)
     yield from check_variables(plan)

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.templates.kind import Files
-from headway.templates.schedulers.data import runs_word, script_data
+from headway.templates.schedulers.data import runs_word, script_data, take_secrets
 from headway.templates.schedulers.local.options import LocalOptions
 from headway.templates.shell import render_shell
 
@@ -21,5 +21,7 @@ def render(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         runs=runs_word(plan),
         run_name=plan.run_stem,
         data=script_data(plan),
+        secrets=take_secrets(plan),
+        preparation=plan.preparation,
     )
     return {PurePosixPath("local/run.sh"): text}

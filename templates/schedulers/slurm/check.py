@@ -1,11 +1,13 @@
 """Reports what Slurm cannot do with a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.document import Path
+from headway.jobspec.notation import write_duration
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
+from headway.jobspec.spec.scheduling import SlurmRequest
 from headway.templates.schedulers.containers import (
     IMAGE,
     check_hidden,
@@ -14,39 +16,85 @@ from headway.templates.schedulers.containers import (
     check_steps,
     check_variables,
 )
+from headway.templates.schedulers.requests import check_request, own_option, place_of, request_of
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
 
-# Options that the batch script sets itself, or does not support: an array would be many runs in one directory.
-_OWN = (
-    "account",
-    "array",
-    "constraint",
+# Options of sbatch that the batch script sets itself, and the field that sets each of them, if there is one.
+_OF_SBATCH = {
+    "account": "account",
+    "array": None,
+    "constraint": "constraint",
+    "cpus-per-task": None,
+    "dependency": "dependency",
+    "exclude": "exclude",
+    "exclusive": "exclusive",
+    "export": None,
+    "export-file": None,
+    "gpus-per-node": None,
+    "job-name": None,
+    "mem": "memory",
+    "mem-per-cpu": "memory",
+    "mem-per-gpu": "memory",
+    "nice": "nice",
+    "no-requeue": None,
+    "nodes": None,
+    "ntasks": None,
+    "ntasks-per-node": None,
+    "open-mode": None,
+    "output": None,
+    "partition": "partition",
+    "qos": "qos",
+    "requeue": None,
+    "reservation": "reservation",
+    "segment": None,
+    "signal": None,
+    "time": None,
+    "wrap": None,
+}
+# Options of srun that decide which processes start, where, and with which variables.
+_OF_SRUN = (
+    "chdir",
+    "container-env",
+    "container-image",
+    "container-mounts",
+    "container-workdir",
     "cpus-per-task",
-    "exclude",
-    "exclusive",
-    "gpus-per-node",
+    "export",
     "job-name",
-    "no-requeue",
+    "kill-on-bad-exit",
+    "multi-prog",
+    "no-container-mount-home",
+    "no-kill",
+    "nodelist",
     "nodes",
     "ntasks",
     "ntasks-per-node",
-    "open-mode",
-    "output",
-    "partition",
-    "qos",
-    "requeue",
-    "reservation",
-    "segment",
-    "signal",
-    "time",
-    "wrap",
+    "overlap",
+    "relative",
+    "wait",
 )
+_WHY = {
+    "array": ("every task of an array would train the same spec", "use `sweep` in the job for runs with different values"),
+    "export": ("the ranks need the variables of the batch script", "set variables in `environment` of the job"),
+}
+_HINT = "leave it out; set what a job asks for in the job, and the rest in the other options of its cluster"
 
 
 def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Yield problems with containers that nothing starts, impossible mounts, and groups of ranks that Slurm does not
     keep together."""
+    asked = request_of(plan)
+    own = [
+        *_check_further(JOB, place_of(plan, "sbatch"), asked.get("sbatch", ()), _OF_SBATCH),
+        *_check_further(JOB, place_of(plan, "srun"), asked.get("srun", ()), _OF_SRUN),
+    ]
+    # What no job may set is not to be allowed either.
+    places = {problem.path for problem in own}
+    yield from own
+    yield from (problem for problem in check_request(plan, options.allow) if problem.path not in places)
+    yield from _check_part(options, plan)
+    yield from _check_grace(options, plan)
     yield from _check_segment(options, plan, cluster)
     if options.containers is None:
         hint = "if pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
@@ -61,19 +109,59 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
 
 
 def check_options(options: SlurmOptions) -> Iterator[Problem]:
-    """Check the directives. sbatch reads its options by getopt_long(3), which accepts unambiguous prefixes."""
-    for index, directive in enumerate(options.directives):
-        name = directive.removeprefix("--").partition("=")[0]
-        own = next((each for each in _OWN if each.startswith(name)), None)
-        if own is not None:
-            message = f"`--{own}` is set by the batch script itself, and Slurm would use the last of two"
-            hint = "leave it out; set what a job asks for in the job, and the rest in the other options of its cluster"
-            yield Problem("HW210", CLUSTER, ("scheduler", "options", "directives", index), message, hint)
+    """Check the further options of sbatch and srun."""
+    own: Path = ("scheduler", "options")
+    yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
+    yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
     for index, line in enumerate(options.setup):
         if line.split()[:1] == ["source"]:
             message = "the batch script is POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
             hint = "write `.` in its place, with a path that has a `/`"
-            yield Problem("HW210", CLUSTER, ("scheduler", "options", "setup", index), message, hint)
+            yield Problem("HW210", CLUSTER, (*own, "setup", index), message, hint)
+
+
+def _check_further(document: str, place: Path, given: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
+    """Report options that the batch script sets itself."""
+    for index, option in enumerate(given):
+        name = own_option(option, own)
+        if name is None:
+            continue
+        message, hint = f"`--{name}` is set by the batch script itself, and Slurm would use the last of two", _HINT
+        if name in _WHY:
+            why, hint = _WHY[name]
+            message = f"`--{name}` is not supported: {why}"
+        elif isinstance(own, Mapping) and own[name] is not None:
+            where = "`scheduler.options` of the cluster"
+            if document == JOB and own[name] in SlurmRequest.model_fields:
+                where = "`scheduler.slurm`"
+            hint = f"leave it out, and set `{own[name]}` under {where}"
+        yield Problem("HW210", document, (*place, index), message, hint)
+
+
+def _check_part(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
+    """Check that Slurm gives out parts of nodes."""
+    if options.exclusive and not plan.has_whole_nodes:
+        found = f"{plan.gpus_per_slot} of {plan.gpus_per_node} GPUs"
+        message = f"`{plan.cluster}` gives jobs whole nodes (`exclusive`), and this one uses {found}"
+        hint = (
+            "leave `gpus` out, or have the cluster's owner remove `exclusive`: jobs with all GPUs of a node have it alone anyway"
+        )
+        yield Problem("HW434", JOB, ("gpus",), message, hint)
+
+
+def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
+    """Slurm asks with SIGTERM and kills after KillWait, except at a time limit, before which `--signal` asks earlier."""
+    grace = plan.run.grace_s
+    if grace > options.kill_wait:
+        message = (
+            f"a requeue, a preemption or scancel kills the job after {write_duration(options.kill_wait)} (`KillWait` of "
+            f"slurm.conf), before its grace of {write_duration(grace)} is over"
+        )
+        hint = (
+            f"raise `KillWait` in slurm.conf and set `kill_wait` under `scheduler.options` of the cluster, or use a grace of "
+            f"at most {write_duration(options.kill_wait)}"
+        )
+        yield Problem("HW430", JOB, ("resilience", "grace"), message, hint, Severity.WARNING)
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

@@ -4,14 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from headway.jobspec.spec.scheduling import Constraint, Dependency, Directive, NodeList, SlurmAllow, Word
 from headway.jobspec.spec.section import Section
-
-# sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this. The same holds
-# for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
-Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
-NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
-Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
+from headway.jobspec.units import Bytes, Seconds
 
 # Without the separators of pyxis' mounts, and without what a shell would expand.
 Place = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.+-]+)+$")]
@@ -53,6 +48,16 @@ class SlurmOptions(Section):
     """Reservation that the nodes come from."""
     exclude: NodeList | None = Field(None, examples=["n[3-4],n9"])
     """Nodes that no job may get."""
+    nice: int | None = Field(None, ge=-(2**31) + 3, le=2**31 - 3, examples=[100])
+    """Number by which jobs' priority is lowered."""
+    dependency: Dependency | None = Field(None, examples=["singleton"])
+    """Jobs that each job waits for, as in sbatch's `--dependency`."""
+    allow: SlurmAllow | None = Field(None, examples=[{"partition": ["main", "debug"], "qos": "any"}])
+    """Fields that jobs may set under `scheduler.slurm`; all when left out, within what Slurm itself permits its users."""
+    memory: Bytes | None = Field(None, ge=1 << 20, examples=["1900GiB"])
+    """Memory of a node that a job asks for; all of it when left out, where Slurm's default may be little for each CPU."""
+    kill_wait: Seconds = Field(30.0, gt=0, le=65533, examples=["2m"])
+    """`KillWait` of slurm.conf: the time between a request to stop, by a requeue, a preemption or scancel, and the kill."""
     # topology/block allocates segments, each inside of one block; Slurm takes `--segment` since 24.05, and only a number that divides the
     # job's nodes or is larger (SchedMD/slurm CHANGELOG/slurm-24.05.md, https://slurm.schedmd.com/topology.html).
     topology: Literal["block"] | None = Field(None, examples=["block"])
@@ -70,6 +75,8 @@ class SlurmOptions(Section):
     """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here."""
+    srun: tuple[Directive, ...] = Field((), max_length=64, examples=[["--network=sn_all"]])
+    """Further options of the srun that starts the runner on each node, each as `--name=value`."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
     """Lines of POSIX shell that run first on the node of the batch script, for example to find `python3`. `.` reads a file, which
     `source` does only in some shells."""

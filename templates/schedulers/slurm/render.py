@@ -6,19 +6,23 @@ from pathlib import Path, PurePosixPath
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.resolve.placement import USER
 from headway.templates.kind import Files
-from headway.templates.schedulers.data import runs_word, script_data
+from headway.templates.schedulers.data import runs_word, script_data, take_secrets
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import container_of, staged_image
-from headway.templates.shell import Shell, render_shell
+from headway.templates.schedulers.slurm.request import with_request
+from headway.templates.shell import Shell, quote, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
 
 # Slurm sends the signal up to 60 s early and never late; the batch script itself needs some seconds to requeue the job.
 _SIGNAL_MARGIN_S = 30
+# Percent of a node's memory that Slurm hands out: RealMemory of slurm.conf is less than what is built in.
+_FOR_JOBS = 90
 
 
 def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """Return one script that can be given to sbatch unchanged."""
+    options = with_request(options, plan)
     image = staged_image(plan, options.image_cache)
     text = render_shell(
         _TEMPLATE,
@@ -34,14 +38,29 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         python=Shell("python3 -m" if options.bundle is None else f"python3 {options.bundle}/headway/runner/start.py"),
         bundle_mount=Shell("" if options.bundle is None else f"{options.bundle}:{options.bundle}:ro,"),
         commit=None if plan.code["commit"] == "HEAD" else Shell(plan.code["commit"]),
-        container=container_of(plan, options.image_cache),
+        container=container_of(plan, cluster, options.image_cache),
         on_hosts=plan.code["image"] is None,
         unpinned=plan.code["commit"] == "HEAD",
         stages_image=image,
         has_steps=image is not None or plan.outlives_nodes,
+        memory=_memory(options, plan, cluster),
+        nice=None if options.nice is None else str(options.nice),
         in_blocks=options.topology is not None and plan.segment_nodes is not None,
         webhook=None if plan.run.notify is None else Shell(plan.run.notify.webhook_env),
         webhook_value=None if plan.run.notify is None else Shell(f"${{{plan.run.notify.webhook_env}:-}}"),
         directives=[Shell(line) for line in options.directives],
+        secrets=take_secrets(plan),
+        preparation=plan.preparation,
+        step_options=[Shell(quote(option)) for option in options.srun],
     )
     return {PurePosixPath("slurm/job.sbatch"): text}
+
+
+def _memory(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> str | None:
+    """Return the value of `--mem`, in MiB: 0 is all memory of a node (sbatch(1)); None where a part of unknown size is left to Slurm."""
+    if plan.has_whole_nodes:
+        return "0" if options.memory is None else f"{options.memory >> 20}M"
+    if options.memory is not None:
+        return f"{options.memory * plan.gpus_per_slot // plan.gpus_per_node >> 20}M"
+    memory = cluster.group(plan.group).host_memory_bytes
+    return None if memory is None else f"{memory * _FOR_JOBS // 100 >> 20}M"

@@ -10,6 +10,6 @@ from headway.templates.trainers.script.check import check
 from headway.templates.trainers.script.limits import limits
 from headway.templates.trainers.script.options import ScriptOptions
 from headway.templates.trainers.script.render import render
-from headway.templates.trainers.script.settings import files, settings
+from headway.templates.trainers.script.settings import arguments, files, settings
 
-SCRIPT = JobKind(ScriptOptions, check, render, settings=settings, files=files, limits=limits)
+SCRIPT = JobKind(ScriptOptions, check, render, settings=settings, files=files, limits=limits, arguments=arguments)

@@ -1,5 +1,6 @@
 """Fills arguments such as `--tp={layout.tp}` with the plan's values, by their names in the spec."""
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
@@ -17,6 +18,8 @@ Value = str | int | float | bool
 NAMES = (
     "name",
     "runs",
+    "run",
+    "run_directory",
     "nodes",
     "world_size",
     "seed",
@@ -43,8 +46,10 @@ NAMES = (
     "layout.sequence_parallel",
     "layout.schedule",
     "layout.virtual_stages",
+    "layout.layers_per_stage",
     "batch.global",
     "batch.micro",
+    "batch.accumulation",
     "batch.sequence",
     "precision.parameters",
     "precision.compute",
@@ -67,6 +72,7 @@ NAMES = (
     "optimizer.decay_steps",
     "optimizer.min_lr_ratio",
     "checkpoint.disk.steps",
+    "checkpoint.disk.seconds",
     "checkpoint.keep",
     "resilience.timeouts.collective",
 )
@@ -74,19 +80,31 @@ NAMES = (
 # Names whose value the catalogue or a config.json may set instead of the job.
 _SIZES = tuple(name for name in NAMES if name.startswith("model.") and name != "model.preset")
 
-# `{{` and `}}`, a name in braces, or a single brace.
-_BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<alone>[{}])")
+# Names whose value is known when the run is opened (runner/rundir.py).
+LATE = ("run", "run_directory")
+
+# `{{` and `}}`, a condition, a name in braces, or a single brace.
+_BRACES = re.compile(r"(?P<double>\{\{|\}\})|\{\?(?P<condition>[^{}]*)\}|\{(?P<name>[^{}]*)\}|(?P<alone>[{}])")
+# Values for which a condition without `=` does not hold.
+_UNSET = (None, False, 0, "", "none")
 
 
 def values(plan: JobPlan) -> dict[str, Value | None]:
     """Return the value of every name: the plan's, else the spec's; None without either."""
-    run, layout = plan.run, plan.spec["layout"]
+    run, layout, mesh = plan.run, plan.spec["layout"], plan.mesh
+    disk = next((tier for tier in run.checkpoint.tiers if tier.kind == "disk"), None)
+    stages = mesh.pp * (layout["virtual_stages"] or 1)
+    replicas = mesh.dp_replicate * mesh.dp_shard
     decided: dict[str, Value | None] = {
+        **{name: f"{{{name}}}" for name in LATE},
         # Known on the cluster only.
         "runs": None if USER in plan.runs else plan.runs,
         "world_size": plan.world_size,
         "batch.global": run.batch.global_sequences if run.batch else None,
-        "checkpoint.disk.steps": next((tier.every_steps for tier in run.checkpoint.tiers if tier.kind == "disk"), None),
+        "batch.accumulation": run.batch.global_sequences // (run.batch.micro_sequences * replicas) if run.batch else None,
+        "layout.layers_per_stage": plan.model.layers // stages if plan.model else None,
+        "checkpoint.disk.steps": disk.every_steps if disk else None,
+        "checkpoint.disk.seconds": math.ceil(disk.every_s) if disk and disk.every_s else None,
         # Values of a layout that the job omits, so that an argument is valid for any degrees that `auto` chooses.
         "layout.schedule": layout["schedule"] or ("Interleaved1F1B" if (layout["virtual_stages"] or 1) > 1 else "1F1B"),
         "layout.sequence_parallel": plan.mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
@@ -104,19 +122,48 @@ def written(spec: Mapping[str, Any], name: str) -> Any:
     return spec.get(field)
 
 
+def is_late(argument: str) -> bool:
+    """Return whether the argument holds a name whose value is known only when the run is opened."""
+    return any(name in LATE for name in names_in(argument))
+
+
+def is_left_out(argument: str, known: Mapping[str, Value | None]) -> bool:
+    """Return whether a condition of the argument, `{?name}` or `{?name=value}`, does not hold."""
+    return not all(_holds(found["condition"], known) for found in _BRACES.finditer(argument) if found["condition"] is not None)
+
+
+def _holds(condition: str, known: Mapping[str, Value | None]) -> bool:
+    name, is_compared, wanted = condition.partition("=")
+    value = known.get(name)
+    return value is not None and _text(value) == wanted if is_compared else value not in _UNSET
+
+
 def fill(argument: str, known: Mapping[str, Value | None]) -> str:
-    """Return the argument with the values in place of their names. Raises KeyError for an unknown name; `mistakes`
-    finds it before."""
+    """Return the argument with the values in place of their names, and nothing in the place of conditions.
+
+    In one that is late, braces of the text stay doubled, and names in single braces are left to the runner (`is_late`). Raises
+    KeyError for an unknown name; `mistakes` finds it before.
+    """
+    late = is_late(argument)
 
     def replaced(found: re.Match[str]) -> str:
-        return found["double"][0] if found["double"] else _text(known[found["name"]])
+        if found["double"]:
+            return found["double"] if late else found["double"][0]
+        if found["condition"] is not None:
+            return ""
+        text = _text(known[found["name"]])
+        # Another value's own braces are text.
+        return text.replace("{", "{{").replace("}", "}}") if late and found["name"] not in LATE else text
 
     return _BRACES.sub(replaced, argument)
 
 
 def names_in(argument: str) -> list[str]:
-    """Return the names in braces, known or not."""
-    return [found["name"] for found in _BRACES.finditer(argument) if found["name"] is not None]
+    """Return the names in braces, known or not, with those of conditions."""
+    found = (
+        each["name"] if each["condition"] is None else each["condition"].partition("=")[0] for each in _BRACES.finditer(argument)
+    )
+    return [name for name in found if name is not None]
 
 
 def names_meant(argument: str, known: Mapping[str, Value | None]) -> set[str]:
@@ -131,13 +178,16 @@ def section_of(name: str) -> str:
 
 def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collection[str] = ()) -> Iterator[tuple[str, Hint]]:
     """Yield what is wrong with the argument, and a hint; other problems say why names of `invalid` sections have no value."""
+    left_out = is_left_out(argument, known)
     for found in _BRACES.finditer(argument):
-        name, alone = found["name"], found["alone"]
+        condition, name, alone = found["condition"], found["name"], found["alone"]
+        if condition is not None and (meant := condition.partition("=")[0]) not in known:
+            yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", _hint(argument, meant, known)
         if alone is not None:
             yield f"a `{alone}` without the other brace", Hint(f"write `{alone}{alone}` for a literal brace")
         elif name is not None and name not in known:
             yield f"`{{{name}}}` is not a value of the plan", _hint(argument, name, known)
-        elif name is not None and known[name] is None and section_of(name) not in invalid:
+        elif name is not None and not left_out and known[name] is None and section_of(name) not in invalid:
             hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
             yield f"`{{{name}}}` has no value: the job does not set it", Hint(hint)
 
@@ -155,7 +205,9 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         return Hint("write `{{` and `}}` for literal braces")
     near = _meant(name)
     if near is not None:
-        return Hint(f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}}}", f"{{{near}}}")))
+        return Hint(
+            f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}", f"{{{near}").replace(f"{{?{name}", f"{{?{near}"))
+        )
     fields = [each for each in known if each.startswith(f"{name.rpartition('.')[0]}.")]
     return Hint(f"known names: {listed(fields)}" if fields else "docs/script.md lists all names")
 

@@ -16,13 +16,23 @@ from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
 from headway.jobspec.suggest import listed
-from headway.templates.trainers.script.arguments import NAMES, Value, mistakes, names_meant, section_of, values, written
+from headway.templates.trainers.script.arguments import (
+    LATE,
+    NAMES,
+    Value,
+    mistakes,
+    names_in,
+    names_meant,
+    section_of,
+    values,
+    written,
+)
 from headway.templates.trainers.script.options import ScriptOptions
 
 _ARGV = ("trainer", "options", "argv")
 # Fields that the plan implements itself, or `headway.checkpoint` in a script that uses it, and sizes: a script that
 # gets the model reads all of them its own way.
-_NOT_ASKED = ("name", "runs", "nodes", "world_size", "checkpoint", "model")
+_NOT_ASKED = ("name", "runs", *LATE, "nodes", "world_size", "checkpoint", "model")
 # Sections whose values a job may omit.
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "": TrainingJob,
@@ -38,7 +48,10 @@ _DEFAULTS = {
 _SHOWN = 4
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "env"})
+# Values that change with the number of nodes.
+_FIXED = frozenset({"nodes", "world_size", "layout.dp_shard", "batch.accumulation"})
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish"})
+_OPTIONS_HINT = "in the trainer's options: `trainer: {kind: script, options: {python: false, argv: [...]}}`"
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "headway", "srun", "mpirun", "mpiexec"})
 
 
@@ -54,11 +67,15 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
         for message, mend in mistakes(argument, known, invalid):
             wrong += 1
             yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
-        if argument in _OF_A_SHELL:
+        if argument in _OF_A_SHELL and not _is_shell(options):
             message = f"the script gets `{argument}` as an argument: no shell reads the list"
             hint = "remove it and what belongs to it; each rank's output is in the run's `attempts/<k>/logs`"
             yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
-        if is_for_a_shell(argument):
+        if plan.run.min_slots is not None and (fixed := _FIXED & set(names_in(argument))):
+            message = f"`{{{min(fixed)}}}` is the value of the most nodes, and the run may have fewer"
+            hint = "leave it out, and have the script compute it from WORLD_SIZE"
+            yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
+        if is_for_a_shell(argument) and not _is_shell(options):
             message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
             hint = "write the value out, or read the variable in the script"
             yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
@@ -82,16 +99,21 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
         message = f"`{first}` is one argument, and no script has this name"
         hint = "write each argument as an item of its own, and begin with the script: `[train.py, --steps=100]`"
         yield Problem("HW210", JOB, at, message, hint)
+    elif not options.python:
+        if options.module:
+            message = "`module: true` with `python: false`: no Python is started that could find a module"
+            yield Problem("HW210", JOB, at, message, "remove one of the two")
+        elif command in _LAUNCHERS:
+            yield _launcher(first)
+    elif command in _SHELLS or first.endswith(".sh"):
+        message = f"`{first}` is no Python script, and Python would run it"
+        yield Problem("HW210", JOB, at, message, f"set `python: false` {_OPTIONS_HINT}")
     elif first == "-m":
         yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
     elif _PYTHON.fullmatch(command):
         yield Problem("HW210", JOB, at, f"`{first}` in place of the script", "remove it: every rank runs the script by Python")
-    elif command in _SHELLS:
-        message = f"`{first}` in place of the script: every rank runs the script by Python"
-        yield Problem("HW210", JOB, at, message, "put the script first, and each of its arguments as an item of its own")
     elif command in _LAUNCHERS:
-        message = f"`{first}` in place of the script: headway starts the ranks itself"
-        yield Problem("HW210", JOB, at, message, f"remove `{first}` and its options, and put the script first")
+        yield _launcher(first)
     elif options.module and first.endswith(".py"):
         message = f"`module: true` with the file `{first}`"
         yield Problem("HW210", JOB, at, message, f"remove `module: true`, or name the module: `{module_of(first)}`")
@@ -100,6 +122,16 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
 def module_of(file: str) -> str:
     """Return the module in the file: `torchtitan/train.py` is `torchtitan.train`."""
     return ".".join(part for part in PurePosixPath(file).with_suffix("").parts if part not in ("/", ".", ".."))
+
+
+def _is_shell(options: ScriptOptions) -> bool:
+    """Return whether the arguments go to a shell, which expands them."""
+    return not options.python and PurePosixPath(options.argv[0]).name in _SHELLS
+
+
+def _launcher(first: str) -> Problem:
+    message = f"`{first}` in place of the script: headway starts the ranks itself"
+    return Problem("HW210", JOB, (*_ARGV, 0), message, f"remove `{first}` and its options, and put the script first")
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:

@@ -15,5 +15,7 @@ class ScriptOptions(Section):
     the like stand for values of the plan (docs/script.md)."""
     module: bool = Field(False, examples=[True])
     """Whether the first item is a module, as after `python -m`, instead of a file."""
+    python: bool = Field(True, examples=[False])
+    """Whether Python runs the first item; else it is a command, as after torchrun's `--no-python`."""
     framework: Framework | None = Field(None, examples=["megatron"])
     """Framework whose code runs the script's steps, for estimates of memory and time; torchtitan when left out."""

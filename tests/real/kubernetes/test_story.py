@@ -62,6 +62,23 @@ EVERYTHING: Object = {
     "user": 1000,
     "group": 1000,
 }
+ASKED: Object = NOWHERE | {
+    "local_queue": "research",
+    "priority_class": "high",
+    "labels": {"team": "nlp"},
+    "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+    "image_pull_secrets": ["registry"],
+    "runtime_class": "nvidia",
+    "restricted": True,
+    "user": 1000,
+    "fs_group": 1000,
+    "pod": {"schedulerName": "volcano", "volumes": [{"name": "cache", "emptyDir": {}}], "affinity": {"nodeAffinity": {}}},
+    "container": {
+        "env": [{"name": "SITE", "value": "a"}],
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+        "resources": {"limits": {"hugepages-2Mi": "64Mi"}, "requests": {"hugepages-2Mi": "64Mi"}},
+    },
+}
 
 
 def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str = "/scratch/runs", job: str = JOB) -> str:
@@ -121,7 +138,9 @@ def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
 # --- what the API server and the controllers make of it ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "nodes"), [(NOWHERE, CPU_NODES), (EVERYTHING, CPU_NODES), (EVERYTHING, GPU_NODES)])
+@pytest.mark.parametrize(
+    ("options", "nodes"), [(NOWHERE, CPU_NODES), (EVERYTHING, CPU_NODES), (EVERYTHING, GPU_NODES), (ASKED, CPU_NODES)]
+)
 def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
     text = manifest(tmp_path, options, nodes=nodes)
     stored = control_plane.dry_run(text)
@@ -157,6 +176,15 @@ def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: Cont
         with pytest.raises(KubectlError, match="violates PodSecurity") as found:
             control_plane.dry_run(pod_of(manifest(tmp_path, EVERYTHING | {"namespace": namespace})))
         assert re.findall(r"IPC_LOCK|hostNetwork|hostPath", str(found.value)) == ["IPC_LOCK", "hostNetwork", "hostPath"]
+
+
+def test_the_level_restricted_accepts_pods_that_ask_for_it(control_plane: ControlPlane, tmp_path: Path) -> None:
+    with control_plane.namespace() as namespace:
+        control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+        options = NOWHERE | {"namespace": namespace, "service_account": "default"}
+        with pytest.raises(KubectlError, match="violates PodSecurity"):
+            control_plane.dry_run(pod_of(manifest(tmp_path, options)))
+        control_plane.dry_run(pod_of(manifest(tmp_path, options | {"restricted": True, "user": 1000})))
 
 
 def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:

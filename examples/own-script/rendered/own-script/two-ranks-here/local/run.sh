@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" own-script-19b3ce6a-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" own-script-63a5c464-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -91,7 +91,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "19b3ce6ac05082a1648c025e37b3a1121fe60697edf86df28ec1d91e56c96ddb",
+  "spec_hash": "63a5c464e0b9ea9ad3652b813b0309ceb383dd015edb134f190271d8af4db708",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -144,11 +144,13 @@ RUN_JSON
   "compile": null,
   "data": null,
   "environment": {},
+  "gpus": null,
   "group": null,
   "history": [],
   "kind": "TrainingJob",
   "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null, "virtual_stages": 1},
   "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
+  "min_nodes": null,
   "model": null,
   "mounts": [],
   "name": "own-script",
@@ -156,6 +158,10 @@ RUN_JSON
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
   "resilience": {"corruption": null, "notify": null},
+  "scheduler": null,
+  "secrets": [],
+  "setup": [],
+  "sweep": null,
   "trainer": {
     "options": {
       "argv": [

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-81366606-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-f1f39f75-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -102,7 +102,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "81366606e38f4593addfcfa7dd8b09e0dea5f8c0e844fe77e39fc9ff0f07bccf",
+  "spec_hash": "f1f39f75b03390ca2f49ac685f782713e74be55d08b2821ea69af4e0d62d2643",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -152,11 +152,13 @@ RUN_JSON
   "compile": null,
   "data": {"options": {"limit": "8MB"}},
   "environment": {},
+  "gpus": null,
   "group": null,
   "history": [],
   "kind": "TrainingJob",
   "layout": {"dp_shard": null, "ep": 1, "schedule": null, "sequence_parallel": null, "sharding": null},
   "limits": {"attempt": {"gpu_hours": null, "time": null}, "run": {"gpu_hours": null, "time": null}},
+  "min_nodes": null,
   "model": {
     "config": null,
     "experts": null,
@@ -177,6 +179,10 @@ RUN_JSON
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
   "resilience": {"corruption": null, "notify": null},
+  "scheduler": null,
+  "secrets": [],
+  "setup": [],
+  "sweep": null,
   "trainer": {"options": {}}
 }
 SPEC_JSON

@@ -1,0 +1,96 @@
+"""Adds fields of Kubernetes that have no option to a pod, and reports those that headway sets itself."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headway.jobspec.document import Path
+from headway.jobspec.problem import Problem
+
+# Fields that the manifest sets, and the option that sets each of them, if there is one.
+_OF_POD: Mapping[str, str | None] = {
+    "automountServiceAccountToken": None,
+    "dnsPolicy": "host_network",
+    "enableServiceLinks": None,
+    "hostNetwork": "host_network",
+    "hostname": None,
+    "imagePullSecrets": "image_pull_secrets",
+    "nodeSelector": "node_selector",
+    "priorityClassName": "priority_class",
+    "restartPolicy": None,
+    "runtimeClassName": "runtime_class",
+    "securityContext.fsGroup": "fs_group",
+    "securityContext.runAsGroup": "group",
+    "securityContext.runAsNonRoot": "restricted",
+    "securityContext.runAsUser": "user",
+    "securityContext.seccompProfile": "restricted",
+    "serviceAccountName": "service_account",
+    "setHostnameAsFQDN": None,
+    "subdomain": None,
+    "terminationGracePeriodSeconds": None,
+    "tolerations": "tolerations",
+    "affinity.podAntiAffinity": None,
+}
+_OF_CONTAINER: Mapping[str, str | None] = {
+    "args": None,
+    "command": None,
+    "image": "image",
+    "imagePullPolicy": "image_pull_policy",
+    "name": None,
+    "resources.limits.memory": "memory",
+    "resources.requests.cpu": None,
+    "resources.requests.memory": "memory",
+    "securityContext.allowPrivilegeEscalation": None,
+    "securityContext.capabilities.drop": None,
+    "terminationMessagePolicy": None,
+}
+# Lists to which an overlay adds, and the names in them that headway uses.
+_LISTS_OF_POD: Mapping[str, tuple[str, ...]] = {"containers": ("runner",), "initContainers": (), "volumes": ("headway", "shm")}
+_LISTS_OF_CONTAINER: Mapping[str, tuple[str, ...]] = {"env": (), "envFrom": (), "volumeMounts": ()}
+_NUMBERED_VOLUMES = "mount-"
+
+
+def check_overlay(
+    document: str, place: Path, pod: Mapping[str, Any], container: Mapping[str, Any], variables: tuple[str, ...]
+) -> Iterator[Problem]:
+    """Report fields below `pod` and `container` at `place` that headway sets, and names that it uses; `variables` are those of
+    the plan."""
+    yield from _check_fields(document, (*place, "pod"), pod, _OF_POD)
+    yield from _check_fields(document, (*place, "container"), container, _OF_CONTAINER)
+    for field, names in _LISTS_OF_POD.items():
+        yield from _check_list(document, (*place, "pod", field), pod.get(field, []), names)
+    for field in _LISTS_OF_CONTAINER:
+        names = variables if field == "env" else ()
+        yield from _check_list(document, (*place, "container", field), container.get(field, []), names)
+
+
+def _check_fields(document: str, place: Path, given: Mapping[str, Any], own: Mapping[str, str | None]) -> Iterator[Problem]:
+    for path in _leaves(given):
+        for length in range(1, len(path) + 1):
+            name = ".".join(path[:length])
+            if name in own:
+                option = own[name]
+                hint = "leave it out" if option is None else f"leave it out; `{option}` has its own field in the options"
+                message = f"`{name}` is set by headway in every manifest"
+                yield Problem("HW210", document, (*place, *path[:length]), message, hint, at_key=True)
+                break
+
+
+def _check_list(document: str, place: Path, given: Any, names: tuple[str, ...]) -> Iterator[Problem]:
+    if not isinstance(given, list) or not all(isinstance(item, Mapping) for item in given):
+        message = f"`{place[-1]}` is not a list of mappings, as Kubernetes has it"
+        yield Problem("HW210", document, place, message, f"write `{place[-1]}: [{{name: ...}}]`", at_key=True)
+        return
+    for index, item in enumerate(given):
+        name = str(item.get("name", ""))
+        if name in names or (place[-1] == "volumes" and name.startswith(_NUMBERED_VOLUMES)):
+            message = f"the name `{name}` is used by headway in `{place[-1]}`"
+            yield Problem("HW210", document, (*place, index), message, "use another name")
+
+
+def _leaves(given: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each value that is no mapping."""
+    for key, value in given.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key)

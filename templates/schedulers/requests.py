@@ -1,0 +1,78 @@
+"""Checks what a job asks of its scheduler against what the cluster allows, and merges both."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import JobPlan
+from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.spec.scheduling import ANY
+from headway.jobspec.suggest import listed
+
+_SCHEDULER = "scheduler"
+
+
+def request_of(plan: JobPlan) -> Mapping[str, Any]:
+    """Return what the job asks of its cluster's kind of scheduler: the fields that it sets."""
+    asked = (plan.spec[_SCHEDULER] or {}).get(plan.scheduler) or {}
+    return {name: value for name, value in asked.items() if value not in (None, [], {})}
+
+
+def place_of(plan: JobPlan, *path: str | int) -> Path:
+    """Return the path of a field of the request in the job."""
+    return (_SCHEDULER, plan.scheduler, *path)
+
+
+def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:
+    """Report fields of another kind of scheduler, and fields and values that the cluster's owner has not opened to jobs."""
+    asked = plan.spec[_SCHEDULER] or {}
+    for kind, fields in asked.items():
+        # A job for several clusters may have fields for each of their kinds.
+        if kind != plan.scheduler and fields and len(plan.spec["cluster"]) == 1:
+            message = f"the scheduler of `{plan.cluster}` is `{plan.scheduler}`: fields of `{kind}` have no effect there"
+            hint = f"leave `{kind}` out"
+            if plan.scheduler in asked:
+                hint += f", or write what the job needs under `{_SCHEDULER}.{plan.scheduler}`"
+            yield Problem("HW431", JOB, (_SCHEDULER, kind), message, hint, at_key=True)
+    if allow is None:
+        return
+    for name, value in request_of(plan).items():
+        opened = getattr(allow, name)
+        if opened is True or (opened and ANY in opened):
+            continue
+        if not opened:
+            message = f"`{plan.cluster}` does not let jobs set `{name}` (`allow` of its scheduler)"
+            yield Problem("HW432", JOB, place_of(plan, name), message, "leave it out: the cluster's value counts", at_key=True)
+            continue
+        for path, asked_for in _values(name, value):
+            if asked_for not in opened:
+                message = f"`{plan.cluster}` does not let jobs set `{name}` to `{asked_for}`"
+                hint = f"use {listed(opened)}, or leave it out"
+                yield Problem("HW432", JOB, place_of(plan, name, *path), message, hint, at_key=isinstance(value, Mapping))
+
+
+def _values(name: str, value: Any) -> Iterator[tuple[Path, str]]:
+    """Yield each value, or name, that the request has in the field, and its place below."""
+    if isinstance(value, Mapping):
+        yield from (((key,), key) for key in value)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            named = item["key"] if isinstance(item, Mapping) else option_name(item)
+            yield (index,), named
+    elif name == "partition":
+        yield from (((), each) for each in str(value).split(","))
+    else:
+        yield (), str(value)
+
+
+def option_name(option: str) -> str:
+    """Return the name of an option of a command, without its dashes and its value; another text unchanged."""
+    return option.removeprefix("--").partition("=")[0] if option.startswith("--") else option
+
+
+def own_option(option: str, own: Collection[str]) -> str | None:
+    """Return which of headway's own options this one would replace: getopt_long(3) accepts unambiguous prefixes."""
+    name = option_name(option)
+    return next((each for each in own if each.startswith(name)), None)
