@@ -96,7 +96,7 @@ _PREFIXES = "With k, M, G, T, P (1000) or Ki, Mi, Gi, Ti, Pi (1024) before the u
 _TIME = "Years of 365 days, days, hours, minutes, seconds, milliseconds, in this order; or hours:minutes:seconds"
 
 _QUANTITIES: tuple[tuple[Any, Notation], ...] = (
-    (units.Bytes, Notation("a", "size", f"{_PREFIXES}; `B` is a byte", ("80GiB", "1.5TB"), write_bytes)),
+    (units.Bytes, Notation("a", "size", f"{_PREFIXES}; `B` is a byte; rounded to whole bytes", ("80GiB", "1.5TB"), write_bytes)),
     (units.BitRate, Notation("a", "link speed", "Bits a second, with the same prefixes", ("400Gb/s",), write_bits_per_second)),
     (units.ByteRate, Notation("a", "rate", "Bytes a second, with the same prefixes", ("200GB/s",), write_bytes_per_second)),
     (units.Seconds, Notation("a", "time", _TIME, ("90s", "1h30m", "7d", "1:30:00"), write_seconds)),
