@@ -15,9 +15,9 @@ _MAX = 100
 # mean that there is no plan.
 JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
-_BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW513", "HW520", "HW703", "HW708"})
+_BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW509", "HW513", "HW520", "HW703", "HW708"})
 # The warnings of a cluster by itself; others appear only together with certain jobs.
-_OF_CLUSTERS = ("HW23", "HW5")
+_OF_CLUSTERS = ("HW23", "HW5", "HW606")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import Nic as NicModel
-from headway.jobspec.catalog.nics import nics
+from headway.jobspec.catalog.nics import is_configured, nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
@@ -59,6 +59,8 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale_out":
                 yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
+            if on and fabric.role == "scale_out":
+                yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
             yield from _check_share(path, nodes, cluster.fabrics)
@@ -283,6 +285,14 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
             f"a port of a `{model.name}` supports at most {fastest}Gb/s of {fabric.transport}, found {_gbps(nodes.nic_speed)}"
         )
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
+
+
+def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+    """Check that headway has a unit that sets the classes up on the adapters."""
+    if fabric.classes and not is_configured(nodes.nic):
+        message = f"headway sets up traffic classes on mlx5 adapters only: nodes with a `{nodes.nic}` get no unit `headway-qos`"
+        hint = "set DSCP, PFC and congestion control with the vendor's tools by the numbers of `classes`, and accept this with `ignore`"
+        yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
 
 
 def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

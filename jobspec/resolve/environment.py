@@ -59,6 +59,9 @@ def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
 
 def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
+    # Google's script sets it, and its plugin refuses another notation of the same name.
+    if any(each.role == "scale_out" and each.transport == "tcpxo" for each in fabrics):
+        return
     if fabric is not None and fabric.interface is not None:
         reason = (
             f"NCCL's bootstrap connects over `{fabric.name}`; `=` matches this exact name, not every name that begins with it"

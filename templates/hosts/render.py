@@ -6,6 +6,7 @@ ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dc
 
 from pathlib import Path, PurePosixPath
 
+from headway.jobspec.catalog.nics import is_configured
 from headway.jobspec.plan import ClusterPlan, NodePlan, QosPlan
 from headway.templates.kind import Files
 from headway.templates.shell import render_shell
@@ -15,9 +16,9 @@ UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
 
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
-    """Return the node's files; none if no class of traffic is planned for its adapters."""
+    """Return the node's files; none if no class of traffic is planned for its adapters, or if another driver than mlx5 has them."""
     fabric = cluster.scale_out
-    if fabric is None or fabric.qos is None or not node.nics:
+    if fabric is None or fabric.qos is None or not node.nics or not is_configured(cluster.group(node.group).nic):
         return {}
     return {SCRIPT: _script(node, cluster, fabric.qos), UNIT: _unit(cluster)}
 

@@ -54,8 +54,11 @@ def test_efa_names_the_plugin_and_the_provider_and_no_adapter() -> None:
     assert not [name for name in found if name.startswith("NCCL_IB_")]
 
 
-def test_a_transport_without_planned_settings_gets_none() -> None:
-    assert not {"NCCL_NET", "NCCL_CROSS_NIC"} & set(values(TCPXO))
+def test_a_transport_whose_provider_sets_the_network_gets_nothing_of_it() -> None:
+    gpu, fabrics = group(GPUS), [plan(TCPXO), plan("{name: admin, role: management, transport: tcp, interface: eth0}")]
+    found = {variable.name for variable in nccl_environment(fabrics, resolve_group(gpu, "google"))}
+    assert not {"NCCL_NET", "NCCL_CROSS_NIC", "NCCL_SOCKET_IFNAME"} & found
+    assert "NCCL_SOCKET_IFNAME" in {variable.name for variable in nccl_environment(fabrics[1:], resolve_group(gpu, "admin"))}
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "ucmp", "qp-hash"])
