@@ -134,7 +134,8 @@ class TrainingJob(Section):
     limits: Limits = Field(default_factory=Limits, examples=[{"attempt": {"time": "1:30:00"}}])
     """The limits of the run."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
-    """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""
+    """Variables of every rank, each of one line; they override the plan's, except those that follow from the cluster file
+    (docs/fabric.md). Not for secrets."""
     mounts: tuple[Mount, ...] = Field((), max_length=64, examples=[[{"source": "/data/corpus"}]])
     """Directories of the nodes inside the job's containers."""
     history: tuple[Change, ...] = Field(
