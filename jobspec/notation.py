@@ -1,5 +1,6 @@
 """Writes quantities as text, the inverse of `units`, and limits in words."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -52,11 +53,11 @@ def write_duration(seconds: float) -> str:
     return write_parts(round(seconds / shown[-1][1]) * shown[-1][1])
 
 
-def write_parts(seconds: int) -> str:
-    """Return a time in days, hours, minutes and seconds, those that are not zero: `1d12h30m`."""
-    parts = []
+def write_parts(seconds: float) -> str:
+    """Return a time in days, hours, minutes and seconds, those that are not zero: `1d12h30m`; parts of a second count as a whole one."""
+    parts, left = [], math.ceil(seconds)
     for unit, scale in _PARTS:
-        count, seconds = divmod(seconds, scale)
+        count, left = divmod(left, scale)
         parts += [f"{count}{unit}"] if count else []
     return "".join(parts) or "0s"
 

@@ -112,7 +112,8 @@ class TrainingJob(Section):
     precision: Precision = Field(default_factory=Precision, examples=[{"compute": "bf16", "reduce": "fp32"}])
     """Number formats."""
     recompute: Annotated[Literal["none", "selective", "full"] | None, OrAuto()] = Field(None, examples=["selective"])
-    """Activations recomputed in the backward pass: none, those of attention, or all of a block."""
+    """Activations recomputed in the backward pass: none, all of a block, or what the framework's own word `selective` means
+    (docs/script.md)."""
     overlap: Overlap = Field(default_factory=Overlap, examples=[{"tensor": True}])
     """Communication that overlaps with computation."""
     compile: bool | None = Field(None, examples=[True])

@@ -559,6 +559,36 @@ def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: Jo
     }
 
 
+SIZES = {"layers": 61, "heads": 64, "kv_heads": 8, "vocab_size": 50257}
+
+
+@pytest.mark.parametrize(
+    ("layout", "framework", "changed", "expected"),
+    [
+        ({"tp": 8}, "megatron-2021", {}, []),
+        ({"tp": 8}, "megatron", {}, []),
+        ({"tp": 8}, "torchtitan", {}, ["HW315"]),
+        ({"tp": 8}, None, {"vocab_size": 50304, "kv_heads": 1}, []),
+        ({"tp": 8}, None, {"vocab_size": 50304, "kv_heads": 2}, ["HW315"]),
+        ({"pp": 16}, "megatron", {}, ["HW318"]),
+    ],
+)
+def test_a_design_is_no_reason_for_a_warning(
+    layout: dict[str, int], framework: str | None, changed: dict[str, int], expected: list[str]
+) -> None:
+    model = sizes(**(SIZES | changed))
+    assert codes(list(check_layout(Layout.model_validate(layout), model, None, framework))) == expected
+
+
+def test_the_stages_that_a_hint_proposes_divide_evenly_and_are_near() -> None:
+    (found,) = check_layout(Layout(pp=16), sizes(layers=61), None, "megatron")
+    assert found.hint is not None
+    assert "`pp` x `virtual_stages` 3, 7, 9 or 21 divide evenly" in found.hint
+    assert "--decoder-first-pipeline-num-layers" in found.hint
+    for stages in (3, 7, 9, 21):
+        assert list(check_layout(Layout(pp=stages), sizes(layers=61), None)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -39,6 +39,6 @@ class SlurmOptions(Section):
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
     """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
-    """Further options of sbatch, each as `--name=value`, for what has no field here."""
+    """Further options of sbatch, each as `--name=value`, for what has no field here; docs/slurm.md lists those that headway sets itself."""
     setup: tuple[str, ...] = Field((), examples=[["source /opt/headway/bin/activate"]])
     """Lines of bash that run first on the node of the batch script, for example to find `python3`."""
