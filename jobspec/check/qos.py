@@ -69,8 +69,8 @@ def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
 
 
 def _check_notifications(path: Path, classes: Sequence[TrafficClass], are_rendered: bool) -> Iterator[Problem]:
-    """Check that notifications, which carry marks to the sender, have a separate queue; on switches of somebody else they may have
-    one that the document does not name."""
+    """Check that notifications, which carry marks to the sender, have a separate queue; switches that headway does not configure
+    may have one that the document does not name."""
     for index, each in enumerate(classes):
         if each.ecn is not None and not any(other.carries == "cnp" for other in classes):
             message = f"switches mark `{each.name}`, but no class carries the congestion notifications that answer the marks"

@@ -48,7 +48,7 @@ def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar,
 
 def with_own(planned: Sequence[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:
     """Yield the planned variables with the job's: those override it, also by another name of the setting, except where the cluster
-    file decides. What torch does not read by the job's name gets the job's value by the planned one."""
+    file decides. A setting that torch does not read by the job's name has the job's value under the planned name."""
     older = {_OLDER[name] for name in own.keys() & _OLDER.keys()}
     newer = {_NEWER[name]: value for name, value in own.items() if name in _NEWER}
     for variable in planned:

@@ -67,5 +67,9 @@ def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
             f"but `{training.gpu.name}` has "
             f"{room / GIB:.1f} GiB"
         )
-        nodes = math.ceil(plan.slots * needed / room)
-        yield Problem("HW427", JOB, ("nodes",), message, f"use more than {nodes} nodes, or larger GPUs", Severity.WARNING)
+        ratio = math.ceil(needed / room)
+        path, hint = ("nodes",), f"use at least {math.ceil(plan.slots * needed / room)} nodes, or larger GPUs"
+        if training.degrees.dp_replicate % ratio == 0:
+            shards = training.degrees.dp_shard * ratio
+            path, hint = ("layout",), f"set `dp_shard: {shards}` or more, with fewer replicas, or use larger GPUs"
+        yield Problem("HW427", JOB, path, message, hint, Severity.WARNING)
