@@ -42,7 +42,7 @@ def compose(document: Document, load: Load = load_file) -> Composed:
 
     Mappings are merged key by key, also with the bases of a base; of several bases later ones win. A list or a scalar
     replaces the base's value, and so does a mapping whose `kind` is not the base's, or a model of another preset or
-    config.
+    config. `null` removes the base's value, as if neither document had the key.
     """
     if not isinstance(document.data, dict) or "extends" not in document.data:
         return Composed(document, [], True)
@@ -53,16 +53,17 @@ def compose(document: Document, load: Load = load_file) -> Composed:
 
 
 def overlay(base: Document, heir: Document) -> Document:
-    """Return `heir` with the additional values of `base`."""
+    """Return `heir` with the additional values of `base`, without those that it removes."""
     roots: set[Path] = set()
-    data = _merged((), base.data, heir.data, roots)
+    removed: set[Path] = set()
+    data = _merged((), base.data, heir.data, roots, removed)
     return Document(
         heir.name,
         heir.text,
         data,
-        {**heir.keys, **_below(roots, base.keys)},
-        {**heir.values, **_below(roots, base.values)},
-        heir.scalars | {path for path in base.scalars if _is_below(roots, path)},
+        {**_without(removed, heir.keys), **_below(roots, base.keys)},
+        {**_without(removed, heir.values), **_below(roots, base.values)},
+        (heir.scalars - removed) | {path for path in base.scalars if _is_below(roots, path)},
         {**heir.origins, **{root: base.origin(root) for root in roots}, **_below(roots, base.origins)},
     )
 
@@ -172,16 +173,26 @@ def _inherited(problem: Problem, heir: str) -> Problem:
     return problem if problem.document == heir else replace(problem, heir=heir)
 
 
-def _merged(path: Path, base: Any, heir: Any, roots: set[Path]) -> Any:
-    """Return the merged value at `path`; parts that only the base has go into `roots`."""
+def _merged(path: Path, base: Any, heir: Any, roots: set[Path], removed: set[Path]) -> Any:
+    """Return the merged value at `path`; parts that only the base has go into `roots`, those that the heir removes into
+    `removed`."""
     if not (isinstance(base, dict) and isinstance(heir, dict)):
         return heir
     if path and any(heir.get(key) not in (None, base.get(key)) for key in _NAMES.get(path, ("kind",))):
         return heir
-    found = {key: _merged((*path, key), base[key], value, roots) if key in base else value for key, value in heir.items()}
+    removed.update((*path, key) for key, value in heir.items() if value is None and key in base and (path or key not in OWN))
+    found = {
+        key: _merged((*path, key), base[key], value, roots, removed) if key in base else value
+        for key, value in heir.items()
+        if (*path, key) not in removed
+    }
     inherited = {key: value for key, value in base.items() if key not in heir and (path or key not in OWN)}
     roots.update((*path, key) for key in inherited)
     return {**found, **inherited}
+
+
+def _without(removed: Collection[Path], found: Mapping[Path, V]) -> dict[Path, V]:
+    return {path: value for path, value in found.items() if path not in removed}
 
 
 def _below(roots: Collection[Path], found: Mapping[Path, V]) -> dict[Path, V]:

@@ -1,12 +1,13 @@
 """Finds the problems that a document accepts: each entry of its `ignore` names a code, and the reason why the problem may stay."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.problem import Problem, Severity
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, listed_some
 
 _ENTRIES = "ignore"
 _MAX = 100
@@ -15,9 +16,11 @@ _MAX = 100
 # mean that there is no plan.
 JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
-_BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW433", "HW513", "HW520", "HW703", "HW708"})
+_BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW433", "HW509", "HW513", "HW520", "HW703", "HW708"})
+# What `run` is short for.
+_LONG, _ARGV = re.compile(r"^run(?=$|\[)"), "trainer.options.argv"
 # The warnings of a cluster by itself; others appear only together with certain jobs.
-_OF_CLUSTERS = ("HW23", "HW5")
+_OF_CLUSTERS = ("HW23", "HW5", "HW606")
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,20 @@ class Ignored:
 
     def covers(self, problem: Problem) -> bool:
         """Return whether the entry accepts the problem."""
-        where = dotted(problem.path)
-        below = where == self.at or where.startswith((f"{self.at}.", f"{self.at}["))
-        return problem.code == self.code and (not self.at or below)
+        return problem.code == self.code and (
+            not self.at or self._is_around(dotted(problem.path)) or self._covers_all(problem.fields)
+        )
+
+    def covered(self, problem: Problem) -> tuple[str, ...]:
+        """Return those of the fields that the problem lists which the entry accepts by themselves."""
+        return tuple(field for field in problem.fields if problem.code == self.code and self.at and self._is_around(field))
+
+    def _covers_all(self, fields: tuple[str, ...]) -> bool:
+        return bool(fields) and all(map(self._is_around, fields))
+
+    def _is_around(self, where: str) -> bool:
+        at = _LONG.sub(_ARGV, self.at)
+        return where == at or where.startswith((f"{at}.", f"{at}["))
 
 
 def entries(document: Document) -> list[Ignored]:
@@ -51,7 +65,7 @@ def accepted(problems: Iterable[Problem], document: Document, part: str) -> list
     found = entries(document)
     if not found:
         return list(problems)
-    return [_accepted(problem, found) if problem.document == part else problem for problem in problems]
+    return [each for problem in problems for each in (_parted(problem, found) if problem.document == part else [problem])]
 
 
 def may_be_ignored(code: str) -> bool:
@@ -86,6 +100,23 @@ def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) 
             where = f" at `{entry.at}`" if entry.at else ""
             message = f"there is no {entry.code}{where} to ignore"
             yield Problem("HW238", document.name, (*entry.path, "code"), message, "remove the entry", Severity.WARNING)
+
+
+def _parted(problem: Problem, found: list[Ignored]) -> Iterator[Problem]:
+    """Yield the problem; if entries accept only some of the fields that it lists, those by themselves and then the others."""
+    accepted_whole = _accepted(problem, found)
+    if accepted_whole.ignored is None:
+        for entry in found:
+            if covered := entry.covered(problem):
+                yield replace(_of_fields(problem, covered), ignored=entry.reason)
+                problem = _of_fields(problem, tuple(field for field in problem.fields if field not in covered))
+    if problem.fields or not accepted_whole.fields:
+        yield problem if accepted_whole.ignored is None else accepted_whole
+
+
+def _of_fields(problem: Problem, fields: tuple[str, ...]) -> Problem:
+    message = problem.message.replace(listed_some(problem.fields), listed_some(fields)) if fields else problem.message
+    return replace(problem, message=message, fields=fields)
 
 
 def _accepted(problem: Problem, found: Iterable[Ignored]) -> Problem:

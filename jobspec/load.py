@@ -22,6 +22,8 @@ MAX_DEPTH = 64
 MAX_VALUES = 50_000
 MAX_KEY = 512
 
+_HIDES = "a reviewer would not see the value where it is used"
+_WRITE_OUT = "write the value out, or share it between documents with `extends`"
 # libyaml compares each %TAG directive with all before it: a file of them takes it many seconds.
 _TAG_DIRECTIVE = re.compile("(?:^|(?<=[\r\n\x85\u2028\u2029]))%TAG")
 
@@ -162,7 +164,7 @@ class _Reader:
             return None
         value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
-            self._problem("HW106", self._span(event), "merge keys are refused", "write the values where they are used")
+            self._problem("HW106", self._span(event), f"merge keys are not accepted: {_HIDES}", _WRITE_OUT)
         elif not isinstance(value, str):
             self._problem("HW109", self._span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
         elif len(value) > MAX_KEY:
@@ -203,13 +205,13 @@ class _Reader:
     def _refuse(self, event: yaml.Event) -> None:
         """Refuse anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
-            message = f"the alias `*{clipped(str(event.anchor))}` is refused"
-            self._problem("HW106", self._span(event), message, "write the value where it is used")
+            message = f"the alias `*{clipped(str(event.anchor))}` is not accepted: {_HIDES}"
+            self._problem("HW106", self._span(event), message, _WRITE_OUT)
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
-            message = f"the anchor `&{clipped(anchor)}` is refused"
-            self._problem("HW106", self._span(event), message, "write the value where it is used")
+            message = f"the anchor `&{clipped(anchor)}` is not accepted: {_HIDES}"
+            self._problem("HW106", self._span(event), message, _WRITE_OUT)
         if tag is not None:
             short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
             self._problem(

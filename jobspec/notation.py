@@ -1,5 +1,6 @@
 """Writes quantities as text, the inverse of `units`, and limits in words."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -52,11 +53,11 @@ def write_duration(seconds: float) -> str:
     return write_parts(round(seconds / shown[-1][1]) * shown[-1][1])
 
 
-def write_parts(seconds: int) -> str:
-    """Return a time in days, hours, minutes and seconds, those that are not zero: `1d12h30m`."""
-    parts = []
+def write_parts(seconds: float) -> str:
+    """Return a time in days, hours, minutes and seconds, those that are not zero: `1d12h30m`; parts of a second count as a whole one."""
+    parts, left = [], math.ceil(seconds)
     for unit, scale in _PARTS:
-        count, seconds = divmod(seconds, scale)
+        count, left = divmod(left, scale)
         parts += [f"{count}{unit}"] if count else []
     return "".join(parts) or "0s"
 
@@ -96,7 +97,7 @@ _PREFIXES = "With k, M, G, T, P (1000) or Ki, Mi, Gi, Ti, Pi (1024) before the u
 _TIME = "Years of 365 days, days, hours, minutes, seconds, milliseconds, in this order; or hours:minutes:seconds"
 
 _QUANTITIES: tuple[tuple[Any, Notation], ...] = (
-    (units.Bytes, Notation("a", "size", f"{_PREFIXES}; `B` is a byte", ("80GiB", "1.5TB"), write_bytes)),
+    (units.Bytes, Notation("a", "size", f"{_PREFIXES}; `B` is a byte; rounded to whole bytes", ("80GiB", "1.5TB"), write_bytes)),
     (units.BitRate, Notation("a", "link speed", "Bits a second, with the same prefixes", ("400Gb/s",), write_bits_per_second)),
     (units.ByteRate, Notation("a", "rate", "Bytes a second, with the same prefixes", ("200GB/s",), write_bytes_per_second)),
     (units.Seconds, Notation("a", "time", _TIME, ("90s", "1h30m", "7d", "1:30:00"), write_seconds)),

@@ -47,6 +47,7 @@ class Problem:
     `fix` is the text that mends it, in place of the text at its position.
     `ignored` is the reason for which the document accepts it (`ignore`); it counts as no error then, and is not listed.
     `heir` is the document in which it was found, if `document` is a base of it that has the value.
+    `fields` are what the message lists by `listed_some`, if each of them can be accepted by itself.
     """
 
     code: str
@@ -60,6 +61,7 @@ class Problem:
     heir: str | None = None
     fix: str | None = None
     ignored: str | None = None
+    fields: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:

@@ -20,8 +20,10 @@ Every field of every document. This page is generated from the models of documen
 
 A document is a YAML file with one mapping. Fields that are not listed here are rejected, and so are values of another type: `"8"` is
 not a number. Numbers are decimal, without leading zeros; `yes`, `no`, `on` and `off` are text. `null` is allowed where it is the
-default. `auto`, where a field accepts it, leaves the value to headway, which decides it for the cluster whenever the document is
-checked, planned or run; `headway pin` writes the decision into the document.
+default, and in a document with `extends` it removes the base's value. Anchors, aliases and merge keys of YAML are not accepted: a
+reviewer sees each value where it is used, and documents share values by `extends`. `auto`, where a field accepts it, leaves the value
+to headway, which decides it for the cluster whenever the document is checked, planned or run; `headway pin` writes the decision into
+the document.
 
 **Not yet** marks parts of the language that are not implemented yet; HW214 reports a document that uses one.
 **Recorded** marks fields that only describe: they are in the plan, and change neither files nor estimates."""

@@ -15,6 +15,7 @@ from headway.jobspec.catalog.models import models
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.switches import switches
 from headway.jobspec.choice import Choice, Kind
+from headway.jobspec.compose import OWN
 from headway.jobspec.forms import form
 from headway.jobspec.notation import bounds, notation_of
 from headway.jobspec.parse import MODELS
@@ -30,6 +31,7 @@ JsonSchema = dict[str, Any]
 Table = Mapping[str, Kind]
 
 _DEFINITIONS = "#/$defs/"
+_NULL = {"type": "null"}
 _BOUNDS = ("ge", "gt", "le", "lt")
 # Keywords with values of documents.
 _DATA = ("const", "default", "enum", "examples")
@@ -161,7 +163,8 @@ def _definitions(tables: Tables) -> dict[str, JsonSchema]:
 
 
 def _allow_parts(name: str, definitions: dict[str, JsonSchema]) -> None:
-    """Define the document again for parts: one that extends another, or is only a base, may omit fields that the other has."""
+    """Define the document again for parts: one that extends another, or is only a base, may omit fields that the other has,
+    and remove its values by null."""
     whole = definitions[name]
     definitions[f"{name}.whole"] = whole
     definitions[f"{name}.part"] = _part(whole, definitions)
@@ -185,7 +188,10 @@ def _part(schema: Any, definitions: dict[str, JsonSchema]) -> Any:
 def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> Any:
     match keyword:
         case "properties":
-            return {name: _part(schema, definitions) for name, schema in value.items()}
+            parts = {name: _part(schema, definitions) for name, schema in value.items()}
+            return {name: part if name in OWN else _or_null(part) for name, part in parts.items()}
+        case "patternProperties":
+            return {pattern: _or_null(_part(schema, definitions)) for pattern, schema in value.items()}
         case "items":
             # A list is never completed.
             return value
@@ -196,6 +202,18 @@ def _part_of(keyword: str, value: Any, definitions: dict[str, JsonSchema]) -> An
         case "$ref":
             return _part_reference(value, definitions)
     return _part(value, definitions)
+
+
+def _or_null(schema: JsonSchema) -> JsonSchema:
+    """Return the schema of a value, and of null."""
+    if "$ref" in schema:
+        return {"anyOf": [{"$ref": schema["$ref"]}, _NULL], **{key: value for key, value in schema.items() if key != "$ref"}}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*(each for each in schema["anyOf"] if each != _NULL), _NULL]}
+    kinds = schema.get("type", [])
+    nullable = {"type": [*dict.fromkeys([kinds] if isinstance(kinds, str) else kinds), "null"]} if kinds else {}
+    choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, **nullable, **choices}
 
 
 def _part_reference(reference: str, definitions: dict[str, JsonSchema]) -> str:

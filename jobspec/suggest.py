@@ -7,6 +7,8 @@ from typing import NamedTuple
 # The names that a hint lists at most.
 _LISTED = 12
 _ALIKE = 5
+# The names that a message lists at most.
+_SOME = 4
 _SHORTEST = 3
 _DIGITS = re.compile(r"\d")
 
@@ -71,6 +73,12 @@ def _most_alike(name: str, names: Sequence[str]) -> list[str]:
 def listed(names: Iterable[str]) -> str:
     """Return the names in backticks with commas between them."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+def listed_some(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
+    return listed(names[:_SOME]) + more
 
 
 def joined_or(parts: Sequence[str]) -> str:

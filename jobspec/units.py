@@ -51,18 +51,18 @@ class Amount:
 
 
 def parse_bytes(text: str) -> int:
-    """Return bytes in `80GiB` or `1.5TB`. Raises ValueError."""
-    return _whole(_scaled(text, "B"))
+    """Return bytes in `80GiB` or `1.2PiB`, rounded to whole ones. Raises ValueError."""
+    return _scaled(text, "B")
 
 
 def parse_bits_per_second(text: str) -> int:
     """Return bits per second in `400Gb/s`. Raises ValueError."""
-    return _whole(_scaled(text, "b/s"))
+    return _scaled(text, "b/s")
 
 
 def parse_bytes_per_second(text: str) -> int:
     """Return bytes per second in `200GB/s`. Raises ValueError."""
-    return _whole(_scaled(text, "B/s"))
+    return _scaled(text, "B/s")
 
 
 def parse_seconds(text: str) -> float:
@@ -129,11 +129,13 @@ def format_bytes(number: float) -> str:
     return f"{number:g}B"
 
 
-def _scaled(text: str, unit: str) -> Fraction:
+def _scaled(text: str, unit: str) -> int:
+    """Return the nearest whole number of the unit; parts of a byte or bit are a mistake."""
     found = re.fullmatch(rf"({_NUMBER}) ?({_PREFIX}){re.escape(unit)}", text)
     if found is None:
         raise ValueError(text)
-    return Fraction(found[1]) * PREFIXES[found[2]]
+    number = Fraction(found[1]) * PREFIXES[found[2]]
+    return _whole(Fraction(round(number)) if found[2] and number >= 1 else number)
 
 
 def _whole(number: Fraction) -> int:

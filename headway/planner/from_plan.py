@@ -10,8 +10,6 @@ from headway.planner.framework import Framework
 from headway.planner.search.frameworks import abilities, sharding_of
 from headway.planner.training import Degrees, Formats, Kernels, Network, Overlaps, Training
 
-# What `recompute: selective` computes again (jobspec/spec/job.py).
-_SELECTED = ("attention",)
 # A Gbit/s in bytes a second.
 _GBPS = 1e9 / 8
 _DEFAULT_FRAMEWORK: Framework = "torchtitan"
@@ -68,7 +66,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
         supposed=not states_framework(plan),
         formats=_formats(plan.spec["precision"], framework),
         recompute=plan.spec["recompute"] or "none",
-        recomputed_parts=_SELECTED if plan.spec["recompute"] == "selective" else (),
+        recomputed_parts=abilities(framework).selective if plan.spec["recompute"] == "selective" else (),
         kernels=Kernels(compiled=plan.spec["compile"]),
         overlaps=Overlaps(**plan.spec["overlap"]),
     )
@@ -81,7 +79,10 @@ def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:
     adapter_bytes_s = _adapter_gbps(group, transport) * _GBPS
     if nodes > 1 and not adapter_bytes_s and group.nvlink_domain < nodes * group.gpus:
         reason = f"the speed of the adapters of group `{group.name}` is unknown"
-        raise EstimateError(reason, "set `nic: ConnectX-7` (docs/models.md) or `nic_speed: 400Gb/s` in the cluster's group")
+        hint = "set `nic: ConnectX-7` (docs/models.md) or `nic_speed: 400Gb/s` in the cluster's group"
+        if transport == "tcp":
+            hint = "set the speed of the Ethernet port in the cluster's group, for example `nic_speed: 100Gb/s`"
+        raise EstimateError(reason, hint)
     adapters = max(1, len(group.nics))
     return Network(
         gpus_per_node=group.gpus,

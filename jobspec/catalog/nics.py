@@ -22,3 +22,9 @@ class Nic:
 def nics() -> Mapping[str, Nic]:
     """Return the adapter models by name."""
     return types.MappingProxyType({name: Nic(name, **row) for name, row in rows("nics").items()})
+
+
+def is_configured(name: str | None) -> bool:
+    """Return whether headway's host files fit the adapter: mlx5 drives it, or the catalogue does not have it."""
+    model = nics().get(name or "")
+    return model is None or model.vendor == "NVIDIA"

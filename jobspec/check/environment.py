@@ -39,19 +39,11 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVI
 _INTERPRETER = ("PATH", "PYTHONHOME")
 _OF_BASH = ("UID", "EUID", "PPID", "BASHOPTS", "BASH_VERSINFO", "SHELLOPTS")
 
-# Variables that compete with a planned one, or that disable its choice.
-_RIVALS = {
-    # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp and FlightRecorder.hpp: older names of one setting.
-    "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
-    # torch: c10/core/AllocatorConfig.h.
-    "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_ALLOC_CONF",
-    # An older torch is planned the older name, and reads no other: jobspec/catalog/versions.yaml, torch_variables.
-    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
-    "PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
-    # NVIDIA/nccl src/transport/net_ib: the adapters are not used; the GID index is not looked for.
-    "NCCL_IB_DISABLE": "NCCL_IB_HCA",
-    "NCCL_IB_GID_INDEX": "NCCL_IB_ROCE_VERSION_NUM",
+# Variables that disable what the cluster file decides, and their values that do not. NVIDIA/nccl src/transport/net_ib: the adapters are
+# not used; the GID index is not looked for.
+_RIVALS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "NCCL_IB_DISABLE": ("NCCL_IB_HCA", frozenset({"0"})),
+    "NCCL_IB_GID_INDEX": ("NCCL_IB_ROCE_VERSION_NUM", frozenset({"-1"})),
 }
 
 
@@ -76,13 +68,15 @@ def _has_rdma(plan: JobPlan) -> bool:
     return any(variable.name == "NCCL_IB_HCA" for variable in plan.env)
 
 
+_ASYNC_OFF = _TurnsOff(
+    frozenset({"0", "2"}),
+    "a rank whose collective has failed waits for ever instead of ending, so that only its silence shows",
+    _has_gpus,
+)
 _OFF = {
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, ErrorHandlingMode: 0 does nothing, 2 aborts and keeps the process.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _TurnsOff(
-        frozenset({"0", "2"}),
-        "a rank whose collective has failed waits for ever instead of ending, so that only its silence shows",
-        _has_gpus,
-    ),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _ASYNC_OFF,
+    "NCCL_ASYNC_ERROR_HANDLING": _ASYNC_OFF,
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: the error handling is off where this is on.
     "TORCH_NCCL_BLOCKING_WAIT": _TurnsOff(
         frozenset({"1"}), "the CPU waits for each collective, and the asynchronous handling of errors is off", _has_gpus
@@ -181,10 +175,12 @@ def _reserved(name: str) -> tuple[str, str] | None:
 def check_environment(plan: JobPlan) -> Iterator[Problem]:
     """Check the job's variables against those that must agree with the cluster."""
     planned = {variable.name: variable for variable in plan.env}
-    for name in plan.spec["environment"]:
+    for name, value in plan.spec["environment"].items():
+        rival, harmless = _RIVALS.get(name, ("", frozenset[str]()))
         if planned[name].decided_by is not None:
-            yield _taken(name, planned[name], f"the plan for `{plan.cluster}` sets `{name}`")
-        elif (rival := _RIVALS.get(name)) in planned:
+            if value != planned[name].value:
+                yield _taken(name, planned[name], f"a job cannot change `{name}`, which the plan for `{plan.cluster}` sets")
+        elif rival in planned and value not in harmless:
             yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
         elif (off := _OFF.get(name)) is not None and planned[name].value in off.values and off.matters(plan):
             message = f"with `{name}: {planned[name].value}`, {off.loses}"
@@ -204,12 +200,10 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
 
 def rival_of(name: str) -> str | None:
     """Return the variable whose choice this one would undo, or compete with; None for others."""
-    return _RIVALS.get(name)
+    return _RIVALS[name][0] if name in _RIVALS else None
 
 
 def _taken(name: str, planned: EnvVar, message: str) -> Problem:
     why = f"to `{planned.value}`: {planned.reason} ({planned.source})"
-    hint = f"set `{planned.name}` instead"
-    if planned.decided_by is not None:
-        hint = f"leave it out: {planned.decided_by} in the cluster file determines it"
+    hint = f"leave it out: {planned.decided_by} in the cluster file determines it"
     return Problem("HW418", JOB, ("environment", name), f"{message} {why}", hint, at_key=True)

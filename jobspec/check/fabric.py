@@ -62,7 +62,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_fabric(path, fabric)
         yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
-        yield from check_classes((*path, "classes"), fabric.classes)
+        yield from check_classes((*path, "classes"), fabric.classes, are_rendered=fabric.switches is not None)
         yield from _check_congestion(path, fabric)
         yield from _check_balancing(path, fabric)
         yield from _check_shape(path, fabric)
@@ -127,12 +127,15 @@ def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Pr
 
 
 def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """Report variables that Google's plugin refuses if they differ from its own; they come with it as a script
+    """Report variables that headway leaves to Google's script: the plugin refuses values other than those of its own version
     (NVIDIA/aicr#422)."""
     if fabric.transport == "tcpxo" and any(nodes.gpus for nodes in groups):
-        message = f"no NCCL settings are planned for {fabric.transport} yet, and without them jobs would run over plain TCP"
-        hint = "they depend on the version of Google's plugin; if TCP is enough, set `transport: tcp` and its `interface`"
-        yield Problem("HW606", CLUSTER, (*path, "transport"), message, hint)
+        message = f"headway sets no variables of NCCL's network for {fabric.transport}: they come from the provider's script"
+        hint = (
+            "run it in `scheduler.options.setup`, for example `export NCCL_LIB_DIR=/var/lib/tcpxo/lib64; . "
+            "$NCCL_LIB_DIR/nccl-env-profile.sh`, and accept this with `ignore`"
+        )
+        yield Problem("HW606", CLUSTER, (*path, "transport"), message, hint, Severity.WARNING)
 
 
 def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:

@@ -11,13 +11,12 @@ from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
-from headway.jobspec.notation import counted, write_duration
+from headway.jobspec.notation import counted, write_duration, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.model import Model
-from headway.jobspec.units import format_seconds
 
 _GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
@@ -52,7 +51,14 @@ def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
 
 def _check_layout(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     if job.has(("layout",)):
-        yield from check_layout(job.spec.layout, sizes_of(job), job.spec.batch if job.has(("batch",)) else None)
+        batch = job.spec.batch if job.has(("batch",)) else None
+        yield from check_layout(job.spec.layout, sizes_of(job), batch, _framework(job))
+
+
+def _framework(job: Parsed[TrainingJob]) -> str | None:
+    """Return the framework that the options of a script name."""
+    options = job.spec.trainer.options if job.has(("trainer",)) else {}
+    return options.get("framework")
 
 
 def _check_clusters(job: TrainingJob) -> Iterator[Problem]:
@@ -211,16 +217,14 @@ def _check_time(job: TrainingJob) -> Iterator[Problem]:
         return
     if time <= grace:
         message = (
-            f"an attempt of {format_seconds(time)} is asked to stop {format_seconds(grace)} "
+            f"an attempt of {write_parts(time)} is asked to stop {write_parts(grace)} "
             f"before its end, which is before it has started"
         )
         yield Problem(
             "HW708", JOB, ("limits", "attempt", "time"), message, "use a longer `time`, or a shorter `resilience.grace`"
         )
     elif time <= join:
-        message = (
-            f"an attempt of {format_seconds(time)} may end before its nodes have joined, which may take {format_seconds(join)}"
-        )
+        message = f"an attempt of {write_parts(time)} may end before its nodes have joined, which may take {write_parts(join)}"
         hint = "use a longer `time`, or a shorter `resilience.timeouts.join`"
         yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
 

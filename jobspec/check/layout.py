@@ -29,6 +29,12 @@ _STAGES = {
     "ZBVZeroBubble": (2, 2),
     "DualPipeV": (2, 2),
 }
+# NVIDIA/Megatron-LM: megatron/training/tokenizer, `_vocab_size_with_padding`: the vocabulary is padded to a multiple of
+# `--make-vocab-size-divisible-by` x tp in every run.
+_PADS = frozenset({"megatron", "megatron-fsdp", "megatron-2021", "megatron-deepspeed"})
+# NVIDIA/Megatron-LM: megatron/core/transformer/transformer_config.py, `num_layers_in_first_pipeline_stage`,
+# `pipeline_model_parallel_layout`.
+_LAYS_OUT = frozenset({"megatron", "megatron-fsdp"})
 # One round for every `pp` microbatches, as far as they go.
 _IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
@@ -43,8 +49,10 @@ def sizes_of(job: Parsed[TrainingJob]) -> ModelSizes | None:
         return None
 
 
-def check_layout(layout: Layout, sizes: ModelSizes | None, batch: Batch | None) -> Iterator[Problem]:
-    """Check the rules that need no cluster: `sizes` and `batch` are None if they are unknown."""
+def check_layout(
+    layout: Layout, sizes: ModelSizes | None, batch: Batch | None, framework: str | None = None
+) -> Iterator[Problem]:
+    """Check the rules that need no cluster: `sizes` and `batch` are None if they are unknown, `framework` if none is stated."""
     yield from _check_company(layout, sizes)
     yield from _check_schedule(layout)
     uneven = [] if sizes is None else list(_check_split(layout, sizes))
@@ -52,8 +60,8 @@ def check_layout(layout: Layout, sizes: ModelSizes | None, batch: Batch | None) 
     # An error of `tp` is reported once.
     even = layout.model_copy(update={"tp": 1}) if uneven else layout
     if sizes is not None:
-        yield from _check_copies(even, sizes)
-        yield from _check_layers(layout, sizes)
+        yield from _check_copies(even, sizes, framework)
+        yield from _check_layers(layout, sizes, framework)
         yield from _check_experts(layout, sizes)
     if batch is not None:
         yield from _check_sequence(even, batch)
@@ -134,13 +142,14 @@ def _split_by_tp(layout: Layout, sizes: ModelSizes) -> Iterator[tuple[str, int]]
         yield "experts.shared_ffn_hidden", sizes.experts.shared_ffn_hidden
 
 
-def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+def _check_copies(layout: Layout, sizes: ModelSizes, framework: str | None) -> Iterator[Problem]:
+    """Check what ranks of `tp` hold twice. A single key and value head is meant to be copied (arXiv 1911.02150)."""
     tp, kv_heads = layout.tp, sizes.kv_heads
-    if tp > kv_heads and tp % kv_heads == 0:
+    if tp > kv_heads > 1 and tp % kv_heads == 0:
         message = f"{kv_heads} key and value heads for {tp} ranks of `tp`: {tp // kv_heads} ranks hold and compute the same head"
         hint = f"set `tp` to {kv_heads} or less to avoid the copies, which not every trainer supports"
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
-    if sizes.vocab_size % tp:
+    if sizes.vocab_size % tp and framework not in _PADS:
         message = (
             f"the vocabulary of {sizes.vocab_size} tokens does not divide over {tp} ranks of "
             f"`tp`: the last rank has fewer, or padding"
@@ -149,7 +158,7 @@ def _check_copies(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
 
 
-def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
+def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> Iterator[Problem]:
     """Check the layers. Embedding and output layer, one of them or both, may count as a layer each, on a separate
     stage: 126 layers are 128 stages of one (arXiv 2407.21783, section 3.3.2; torchtitan,
     generate_llm_fqn_per_model_part)."""
@@ -163,8 +172,20 @@ def _check_layers(layout: Layout, sizes: ModelSizes) -> Iterator[Problem]:
     elif all((layers + ends) % stages for ends in range(3)):
         each, more = divmod(layers, stages)
         message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"
-        hint = f"all stages wait for the slowest; `pp` x `virtual_stages` {listed_numbers(divisors(layers))} divide evenly"
+        hint = f"all stages wait for the slowest; {_even(layout, layers)}"
+        if framework in _LAYS_OUT:
+            hint += "; Megatron shortens the stages of the ends by `--decoder-first-pipeline-num-layers` and `--decoder-last-...`"
         yield Problem("HW318", JOB, ("layout", "pp"), message, hint, Severity.WARNING)
+
+
+def _even(layout: Layout, layers: int) -> str:
+    """Return numbers of stages for all of which the layers are alike, those nearest to the layout's."""
+    stages = layout.pp * layout.virtual_stages
+    even = sorted({number for ends in range(3) for number in divisors(layers + ends) if 1 < number <= layers})
+    near = sorted(sorted(even, key=lambda number: abs(number - stages))[:4])
+    return (
+        f"with embedding and output layer as a layer each, or not, `pp` x `virtual_stages` {listed_numbers(near)} divide evenly"
+    )
 
 
 def _stages(layout: Layout) -> str:

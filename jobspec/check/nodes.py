@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import Nic as NicModel
-from headway.jobspec.catalog.nics import nics
+from headway.jobspec.catalog.nics import is_configured, nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
@@ -23,8 +23,6 @@ _LARGEST_NODE = 16
 _BOARD = 8
 # Rates of a link, Gb/s: IEEE 802.3, the InfiniBand roadmap, and EFA's.
 _RATES_GBPS = (10, 20, 25, 40, 50, 56, 100, 200, 400, 800, 1600)
-# Whose driver templates/hosts sets up; an adapter of an unknown model is taken for one of theirs.
-_VENDOR_OF_MLX5 = "NVIDIA"
 # As many as one group may have: a plan holds each of them.
 _MOST_NODES = 100_000
 
@@ -61,6 +59,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale_out":
                 yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
+            if on and fabric.role == "scale_out":
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
@@ -289,14 +288,11 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
 
 
 def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
-    """Check that the files for the nodes, which set up traffic classes, are for the adapters' driver."""
-    model: NicModel | None = nics().get(nodes.nic) if nodes.nic else None
-    if model is not None and model.vendor != _VENDOR_OF_MLX5 and fabric.classes:
-        message = (
-            f"headway renders traffic classes for the mlx5 driver only, and a `{model.name}` of {model.vendor} has another one"
-        )
-        hint = f"leave `classes` of `{fabric.name}` out and configure the adapters yourself: their files are not implemented yet"
-        yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint)
+    """Check that headway has a unit that sets the classes up on the adapters."""
+    if fabric.classes and not is_configured(nodes.nic):
+        message = f"headway sets up traffic classes on mlx5 adapters only: nodes with a `{nodes.nic}` get no unit `headway-qos`"
+        hint = "set DSCP, PFC and congestion control with the vendor's tools by the numbers of `classes`, and accept this with `ignore`"
+        yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
 
 
 def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

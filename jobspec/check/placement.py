@@ -8,7 +8,7 @@ from headway.jobspec.check.layout import check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.document import Path
-from headway.jobspec.notation import counted
+from headway.jobspec.notation import counted, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.batch import batches, global_sequences
@@ -21,7 +21,6 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean, listed
-from headway.jobspec.units import format_seconds
 from headway.runner.contract import Mesh
 
 
@@ -150,11 +149,11 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if time is None or limit is None or gpus * time <= limit * 3600:
         return
     message = (
-        f"{gpus} GPUs of `{cluster.name}` for {format_seconds(time)} are {gpus * time / 3600:g} "
+        f"{gpus} GPUs of `{cluster.name}` for {write_parts(time)} are {gpus * time / 3600:g} "
         f"GPU-hours, but one attempt may use at most {limit:g}"
     )
     longest = limit * 3600 // gpus // 60 * 60
-    hint = f"use at most `time: {format_seconds(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
+    hint = f"use at most `time: {write_parts(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
     yield Problem("HW417", JOB, ("limits", "attempt", "gpu_hours"), message, hint)
 
 

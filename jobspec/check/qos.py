@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
-from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.qos import priority_of, queue_of, share_of
 from headway.jobspec.spec.fabric import TrafficClass
 from headway.jobspec.units import format_bytes
@@ -17,15 +17,15 @@ _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
 )
 
 
-def check_classes(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
-    """Check each of the classes at `path`, and all against each other."""
+def check_classes(path: Path, classes: Sequence[TrafficClass], *, are_rendered: bool) -> Iterator[Problem]:
+    """Check each of the classes at `path`, and all against each other; `are_rendered` if headway configures the switches."""
     yield from check_unique(CLUSTER, path, "name", [each.name for each in classes])
     for key, value in _PLACES:
         yield from _check_apart(path, classes, key, value)
     for index, each in enumerate(classes):
         yield from _check_class((*path, index), each)
     yield from _check_shares(path, classes)
-    yield from _check_notifications(path, classes)
+    yield from _check_notifications(path, classes, are_rendered)
 
 
 def _check_apart(
@@ -68,11 +68,12 @@ def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Probl
         yield Problem("HW508", CLUSTER, path, message, "reduce the shares to a total of 99 or less", at_key=True)
 
 
-def _check_notifications(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:
-    """Check that notifications, which carry marks to the sender, have a separate queue."""
+def _check_notifications(path: Path, classes: Sequence[TrafficClass], are_rendered: bool) -> Iterator[Problem]:
+    """Check that notifications, which carry marks to the sender, have a separate queue; switches that headway does not configure
+    may have one that the document does not name."""
     for index, each in enumerate(classes):
         if each.ecn is not None and not any(other.carries == "cnp" for other in classes):
             message = f"switches mark `{each.name}`, but no class carries the congestion notifications that answer the marks"
-            yield Problem(
-                "HW509", CLUSTER, (*path, index, "ecn"), message, "add `{name: cnp, carries: cnp, dscp: 48}`", at_key=True
-            )
+            severity = Severity.ERROR if are_rendered else Severity.WARNING
+            hint = "add `{name: cnp, carries: cnp, dscp: 48}`"
+            yield Problem("HW509", CLUSTER, (*path, index, "ecn"), message, hint, severity, at_key=True)

@@ -1,6 +1,6 @@
 """Builds the environment of every rank from the nodes and fabrics that it uses; every variable has a reason."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headway.jobspec.catalog.versions import compatibility
@@ -25,6 +25,20 @@ _BY_FLOW = {
 _BY_PACKET = ("adaptive", "spray")
 _RAILS_APART = ("rail-optimized", "rail-only")
 
+_OWN = "set by the job"
+
+# Names of one setting of torch: the second is what the plan sets. ProcessGroupNCCL.hpp, FlightRecorder.hpp, c10/core/AllocatorConfig.h.
+_OLDER = {
+    "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
+    "PYTORCH_CUDA_ALLOC_CONF": "PYTORCH_ALLOC_CONF",
+}
+# An older torch is planned the older name, and reads no other: jobspec/catalog/versions.yaml, torch_variables.
+_NEWER = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
+}
+
 
 def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar, ...]:
     """Return the variables for ranks on nodes of `group`."""
@@ -32,6 +46,24 @@ def resolve_environment(cluster: ClusterPlan, group: GroupPlan) -> tuple[EnvVar,
     nccl = nccl_environment(cluster.fabrics, group, torch) if group.gpus else ()
     # Ranks with GPUs use gloo too: for objects, barriers and asynchronous checkpoints.
     return (*_processes(group), *_gloo(cluster.fabrics), *nccl)
+
+
+def with_own(planned: Sequence[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:
+    """Yield the planned variables with the job's: those override it, also by another name of the setting, except where the cluster
+    file decides. A setting that torch does not read by the job's name has the job's value under the planned name."""
+    older = {_OLDER[name] for name in own.keys() & _OLDER.keys()}
+    newer = {_NEWER[name]: value for name, value in own.items() if name in _NEWER}
+    for variable in planned:
+        value = own.get(variable.name, newer.get(variable.name))
+        if variable.decided_by is not None or (value is None and variable.name not in older):
+            yield variable
+        elif value is not None:
+            reason = f"{_OWN}, in place of {variable.value}: {variable.reason}"
+            yield EnvVar(variable.name, value, reason, variable.source)
+    taken = {variable.name for variable in planned}
+    for name, value in own.items():
+        if name not in taken:
+            yield EnvVar(name, value, _OWN, "`environment` of the job")
 
 
 def nccl_environment(fabrics: Sequence[FabricPlan], group: GroupPlan, torch: str | None = None) -> Iterator[EnvVar]:
@@ -61,6 +93,9 @@ def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
 
 def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
+    # Google's script sets it, and its plugin refuses another notation of the same name.
+    if any(each.role == "scale_out" and each.transport == "tcpxo" for each in fabrics):
+        return
     if fabric is not None and fabric.interface is not None:
         reason = (
             f"NCCL's bootstrap connects over `{fabric.name}`; `=` matches this exact name, not every name that begins with it"

@@ -1,13 +1,12 @@
 """Resolves a TrainingJob spec on a cluster into its plan."""
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pydantic import BaseModel
 
-from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan
 from headway.jobspec.resolve.domains import domains_of, segment_nodes
-from headway.jobspec.resolve.environment import resolve_environment
+from headway.jobspec.resolve.environment import resolve_environment, with_own
 from headway.jobspec.resolve.fingerprint import fingerprint, values_of, with_sizes
 from headway.jobspec.resolve.mesh import resolve_mesh
 from headway.jobspec.resolve.model import ModelSizes
@@ -17,8 +16,6 @@ from headway.jobspec.resolve.ranks import resolve_ranks
 from headway.jobspec.resolve.run import resolve_run
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.units import format_seconds
-
-_OWN = "set by the job"
 
 
 def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None, data: BaseModel | None) -> JobPlan:
@@ -50,7 +47,7 @@ def resolve_job(job: TrainingJob, cluster: ClusterPlan, model: ModelSizes | None
         mesh=mesh,
         backend=group.backend,
         ranks=resolve_ranks(mesh, group.procs),
-        env=tuple(_with_own(resolve_environment(cluster, group), job.environment)),
+        env=tuple(with_own(list(resolve_environment(cluster, group)), job.environment)),
         runs=resolve_runs(cluster),
         time_limit=None if (longest := job.limits.attempt.time) is None else format_seconds(longest),
         segment_nodes=together,
@@ -86,16 +83,3 @@ def _peer_dscp(cluster: ClusterPlan) -> int | None:
     """Return the DSCP of copies of checkpoints on the fabric that has a class for them."""
     found = (fabric.qos.carrying("checkpoints") for fabric in cluster.fabrics if fabric.qos is not None)
     return next((each.dscp for each in found if each is not None), None)
-
-
-def _with_own(planned: Iterable[EnvVar], own: Mapping[str, str]) -> Iterator[EnvVar]:
-    """Return every variable once: the job's value replaces a planned one that it may change."""
-    left = dict(own)
-    for variable in planned:
-        value = left.pop(variable.name, None)
-        if value is None or variable.decided_by is not None:
-            yield variable
-        else:
-            yield EnvVar(variable.name, value, f"{_OWN}, in place of {variable.value}: {variable.reason}", variable.source)
-    for name, value in left.items():
-        yield EnvVar(name, value, _OWN, "`environment` of the job")

@@ -97,7 +97,7 @@ class Fabric(Section):
     role: Literal["scale_up", "scale_out", "storage", "management"] = Field(examples=["scale_out"])
     """Its purpose: `scale_up` inside a node or NVLink domain, `scale_out` between them."""
     transport: Literal["roce", "infiniband", "efa", "tcpxo", "tcp", "nvlink"] = Field(examples=["roce"])
-    """How data travels on it; `efa` is AWS's adapter, `tcpxo` Google's GPUDirect-TCPXO."""
+    """How data travels on it; `efa` is AWS's adapter, `tcpxo` Google's GPUDirect-TCPXO, whose own script sets NCCL's variables."""
     interface: str | None = Field(None, pattern=r"^[^\s/:]{1,15}$", examples=["eth0"])
     """Kernel interface of a TCP fabric, by the name that `ip link` prints."""
     shape: Literal["rail-optimized", "rail-only", "leaf-spine", "fat-tree", "dragonfly", "torus"] | None = Field(

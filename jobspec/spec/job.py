@@ -149,7 +149,8 @@ class TrainingJob(Section):
     precision: Precision = Field(default_factory=Precision, examples=[{"compute": "bf16", "reduce": "fp32"}])
     """Number formats."""
     recompute: Annotated[Literal["none", "selective", "full"] | None, OrAuto()] = Field(None, examples=["selective"])
-    """Activations recomputed in the backward pass: none, those of attention, or all of a block."""
+    """Activations recomputed in the backward pass: none, all of a block, or what the framework's own word `selective` means
+    (docs/script.md)."""
     overlap: Overlap = Field(default_factory=Overlap, examples=[{"tensor": True}])
     """Communication that overlaps with computation."""
     compile: bool | None = Field(None, examples=[True])
@@ -171,7 +172,8 @@ class TrainingJob(Section):
     limits: Limits = Field(default_factory=Limits, examples=[{"attempt": {"time": "1:30:00"}}])
     """The limits of the run."""
     environment: dict[EnvName, str] = Field(default_factory=dict, examples=[{"HF_HOME": "/data/hf"}])
-    """Variables of every rank; they override the plan's, except those that follow from the cluster file. Not for secrets."""
+    """Variables of every rank, each of one line; they override the plan's, except those that follow from the cluster file
+    (docs/fabric.md). Not for secrets."""
     secrets: tuple[NamedSecret, ...] = Field((), max_length=64, examples=[["HF_TOKEN"]])
     """Variables of every rank that are secrets, by name. On Slurm and locally they come from the environment of the submission, or from
     the user's file of that name in `~/.config/headway/secrets` with mode 0600; on Kubernetes from a Secret."""

@@ -76,7 +76,8 @@ class NodeGroup(Section):
     gpus: int | None = Field(None, ge=1, le=64, examples=[8])
     """GPUs in one node, each of which runs one rank."""
     nvlink_domain: int | None = Field(None, ge=1, le=576, examples=[72])
-    """GPUs connected by NVLink; those of one node when left out, a multiple of them in rack-scale systems."""
+    """GPUs connected by NVLink; those of one node when left out, a multiple of them in rack-scale systems, and fewer where bridges
+    join PCIe cards in pairs."""
     imex: bool = Field(False, examples=[True])
     """Whether GPUs of one NVLink domain may map memory of other nodes: the IMEX service runs and its channels are there."""
     nics: tuple[NamedNic, ...] = Field((), max_length=64, examples=[["mlx5_0", "mlx5_1"]])
@@ -84,7 +85,7 @@ class NodeGroup(Section):
     nic: str | None = Field(None, examples=["ConnectX-7"])
     """Model of the adapters in the catalogue (docs/models.md)."""
     nic_speed: BitRate | None = Field(None, examples=["400Gb/s"])
-    """Speed of one adapter's link."""
+    """Speed of one adapter's link, also of an Ethernet port without RDMA."""
     hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
     """SSH addresses of the nodes, in order, with `:PORT` unless it is 22. An Inventory may set them too."""
     hourly_cost: float | None = Field(None, ge=0, examples=[24.5])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from headway.jobspec.catalog.nics import is_configured
 from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan
 from headway.templates.kind import Files
 from headway.templates.shell import render_shell
@@ -33,9 +34,9 @@ class _Address:
 
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
-    """Return the node's files; none if no class of traffic is planned for its adapters."""
+    """Return the node's files; none if no class of traffic is planned for its adapters, or if another driver than mlx5 has them."""
     fabric = cluster.scale_out
-    if fabric is None or fabric.qos is None or not node.nics:
+    if fabric is None or fabric.qos is None or not node.nics or not is_configured(cluster.group(node.group).nic):
         return {}
     return {SCRIPT: _script(node, cluster, fabric, fabric.qos), UNIT: _unit(cluster)}
 

@@ -140,5 +140,27 @@ def test_codes_that_may_be_ignored_are_those_that_some_check_reports_as_a_warnin
         for found in call.finditer(path.read_text())
         if "Severity.WARNING" in found[0]
     }
-    # HW520 is turned into a warning where an inventory is a stray.
-    assert {code for code in CODES if may_be_ignored(code)} == warnings | JUDGEMENTS | {"HW520"}
+    # HW520 is turned into a warning where an inventory is a stray, HW509 where a cluster has no switches.
+    assert {code for code in CODES if may_be_ignored(code)} == warnings | JUDGEMENTS | {"HW509", "HW520"}
+
+
+SHORT = JOB.replace("[train.py, ", "[train.py] # ").replace("layout: {tp: 8}", "layout: {tp: 4}")
+
+
+@pytest.mark.parametrize("field", ["run", "trainer.options.argv", ""])
+def test_arguments_that_are_not_passed_are_accepted_where_the_job_lists_them(field: str, tmp_path: Path) -> None:
+    entry = f"ignore: [{{code: HW313, field: '{field}', reason: train.toml}}, {{code: HW427, reason: offloaded}}]\n"
+    compiled = compile_documents([write(tmp_path, entry if field else entry.replace("field: '', ", ""), job=SHORT)])
+    assert list(compiled.problems) == []
+    assert [problem.code for problem in compiled.problems.ignored] == ["HW427", "HW313"]
+
+
+def test_arguments_that_are_not_passed_are_accepted_by_the_fields_that_the_message_names(tmp_path: Path) -> None:
+    accept = "ignore: [{code: HW427, reason: offloaded}, {code: HW313, field: model, reason: train.toml}"
+    compiled = compile_documents([write(tmp_path, f"{accept}]\n", job=SHORT)])
+    (left,) = compiled.problems
+    assert (left.code, left.message.split(":")[0]) == ("HW313", "not passed to the script")
+    assert "`model`" not in left.message
+    assert "`batch.micro`" in left.message
+    others = "".join(f", {{code: HW313, field: {field}, reason: train.toml}}" for field in ("layout", "batch"))
+    assert codes(write(tmp_path, f"{accept}{others}]\n", job=SHORT)) == []

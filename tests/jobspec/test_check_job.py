@@ -554,19 +554,67 @@ def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: Jo
     }
 
 
+SIZES = {"layers": 61, "heads": 64, "kv_heads": 8, "vocab_size": 50257}
+
+
+@pytest.mark.parametrize(
+    ("layout", "framework", "changed", "expected"),
+    [
+        ({"tp": 8}, "megatron-2021", {}, []),
+        ({"tp": 8}, "megatron", {}, []),
+        ({"tp": 8}, "torchtitan", {}, ["HW315"]),
+        ({"tp": 8}, None, {"vocab_size": 50304, "kv_heads": 1}, []),
+        ({"tp": 8}, None, {"vocab_size": 50304, "kv_heads": 2}, ["HW315"]),
+        ({"pp": 16}, "megatron", {}, ["HW318"]),
+    ],
+)
+def test_a_design_is_no_reason_for_a_warning(
+    layout: dict[str, int], framework: str | None, changed: dict[str, int], expected: list[str]
+) -> None:
+    model = sizes(**(SIZES | changed))
+    assert codes(list(check_layout(Layout.model_validate(layout), model, None, framework))) == expected
+
+
+def test_the_stages_that_a_hint_proposes_divide_evenly_and_are_near() -> None:
+    (found,) = check_layout(Layout(pp=16), sizes(layers=61), None, "megatron")
+    assert found.hint is not None
+    assert "`pp` x `virtual_stages` 3, 7, 9 or 21 divide evenly" in found.hint
+    assert "--decoder-first-pipeline-num-layers" in found.hint
+    for stages in (3, 7, 9, 21):
+        assert list(check_layout(Layout(pp=stages), sizes(layers=61), None)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("NCCL_IB_DISABLE", "leave it out: `nics` of the group `h100` in the cluster file determines it"),
         ("NCCL_IB_GID_INDEX", "leave it out: `classes` of the fabric `rails` in the cluster file determines it"),
-        ("NCCL_ASYNC_ERROR_HANDLING", "set `TORCH_NCCL_ASYNC_ERROR_HANDLING` instead"),
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "set `TORCH_FR_BUFFER_SIZE` instead"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "set `PYTORCH_ALLOC_CONF` instead"),
     ],
 )
 def test_what_goes_against_a_variable_of_the_plan_is_refused(name: str, hint: str, tmp_path: Path) -> None:
     _, (found,) = with_environment(tmp_path, {name: "1"})
     assert (found.code, found.hint) == ("HW418", hint)
+
+
+def test_a_job_may_set_the_plans_own_values_and_what_changes_nothing(plan: JobPlan, tmp_path: Path) -> None:
+    same = {variable.name: variable.value for variable in plan.env} | {"NCCL_IB_DISABLE": "0", "NCCL_IB_GID_INDEX": "-1"}
+    changed, problems = with_environment(tmp_path, same)
+    assert problems == []
+    assert {variable.name: variable.value for variable in changed.env} == same
+
+
+@pytest.mark.parametrize(
+    ("name", "planned"),
+    [
+        ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    ],
+)
+def test_a_job_may_set_a_suggested_variable_by_its_older_name(name: str, planned: str, tmp_path: Path) -> None:
+    changed, problems = with_environment(tmp_path, {name: "3"})
+    assert problems == []
+    assert [(each.name, each.value) for each in changed.env if each.name in (name, planned)] == [(name, "3")]
 
 
 def test_a_variable_that_nobody_else_sets_is_the_jobs(tmp_path: Path) -> None:

@@ -70,8 +70,11 @@ def shown(text: str) -> list[tuple[str, str, str | None]]:
         ({"a": {"b": {"c": 1, "d": 2}}}, {"a": {"b": {"d": 3}}}, {"a": {"b": {"c": 1, "d": 3}}}),
         ([1, 2, 3], [4], [4]),
         ({"a": [1]}, {"a": []}, {"a": []}),
-        ({"a": 1}, {"a": None}, {"a": None}),
-        ({"a": {"b": 1}}, {"a": None}, {"a": None}),
+        ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
+        ({"a": {"b": 1}}, {"a": None}, {}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}, {"a": {"c": 2}}),
+        ({"a": [1]}, {"a": None}, {}),
+        ({"b": 1}, {"a": None}, {"a": None, "b": 1}),
         ({"a": None}, {"a": {"b": 1}}, {"a": {"b": 1}}),
         ({"a": 1}, {"a": {}}, {"a": {}}),
         ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": 1}}),
@@ -94,13 +97,52 @@ def test_mappings_merge_and_all_else_replaces(base: Any, heir: Any, expected: An
         ({"preset": "a", "layers": 40}, {"config": "c.json"}, {"config": "c.json"}),
         ({"layers": 40, "hidden": 64}, {"preset": "b", "layers": 2}, {"preset": "b", "layers": 2}),
         ({"preset": "a", "layers": 40}, {"preset": "a", "hidden": 8}, {"preset": "a", "layers": 40, "hidden": 8}),
-        ({"preset": "a", "layers": 40}, {"preset": None, "hidden": 8}, {"preset": None, "layers": 40, "hidden": 8}),
+        ({"preset": "a", "layers": 40}, {"preset": None, "hidden": 8}, {"layers": 40, "hidden": 8}),
         ({"preset": "a"}, {"layers": 40}, {"preset": "a", "layers": 40}),
     ],
 )
 def test_a_model_of_another_preset_has_nothing_of_the_base(base: Any, heir: Any, expected: Any) -> None:
     documents = [load_bytes(name, json.dumps({"model": model}).encode())[0] for name, model in (("base", base), ("heir", heir))]
     assert overlay(*documents).data["model"] == expected
+
+
+REMOVABLE = {
+    "environment": {"A": "1", "B": "2"},
+    "layout": {"tp": 2},
+    "precision": {"compute": "bf16"},
+    "limits": {"attempt": {"time": "2h"}},
+    "nodes": 2,
+    "seed": 7,
+    "recompute": "full",
+    "optimizer": {"lr": 1e-3},
+}
+
+
+@pytest.mark.parametrize("field", REMOVABLE)
+def test_null_removes_a_field_of_the_base_and_its_default_counts(field: str) -> None:
+    script = {"name": "case", "cluster": "c", "run": ["train.py"]}
+    write("base.yaml", yaml.safe_dump({"partial": True, field: REMOVABLE[field]}))
+    parsed, problems = spec(write("job.yaml", yaml.safe_dump({"extends": "base.yaml", **script, field: None})))
+    plain, _ = spec(write("plain.yaml", yaml.safe_dump(script)))
+    assert problems == []
+    assert parsed.spec.model_copy(update={"extends": ()}) == plain.spec
+    validator = Draft202012Validator(document_schema(TABLES))
+    assert validator.is_valid(yaml.safe_load(Path("job.yaml").read_text()))
+
+
+def test_null_removes_one_entry_of_a_free_mapping_and_a_field_of_a_section() -> None:
+    write("base.yaml", "partial: true\nenvironment: {A: '1', B: '2'}\nbatch: {micro: 1, sequence: 8}\nlayout: {tp: 2, cp: 4}\n")
+    write("between.yaml", "partial: true\nextends: base.yaml\nenvironment: {A: null}\nlayout: {tp: null}\n")
+    found = composed(write("job.yaml", "name: case\nextends: between.yaml\nenvironment: {C: '3'}\n"))[0].data
+    assert found["environment"] == {"C": "3", "B": "2"}
+    assert found["layout"] == {"cp": 4}
+    assert not Draft202012Validator(document_schema(TABLES)).is_valid({**yaml.safe_load(HEAD), "name": "a", "nodes": None})
+
+
+def test_a_required_field_that_is_removed_is_missing() -> None:
+    write("base.yaml", "partial: true\nbatch: {global: 8 sequences, micro: 1, sequence: 8}\ncluster: c\nrun: [train.py]\n")
+    problems = spec(write("job.yaml", "name: case\nextends: base.yaml\nbatch: {micro: null}\n"))[1]
+    assert [(problem.code, problem.path) for problem in problems] == [("HW202", ("batch",))]
 
 
 def test_what_is_each_documents_own_is_not_inherited() -> None:
@@ -457,7 +499,9 @@ def heir_wins(base: Any, heir: Any) -> Any:
     """The rule once more, without positions."""
     if not isinstance(base, dict) or not isinstance(heir, dict) or heir.get("kind") not in (None, base.get("kind")):
         return heir
-    return {**base, **{key: heir_wins(base[key], value) if key in base else value for key, value in heir.items()}}
+    removed = {key for key, value in heir.items() if value is None and key in base}
+    both = {**base, **{key: heir_wins(base[key], value) if key in base else value for key, value in heir.items()}}
+    return {key: value for key, value in both.items() if key not in removed}
 
 
 @settings(max_examples=60, deadline=None)
@@ -486,7 +530,8 @@ def test_every_value_of_a_composed_document_is_found_in_the_file_that_says_it(da
     said = {name: data.draw(trees, label=name) for name in ("top", "middle", "heir")}
     documents = {name: load_bytes(name, json.dumps({"v": tree}).encode())[0] for name, tree in said.items()}
     found = overlay(overlay(documents["top"], documents["middle"]), documents["heir"])
-    assert found.data["v"] == heir_wins(heir_wins(said["top"], said["middle"]), said["heir"])
+    top, middle, heir = ({"v": said[name]} for name in ("top", "middle", "heir"))
+    assert found.data == heir_wins(heir_wins(top, middle), heir)
     for path in found.values:
         origin = documents[found.origin(path).name]
         assert found.values[path] == origin.values[path]

@@ -9,7 +9,7 @@ import yaml
 
 from headway.jobspec.catalog.versions import compatibility
 from headway.jobspec.plan import EnvVar, FabricPlan
-from headway.jobspec.resolve.environment import nccl_environment
+from headway.jobspec.resolve.environment import nccl_environment, with_own
 from headway.jobspec.resolve.fabric import resolve_fabric
 from headway.jobspec.resolve.nodes import resolve_group
 from headway.jobspec.spec.fabric import Fabric
@@ -55,8 +55,21 @@ def test_efa_names_the_plugin_and_the_provider_and_no_adapter() -> None:
     assert not [name for name in found if name.startswith("NCCL_IB_")]
 
 
-def test_a_transport_without_planned_settings_gets_none() -> None:
-    assert not {"NCCL_NET", "NCCL_CROSS_NIC"} & set(values(TCPXO))
+def test_a_transport_whose_provider_sets_the_network_gets_nothing_of_it() -> None:
+    gpu, fabrics = group(GPUS), [plan(TCPXO), plan("{name: admin, role: management, transport: tcp, interface: eth0}")]
+    found = {variable.name for variable in nccl_environment(fabrics, resolve_group(gpu, "google"))}
+    assert not {"NCCL_NET", "NCCL_CROSS_NIC", "NCCL_SOCKET_IFNAME"} & found
+    assert "NCCL_SOCKET_IFNAME" in {variable.name for variable in nccl_environment(fabrics[1:], resolve_group(gpu, "admin"))}
+
+
+def test_a_newer_name_that_this_torch_does_not_read_sets_the_planned_one() -> None:
+    planned = [EnvVar("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "why", "where"), EnvVar("NCCL_NET", "IB", "why", "where", "it")]
+    own = {"TORCH_FR_BUFFER_SIZE": "5000", "NCCL_NET": "Socket"}
+    assert [(each.name, each.value) for each in with_own(planned, own)] == [
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "5000"),
+        ("NCCL_NET", "IB"),
+        ("TORCH_FR_BUFFER_SIZE", "5000"),
+    ]
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "ucmp", "qp-hash"])

@@ -19,6 +19,9 @@ from headway.jobspec.units import Amount, Interval
     [
         (units.parse_bytes, "80GiB", 80 << 30),
         (units.parse_bytes, "1.5TB", 1_500_000_000_000),
+        (units.parse_bytes, "1.2PiB", 1_351_079_888_211_149),
+        (units.parse_bytes, "0.3GiB", 322_122_547),
+        (units.parse_bytes, "1.1KiB", 1126),
         (units.parse_bytes, "512 B", 512),
         (units.parse_bits_per_second, "400Gb/s", 400_000_000_000),
         (units.parse_bytes_per_second, "200GB/s", 200_000_000_000),
@@ -51,6 +54,7 @@ def test_a_quantity_is_read_as_the_number_of_its_base_unit(parse: Callable[[str]
         (units.parse_bytes, "-1GiB"),
         (units.parse_bytes, "080GiB"),
         (units.parse_bytes, "1.5B"),
+        (units.parse_bytes, "0.0001kB"),
         (units.parse_bytes, "9999999PB"),
         (units.parse_bits_per_second, "400GB/s"),  # bytes
         (units.parse_bits_per_second, "400Gbps"),

@@ -8,6 +8,7 @@ from headway.cli.documents import load_job_plan
 from headway.compile import compile_documents
 from headway.planner.estimate import estimate
 from headway.planner.from_plan import EstimateError, training_of
+from headway.planner.memory.ledger import GIB
 from headway.planner.training import Training
 from tests.cli.test_plan_estimate import CLUSTER, JOB
 
@@ -31,6 +32,33 @@ def test_a_script_that_names_no_framework_has_a_supposed_one(tmp_path: Path) -> 
     unnamed = training(tmp_path, JOB.replace(", framework: megatron", ""))
     assert (unnamed.framework, unnamed.supposed) == ("torchtitan", True)
     assert not training(tmp_path).supposed
+
+
+@pytest.mark.parametrize(("framework", "parts"), [("torchtitan", ("matmuls",)), ("megatron", ("attention",))])
+def test_selective_recomputation_is_what_the_framework_calls_so(framework: str, parts: tuple[str, ...], tmp_path: Path) -> None:
+    job = JOB.replace("recompute: full", "recompute: selective").replace("framework: megatron", f"framework: {framework}")
+    assert training(tmp_path, job).recomputed_parts == parts
+
+
+TITAN = """apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: titan
+cluster: lab
+nodes: 16
+model: {preset: llama-3.1-8b}
+layout: {dp_shard: 128}
+batch: {global: 256 sequences, micro: 2, sequence: 8192}
+recompute: selective
+trainer: {kind: script, options: {framework: torchtitan, argv: [train.py, "{model.preset}"]}}
+"""
+
+
+# pytorch/torchtitan: benchmarks/llama3_h100_202412_torchtitan.md, table 3.
+@pytest.mark.parametrize(("compiled", "gib"), [(False, 67.0), (True, 62.0)])
+def test_torchtitans_published_memory_is_predicted(compiled: bool, gib: float, tmp_path: Path) -> None:
+    job = TITAN + f"compile: {str(compiled).lower()}\n"
+    found = estimate(training(tmp_path, job, CLUSTER.replace("count: 4", "count: 16")))
+    assert found.memory.allocated / GIB == pytest.approx(gib, rel=0.05)
 
 
 def test_the_network_is_the_clusters(tmp_path: Path) -> None:

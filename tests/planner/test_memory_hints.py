@@ -46,12 +46,12 @@ def test_changes_that_are_enough_by_themselves_are_told_with_what_they_free(llam
     step = eight(llama, sequence=2048, micro=6)
     assert peak(step).verdict == "does not fit"
     narrow = replace(step, micro=3, accumulation=4)
-    again = replace(step, recompute="full")
+    again = replace(step, recompute="selective", recomputed_parts=("matmuls",))
     split = replace(step, degrees=Degrees(dp_shard=4, tp=2, sequence_parallel=True), accumulation=4)
     assert [peak(changed).verdict for changed in (narrow, again, split)] == ["fits", "fits", "fits"]
     assert hints(step, peak(step)) == (
         f"`batch.micro: 3` frees {freed(step, narrow)}: fits",
-        f"`recompute: full` frees {freed(step, again)}: fits",
+        f"`recompute: selective` frees {freed(step, again)}: fits",
         f"`layout.tp: 2` with `dp_shard: 4` frees {freed(step, split)}: fits",
     )
 

@@ -50,6 +50,14 @@ def files(tmp_path: Path) -> dict[PurePosixPath, str]:
     return render_host(planned.plan.nodes[0], planned.plan)
 
 
+def test_adapters_of_another_driver_get_no_script(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("nics: [mlx5_0", "nic: BCM57608, nics: [mlx5_0"))
+    compiled = compile_documents([tmp_path / "cluster.yaml"])
+    (cluster,) = compiled.clusters
+    assert [problem.code for problem in compiled.problems] == ["HW231", "HW531"]
+    assert render_host(cluster.plan.nodes[0], cluster.plan) == {}
+
+
 def test_script_is_read_back_as_the_classes_that_it_was_rendered_from(files: dict[PurePosixPath, str]) -> None:
     views = read(files[SCRIPT]).qos
     assert set(views) == {"mlx5_0", "mlx5_1"}

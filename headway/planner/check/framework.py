@@ -42,7 +42,7 @@ def _refusals(plan: JobPlan, framework: str, able: Abilities) -> Iterator[tuple[
         if count < mesh.pp:
             reason = f"{framework} interleaves {mesh.pp} microbatches or more on {mesh.pp} pipeline ranks, not {count}"
             yield "virtual_stages", reason, "set `virtual_stages: 1` or a larger global batch"
-    if plan.model is not None and not _splits(plan.model.layers, mesh.pp * chunks, able):
+    if plan.model is not None and not able.laid_out and not _splits(plan.model.layers, mesh.pp * chunks, able):
         ends = "" if able.split == "even" else ", with embedding and output layer counted or not"
         reason = f"{plan.model.layers} layers do not divide over {mesh.pp} x {chunks} stages{ends}, which {framework} requires"
         yield "pp", reason, "choose a `pp` that divides them"

@@ -12,15 +12,15 @@ from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
 
-# A parameter and its gradient in bf16.
-_LEAST_BYTES = 4
+# A parameter and its gradient in bf16, and Adam's two moments in 8 bits (arXiv 2110.02861).
+_LEAST_BYTES = 6
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
 
-    Of a script of an unknown framework only parameters and gradients are counted, in 2 bytes each and split over all ranks of a replica:
-    no framework needs less.
+    Of a script of an unknown framework only parameters, gradients and Adam's moments are counted, in the smallest usual formats and
+    split over all ranks of a replica: without offloading no framework needs less.
     """
     if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot:
         return
@@ -63,8 +63,13 @@ def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
     room = training.gpu.memory_bytes
     if needed > room:
         message = (
-            f"parameters and gradients alone take {needed / GIB:.1f} GiB of each GPU in 2 bytes each, but `{training.gpu.name}` has "
+            f"parameters, gradients and Adam's moments alone take {needed / GIB:.1f} GiB of each GPU, in {_LEAST_BYTES} bytes a parameter, "
+            f"but `{training.gpu.name}` has "
             f"{room / GIB:.1f} GiB"
         )
-        nodes = math.ceil(plan.slots * needed / room)
-        yield Problem("HW427", JOB, ("nodes",), message, f"use more than {nodes} nodes, or larger GPUs", Severity.WARNING)
+        ratio = math.ceil(needed / room)
+        path, hint = ("nodes",), f"use at least {math.ceil(plan.slots * needed / room)} nodes, or larger GPUs"
+        if training.degrees.dp_replicate % ratio == 0:
+            shards = training.degrees.dp_shard * ratio
+            path, hint = ("layout",), f"set `dp_shard: {shards}` or more, with fewer replicas, or use larger GPUs"
+        yield Problem("HW427", JOB, path, message, hint, Severity.WARNING)

@@ -37,7 +37,9 @@ def hints(training: Training, use: MemoryUse, can_run: Callable[[Training], bool
     found = [trial for change in _changes(training) if (trial := _tried(change, use, can_run)) is not None]
     if not any(trial.fits for trial in found):
         found += [trial for change in _pairs(training) if (trial := _tried(change, use, can_run)) is not None]
-    fitting = [trial for trial in found if trial.fits]
+    # Of one setting the first value that fits: a later one costs more time.
+    first = {trial.change.key: trial for trial in reversed(found) if trial.fits}
+    fitting = [trial for trial in found if trial is first.get(trial.change.key)]
     told = fitting or sorted(found, key=lambda trial: trial.use.needed)
     return tuple(_words(trial, use) for trial in told[:_SHOWN])
 
@@ -108,7 +110,8 @@ _MORE: Mapping[Recompute, tuple[Recompute, ...]] = {"none": ("selective", "full"
 
 def _recompute(training: Training) -> Iterator[_Change]:
     for recompute in _MORE[training.recompute]:
-        changed = replace(training, recompute=recompute, recomputed_share=1.0, recomputed_parts=())
+        parts = abilities(training.framework).selective if recompute == "selective" else ()
+        changed = replace(training, recompute=recompute, recomputed_share=1.0, recomputed_parts=parts)
         yield _Change(f"`recompute: {recompute}`", changed, "recompute")
 
 

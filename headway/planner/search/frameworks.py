@@ -28,18 +28,22 @@ class Abilities:
     `sharding` by default, `shardings` by a switch, and `pipelined` where they split parameters too and there is a pipeline.
     With `whole`, nothing is copied to fit: `tp` divides key and value heads and the vocabulary, a model whose output layer is its
     embedding has no pipeline, and one with dropout no `cp`.
+    `laid_out`: a script can assign the layers to the stages itself, which no search tries. `selective` are the parts of a block
+    (`Training.recomputed_parts`) that its own selective recomputation drops.
     """
 
     axes: frozenset[str] = _ALL
     schedules: tuple[Schedule, ...] = get_args(Schedule)
     sequence_parallel: tuple[bool, ...] = _BOTH
     split: Split = "any"
+    laid_out: bool = False
     rounds: bool = False
     expert_sequence_parallel: bool = False
     sharding: Sharding = "parameters"
     pipelined: Sharding = "parameters"
     shardings: tuple[Sharding, ...] = ()
     whole: bool = False
+    selective: tuple[str, ...] = ("attention",)
 
 
 # Layers, sequence parallelism of experts: NVIDIA/Megatron-LM: megatron/training/arguments.py (`account_for_embedding_in_pipeline_split`);
@@ -48,6 +52,8 @@ class Abilities:
 _MEGATRON = Abilities(
     schedules=("1F1B", "Interleaved1F1B"),
     split="ends",
+    # `--decoder-first-pipeline-num-layers` and `--pipeline-model-parallel-layout`.
+    laid_out=True,
     rounds=True,
     expert_sequence_parallel=True,
     # The distributed optimizer.
@@ -65,12 +71,15 @@ _OF: Mapping[Framework, Abilities] = {
     "headway": replace(_FSDP2, axes=_ALL - {"ep"}, shardings=("optimizer", "gradients", "parameters"), whole=True),
     "kempner-forge": _FSDP2,
     "automodel": _FSDP2,
-    # pytorch/torchtitan: torchtitan/models/llama3/infra/parallelize.py, apply_tp: its plan splits the sequence.
-    "torchtitan": replace(_FSDP2, sequence_parallel=(True,)),
+    # pytorch/torchtitan: torchtitan/models/llama3/infra/parallelize.py, apply_tp: its plan splits the sequence. What its selective
+    # recomputation keeps by operators: torchtitan/distributed/activation_checkpoint.py.
+    "torchtitan": replace(_FSDP2, sequence_parallel=(True,), selective=("matmuls",)),
     "megatron": _MEGATRON,
     "megatron-fsdp": replace(_MEGATRON, sharding="parameters", shardings=("optimizer", "gradients", "parameters")),
     # NVIDIA/Megatron-LM v2.5 and v3.0: megatron/arguments.py, neither context parallelism nor experts.
-    "megatron-2021": replace(_MEGATRON, axes=frozenset({"pp", "tp"}), split="even", sharding="none", shardings=()),
+    "megatron-2021": replace(
+        _MEGATRON, axes=frozenset({"pp", "tp"}), split="even", laid_out=False, sharding="none", shardings=()
+    ),
     # bigscience-workshop/Megatron-DeepSpeed: PipelineModule, layers split by type with the embedding (`type:transformer|embedding`).
     "megatron-deepspeed": Abilities(
         axes=frozenset({"pp", "tp"}), schedules=("1F1B",), sequence_parallel=(False,), split="ends", sharding="optimizer"
@@ -78,7 +87,8 @@ _OF: Mapping[Framework, Abilities] = {
     # deepspeedai/DeepSpeed: deepspeed/runtime/pipe/engine.py, "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
     # deepspeedai/DeepSpeed: docs/_pages/config-json.md, `zero_optimization.stage`.
     "deepspeed": replace(_SHARDED, axes=frozenset(), shardings=("optimizer", "gradients", "parameters")),
-    "composer": _SHARDED,
+    # DBRX, by MegaBlocks in mosaicml/llm-foundry: pytorch.org/blog/training-moes.
+    "composer": replace(_SHARDED, axes=frozenset({"dp_replicate", "ep"})),
     "fms-fsdp": _SHARDED,
     # huggingface/nanotron: src/nanotron/parallel/pipeline_parallel/engine.py, all forward all backward, and 1F1B.
     "nanotron": Abilities(axes=frozenset({"pp", "tp", "ep"}), schedules=("1F1B", "GPipe"), sharding="optimizer"),

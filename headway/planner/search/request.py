@@ -6,6 +6,7 @@ from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.spec.layout import Schedule, Sharding
 from headway.planner.framework import Framework
+from headway.planner.search.frameworks import abilities
 from headway.planner.training import (
     Degrees,
     Formats,
@@ -17,8 +18,6 @@ from headway.planner.training import (
 )
 
 DEFAULT_TOP = 10
-# The default of `recompute: selective` (jobspec/spec/job.py).
-_SELECTIVE = ("attention",)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Request:
             formats=self.formats,
             recompute=recompute,
             recomputed_share=self.recomputed_share,
-            recomputed_parts=(self.recomputed_parts or _SELECTIVE) if recompute == "selective" else (),
+            recomputed_parts=(self.recomputed_parts or abilities(self.framework).selective) if recompute == "selective" else (),
             kernels=self.kernels,
             overlaps=self.overlaps,
             window=self.window,

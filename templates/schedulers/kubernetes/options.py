@@ -39,7 +39,7 @@ class KubernetesOptions(Section):
 
     namespace: Name = Field("default", examples=["research"])
     """Namespace of all objects."""
-    image: str | None = Field(None, pattern=r"^[^\s]+$", examples=["registry.example.com/headway:1"])
+    image: str | None = Field(None, pattern=r"^[^\s]+$", examples=[f"registry.example.com/headway@sha256:{'4f' * 32}"])
     """Container image of jobs that set none, with headway and what the training needs; a digest is the same everywhere."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])
     """When nodes pull the image; Kubernetes' default when left out."""

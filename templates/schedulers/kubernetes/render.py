@@ -122,7 +122,8 @@ def host_name(plan: JobPlan, index: int) -> str:
 
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:
     """Return whether the ranks' GPUs communicate over RDMA adapters."""
-    return plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport != "tcp"
+    # TCPXO moves data by TCP, from GPU memory that a daemon has registered.
+    return plan.gpus_per_slot > 0 and cluster.scale_out is not None and cluster.scale_out.transport not in ("tcp", "tcpxo")
 
 
 def locks_memory(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> bool:

@@ -74,7 +74,7 @@ class SlurmOptions(Section):
     containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
     """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
-    """Further options of sbatch, each as `--name=value`, for what has no field here."""
+    """Further options of sbatch, each as `--name=value`, for what has no field here; docs/slurm.md lists those that headway sets itself."""
     srun: tuple[Directive, ...] = Field((), max_length=64, examples=[["--network=sn_all"]])
     """Further options of the srun that starts the runner on each node, each as `--name=value`."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])

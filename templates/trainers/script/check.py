@@ -15,7 +15,7 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import listed_some
 from headway.templates.trainers.script.arguments import (
     LATE,
     NAMES,
@@ -45,7 +45,6 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
 _DEFAULTS = {
     f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
-_SHOWN = 4
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
 # Values that change with the number of nodes.
@@ -184,8 +183,7 @@ def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
 
 
 def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    message = f"not passed to the script: {listed(names[:_SHOWN])}{more}"
+    message = f"not passed to the script: {listed_some(names)}"
     example = names[0] if names[0] in known else next(name for name in ("model.preset", "model.layers") if known[name])
     hint = f"pass it, for example as `{{{example}}}`, or leave out what the script does not read"
-    return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING)
+    return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING, fields=tuple(names))
