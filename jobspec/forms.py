@@ -46,6 +46,10 @@ FORMS: Mapping[str, str] = {
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": (
         "label's key: a name of up to 63 characters, after a domain and `/` or alone"
     ),
+    r"^(/[A-Za-z0-9_.+-]+)+$": "path that begins with `/`, of letters, digits, `_`, `.`, `+` and `-`",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$": "host: its name, its address, or its name in ~/.ssh/config",
+    r"^([A-Za-z_][-A-Za-z0-9_.]*)?$": "name of a user: letters, digits, `_`, `-` and `.`, not starting with a digit",
+    r"^[A-Za-z0-9_.:@,\[\]-]+$": "list of hosts, each `[user@]host[:port]`, with commas between them",
     r"^/": "path that begins with `/`",
     r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": "whole number with `k`, `M`, `G`, `T`, `Ki`, `Mi`, `Gi` or `Ti`, with `B` or without",
 }

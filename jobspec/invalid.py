@@ -117,7 +117,7 @@ def _lost_indents(
     found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
 ) -> list[tuple[Problem, set[Path]]]:
     """Return one problem, with the errors that it covers, for each section whose fields are not below it: an empty one with its fields
-    at the top, and a kind with its options beside it."""
+    at the top, and a kind with its options next to it."""
     lost: list[tuple[Problem, set[Path]]] = []
     for section in dict.fromkeys(
         loc[:-1] for loc, place in meant.items() if place.target == (*names_of((*prefix, *loc[:-1])), "options")
@@ -224,7 +224,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
 
 
 def _name_in_file(document: Document, path: Path) -> Hint | None:
-    """Return the name of the Cluster document whose file stands in place of its name."""
+    """Return the name of the Cluster document whose file was written for its name."""
     folder, file = document.folder(path), document.value(path)
     if path[0] != "cluster" or folder is None or not isinstance(file, str) or not file.endswith((".yaml", ".yml")):
         return None

@@ -320,7 +320,8 @@ def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, c
     found = asked(job, capsys, "--search")["search"]
     assert isinstance(found, dict)
     degrees = [{name: each["layout"][name] for name in ("pp", "dp_replicate", "cp", "tp", "ep")} for each in found["ranked"]]
-    assert degrees == [{"pp": 1, "dp_replicate": 1, "cp": 1, "tp": 1, "ep": 1}]
+    assert len(degrees) > 1
+    assert {each["ep"] for each in degrees} == {1}
 
 
 def test_a_cluster_has_no_layouts(job: Path, capsys: Capture) -> None:

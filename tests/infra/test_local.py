@@ -10,7 +10,7 @@ from headway.infra.submit import local
 from headway.infra.submit.local import LocalError, start
 
 # No node: nothing is started.
-PLAN: Any = SimpleNamespace(run_stem="job", nodes=0, env=(), procs_per_slot=1)
+PLAN: Any = SimpleNamespace(run_stem="job", nodes=0, env=(), secrets=(), preparation=None, procs_per_slot=1)
 
 
 @pytest.fixture

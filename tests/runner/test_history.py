@@ -71,7 +71,7 @@ def test_going_back_undoes_what_took_effect_there_or_later_and_nothing_before() 
 
 def test_a_value_without_a_place_in_run_json_is_not_passed_over() -> None:
     with pytest.raises(TypeError):
-        at(with_history(Change(0, set={"optimizer.schedule": "wsd"})), 5)
+        at(with_history(Change(0, set={"model.layers": 3})), 5)
 
 
 def test_samples_are_counted_in_batches() -> None:

@@ -464,7 +464,7 @@ def test_a_jobs_request_takes_the_place_of_the_clusters_values_or_is_added_to_th
     ]
     assert [each for each in found if each in wanted] == wanted
     _, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2")
-    assert f"{SRUN} --cpu-bind=cores python3 -m headway.runner" in calls[2]
+    assert f"{SRUN} --chdir={tmp_path} --cpu-bind=cores python3 -m headway.runner" in calls[2]
     assert calls[-1] == "scontrol update jobid=7 excnodelist=n[3-4],n9,n2"
 
 
@@ -673,7 +673,7 @@ def test_an_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) ->
     script = rendered(tmp_path, IMAGE, PYXIS + "image_cache: /local/images, ", "/scratch/runs")
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
     stage, runner = (call for call in calls if call.startswith("srun "))
-    assert stage.startswith("srun --job-name=stage --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --time=60 sh ")
+    assert stage.startswith("srun --job-name=stage --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --time=60 --export=ALL --mpi=none --cpu-bind=none sh ")
     assert stage.endswith("/attempts/0/job.sbatch import_image")
     assert f" --container-image=/local/images/{DIGEST.removeprefix('sha256:')}.sqsh " in runner
     file = rendered(tmp_path, "code: {image: /images/train.sqsh}\n", PYXIS + "image_cache: /local/images, ", "/scratch/runs")

@@ -164,7 +164,7 @@ def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | N
         yield "model"
     for name in NAMES:
         if name == "layout.ep" and plan.model is not None and plan.model.experts is None:
-            # Its own problem says that it has no effect.
+            # It has no effect, which another problem reports.
             continue
         if section_of(name) not in _NOT_ASKED and name not in used and _is_said(plan, name, known[name]):
             yield name
