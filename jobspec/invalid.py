@@ -239,16 +239,12 @@ def _name_in_file(document: Document, path: Path) -> Hint | None:
 def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
-    if kind in _MAPPINGS and isinstance(value, list):
-        return _pairs(value)
-    if kind in ("tuple_type", "list_type") and isinstance(value, dict) and value:
-        return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
-    if kind in ("int_type", "string_type") and isinstance(value, list):
-        return _of_list(kind, value, inside=isinstance(loc[-1], int))
+    if isinstance(value, dict | list):
+        return _of_collection(kind, loc, info, value)
     if path not in document.scalars or value is None:
         return None
     if kind == "string_type":
-        return _in_quotes(document, path)
+        return _in_quotes(document, path, loc)
     if kind in ("int_type", "int_from_float", "float_type"):
         if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
             return share
@@ -265,6 +261,19 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     section = None if info is None else model_of(info.annotation)
     short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+
+
+def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
+    """Return what to write for a mapping or a list where something else belongs."""
+    if isinstance(value, list):
+        if kind in _MAPPINGS:
+            return _pairs(value)
+        return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
+    if kind not in ("tuple_type", "list_type") or not value:
+        return None
+    if (name := _item(info)) is not None and all(isinstance(each, dict) and name not in each for each in value.values()):
+        return Hint(f"write {_short_flow([{name: key, **each} for key, each in value.items()])}")
+    return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
 
 
 def _item(info: FieldInfo | None) -> str | None:
@@ -376,8 +385,10 @@ def _number(number: float) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
-def _in_quotes(document: Document, path: Path) -> Hint:
+def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:
     """Return how to write a number or a boolean where text is required."""
+    if loc[-1] == "code" and re.fullmatch(r"[0-9]{3}", document.source(path)):
+        return Hint(f"write `HW{document.source(path)}`", f"HW{document.source(path)}")
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
     return Hint(f'put it in quotes: `{key}"{document.source(path)}"`', f'"{document.source(path)}"')
 

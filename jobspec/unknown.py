@@ -54,11 +54,15 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
-        told = _TOLD.match(note)
+        note, told = _with_value(note, document.value((*prefix, *loc))), _TOLD.match(note)
         return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
     # Of options, those of another kind are not among the fields.
     found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
-    renamed = next((place[-1] for place in found if place[:-1] == here), None)
+    names = [place[-1] for place in found if place[:-1] == here]
+    value = document.value((*prefix, *loc))
+    renamed = next(
+        (name for name in names if accepts(fields[name], _translated(fields[name], value, key))), next(iter(names), None)
+    )
     if renamed is not None:
         return Meaning(_renamed(renamed, owner, (*prefix, *loc), document), (*here, renamed))
     homes = tuple(dict.fromkeys(_homes(key, model))) if not prefix else ()
@@ -66,7 +70,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         where = joined_or([f"in `{'.'.join(home)}`" if home else "at the top of the document" for home in homes[:3]])
         return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
     near = nearest(key, fields, _SLIP)
-    if near is not None:
+    # Another program's name for a field of a section below is no typing error.
+    if near is not None and not any(place[: len(here) + 1] == (*here, near) and place != (*here, near) for place in found):
         return Meaning(Hint(f"did you mean `{near}`?", near), (*here, near))
     if found:
         info = None if prefix else field_of(model, found[0])
@@ -129,6 +134,12 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
         section = model_of(info.annotation)
         if section is not None:
             yield from _homes(key, section, (*at, name))
+
+
+def _with_value(note: str, value: Any) -> str:
+    """Return the note with the value as an interval in place of `EVERY`."""
+    every = f"{value} steps" if isinstance(value, int) and not isinstance(value, bool) else value
+    return note.replace("EVERY", every if isinstance(every, str) and len(every) <= _SHOWN else "500 steps")
 
 
 def _renamed(name: str, owner: type[BaseModel], path: Path, document: Document) -> Hint:

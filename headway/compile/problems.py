@@ -79,19 +79,21 @@ class Problems:
 # Problems that another one on the same value explains: it has to change anyway.
 _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW314": ("HW301",),
-    "HW315": ("HW301", "HW314", "HW413"),
+    "HW315": ("HW301", "HW306", "HW314", "HW413"),
     "HW313": ("HW210",),
     "HW318": ("HW301",),
     "HW321": ("HW210",),
     "HW326": ("HW317", "HW318"),
     "HW413": ("HW301",),
     "HW424": ("HW215",),
+    "HW703": ("HW312",),
     "HW716": ("HW701",),
 }
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
 _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW301": ("HW403",),
     "HW305": ("HW403",),
+    "HW214": ("HW504",),
     "HW518": ("HW526",),
 }
 

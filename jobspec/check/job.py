@@ -138,6 +138,11 @@ def is_image_file(image: str) -> bool:
 
 
 def _check_image(job: TrainingJob) -> Iterator[Problem]:
+    scheme, slashes, name = (job.code.image or "").partition("://")
+    if slashes:
+        message = f"an image is a name in a registry or a file, without `{scheme}://`"
+        yield Problem("HW204", JOB, ("code", "image"), message, f"write `{name}`", fix=name)
+        return
     found = None if job.code.image is None else not_pinned(job.code.image)
     if found:
         yield Problem("HW221", JOB, ("code", "image"), found, HOW_TO_PIN)

@@ -248,7 +248,7 @@ def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:
 def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> Iterator[Problem]:
     """Check that each adapter has a different rail, and that the rail exists; without a number there are as many as the
     `most` adapters of a node."""
-    if not _has_rails(fabric):
+    if not _has_rails(fabric) and fabric.rails is None:
         return
     rails = fabric.rails or most
     taken: dict[int, str] = {}

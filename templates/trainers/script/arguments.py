@@ -184,7 +184,11 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
         if condition is not None and (meant := condition.partition("=")[0]) not in known:
             yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", _hint(argument, meant, known)
         if alone is not None:
-            yield f"a `{alone}` without the other brace", Hint(f"write `{alone}{alone}` for a literal brace")
+            closed = re.search(r"\{([a-z_.]+)$", argument)
+            hint = (
+                f"close it: `{{{closed[1]}}}`" if closed and closed[1] in known else f"write `{alone}{alone}` for a literal brace"
+            )
+            yield f"a `{alone}` without the other brace", Hint(hint)
         elif name is not None and name not in known:
             yield f"`{{{name}}}` is not a value of the plan", _hint(argument, name, known)
         elif name is not None and not left_out and known[name] is None and section_of(name) not in invalid:
