@@ -209,13 +209,16 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
 def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     (tmp_path / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
-    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit: 1MB", "paths: [/nowhere/*.txt]"))
+    # Next to the job, where `headway check` finds it, and not where the ranks start.
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("text")
+    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit: 1MB", "paths: [corpus/*.txt]"))
     done = headway("run", job, runs=tmp_path / "runs")
     assert done.returncode == 83, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")
     assert len(run.journal("start")) == 1
-    assert "`/nowhere/*.txt` matches no file" in run.verdict()["cause"]
-    assert "`/nowhere/*.txt` matches no file" in done.stdout
+    assert "`corpus/*.txt` matches no file" in run.verdict()["cause"]
+    assert "`corpus/*.txt` matches no file" in done.stdout
 
 
 def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(uninterrupted: Run, tmp_path: Path) -> None:

@@ -140,10 +140,13 @@ def test_nodes_that_resolve_their_own_name_to_loopback_find_each_other(three: Sl
 def test_a_cancelled_run_is_resumed_by_its_name_and_never_while_a_job_has_it(
     three: SlurmCluster, local: Run, tmp_path: Path
 ) -> None:
-    first = submit(three, SCRIPT, tmp_path)
+    # A suspended job keeps its memory.
+    script = tmp_path / "job.sbatch"
+    script.write_text(SCRIPT.read_text().replace("#SBATCH --mem=0\n", "#SBATCH --mem=1M\n"))
+    first = submit(three, script, tmp_path)
     run = wait_for_step(tmp_path / "runs", 4)
     three.run("scontrol", "suspend", str(first))
-    early = submit(three, SCRIPT, tmp_path, HEADWAY_RUN=run.directory.name)
+    early = submit(three, script, tmp_path, HEADWAY_RUN=run.directory.name)
     assert three.wait(early, ENDED, LIMIT_S)["JobState"] == "FAILED"
     assert f"its job {first} is SUSPENDED; wait for its end, or cancel it: scancel {first}" in printed(tmp_path)
     three.run("scancel", str(first))
