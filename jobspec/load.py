@@ -153,8 +153,9 @@ class _Reader:
         """Return the key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
         if not isinstance(event, yaml.ScalarEvent):
-            line = LINE_BREAK.split(self.text)[self._span(event)[0]]
-            if "{{" in line or "{%" in line:
+            mark = event.start_mark
+            around = "" if mark is None else self.text[max(0, mark.index - 1) : mark.index + 2]
+            if "{{" in around or "{%" in around:
                 hint = "render the template first: headway fills in no `{{ }}`"
                 self._problem("HW109", self._span(event), "the file is a template that was not rendered", hint)
                 raise _StopError
