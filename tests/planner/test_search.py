@@ -169,8 +169,8 @@ SMALL = {
     "optimizer state is split": small(framework="megatron", sharding="optimizer"),
     "experts": small(SPARSE, 5, framework="megatron", sharding="optimizer"),
     "experts and fsdp": small(SPARSE, 5, sequences=16),
-    "stages that fold evenly and do not loop evenly": small(UNEVEN, 5, gpus=8, sequences=16, framework="headway"),
-    "all microbatches in flight at once": small(WORDY, gpus=8, sequences=12, sequence=1024, framework="headway"),
+    "stages that fold evenly and do not loop evenly": small(UNEVEN, 5, gpus=8, sequences=16, framework="automodel"),
+    "all microbatches in flight at once": small(WORDY, gpus=8, sequences=12, sequence=1024, framework="automodel"),
     "nothing fits": small(memory_gib=1),
 }
 # Of experts without FSDP there is nothing that experts with it do not have.

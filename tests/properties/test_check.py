@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     for path in (ROOT / "examples" / "two-node-roce").glob("*cluster.yaml"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
+    # What the switches' files are made from.
+    shutil.copytree(ROOT / "examples" / "two-node-roce" / "base", tmp_path / "base")
     job = yaml.safe_load((ROOT / "examples" / "two-node-slurm" / "job.yaml").read_text())
     (tmp_path / "heir.yaml").write_text(yaml.safe_dump({**job, "name": "heir", "extends": "x.yaml"}))
     return tmp_path
