@@ -109,7 +109,11 @@ def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Pat
     assert not (tmp_path / "stacks").read_text().startswith("x")
 
 
-def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(tmp_path: Path) -> None:
+def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without py-spy, which may be installed.
+    monkeypatch.setenv("PATH", "")
     with process("\n    while True: pass", tmp_path / "stacks") as standing:
         before = look(standing.pid, tmp_path / "stacks")
         until(lambda: probe.usage(standing.pid)[0] >= before.cpu_s + 0.1)
