@@ -32,7 +32,7 @@ class Trace:
     @contextmanager
     def of(self, model: nn.Module) -> Iterator[None]:
         """Trace the gradients of all backward passes inside. A sharded module has its whole weights only while it
-        computes, so they are hooked there."""
+        computes, so they are hooked there. Of a list of stages, weights have their names in the whole model."""
         # Kept with each weight, so that its id is not reused.
         caught: dict[int, tuple[torch.Tensor, Any]] = {}
 
@@ -46,7 +46,8 @@ class Trace:
 
         entered = [
             module.register_forward_pre_hook(lambda module, _, of=name: enter(of, module))
-            for name, module in model.named_modules()
+            for part in (model if isinstance(model, nn.ModuleList) else [model])
+            for name, module in part.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         ]
         try:
