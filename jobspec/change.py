@@ -91,7 +91,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
         "environment": Rule(
             How.ANYTIME, "variables set how ranks run; values that a script computes with belong in its arguments"
         ),
-        "secrets": Rule(How.ANYTIME, "they give access, and are no part of what is computed"),
+        "secrets": Rule(How.ANYTIME, "they give access and do not change the results"),
         "setup": Rule(How.ANYTIME, "it prepares a node; whether other software computes the same is for its review"),
         "mounts": Rule(How.ANYTIME, "they set where a directory is mounted, not what is read from it"),
         "sweep": Rule(How.ANYTIME, "each of its points is a run of its own"),

@@ -54,7 +54,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW237": "versions of NVIDIA's software where all GPUs are AMD's (warning)",
         "HW238": "an entry of `ignore` without a problem that it accepts (warning)",
         "HW239": "an entry of `ignore` for a code that does not exist, or for an error that cannot be ignored",
-        "HW240": "a sweep without points, with one twice, or over what is no field of a run",
+        "HW240": "a sweep that has no points, repeats a point, or varies something that is not a field of a run",
         "HW301": "the degrees of the layout do not multiply to the number of ranks",
         "HW302": "`hidden` is not a multiple of `heads`",
         "HW303": "`heads` is not a multiple of `kv_heads`",

@@ -14,7 +14,7 @@ _ENDS = {
     Exit.SUPERSEDED: "superseded",
 }
 _MAY_CONTINUE = {Exit.RETRY_HERE: "failed", Exit.RETRY_ELSEWHERE: "failed", Exit.PREEMPTED: "preempted"}
-# States in which nothing of the run will happen unless a person acts.
+# States in which the run waits for a person.
 ENDED = {
     *_ENDS.values(),
     *_MAY_CONTINUE.values(),

@@ -21,7 +21,7 @@ SUBMITTING = ("slurm",)
 
 
 class SiteError(Exception):
-    """A cluster cannot be reached or has no scheduler that headway submits to; the message is for people."""
+    """The cluster cannot be reached, or headway cannot submit to its scheduler; the message gives the reason."""
 
 
 @dataclass(frozen=True)

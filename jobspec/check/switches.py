@@ -138,7 +138,7 @@ def _check_speed(path: Path, switches: Switches) -> Iterator[Problem]:
     """Check that Ethernet has such a speed and such ports."""
     speed, lanes = switches.speed // GBPS, lanes_of(switches)
     if speed not in _RATES:
-        message = f"Ethernet has no ports of {speed}Gb/s"
+        message = f"Ethernet has no port speed of {speed}Gb/s"
         nearest = min(_RATES, key=lambda rate: abs(rate - speed))
         yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use one of its rates, for example {nearest}Gb/s")
     elif lanes & (lanes - 1):
