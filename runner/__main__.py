@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headway.runner.agent.affinity import cpus_of_ranks
+from headway.runner.agent.launch import Torchrun
 from headway.runner.agent.listening import LOOPBACK, listen, reachable_address
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
@@ -67,6 +68,11 @@ def keep_what_was_passed_on() -> None:
                 os.set_inheritable(int(descriptor.name), False)
 
 
+def binds_ranks(config: RunConfig) -> bool:
+    """Return whether each rank is bound to the processors near its GPU: a job's are, those of `headway torchrun` run as under torchrun."""
+    return config.backend == "nccl" and Torchrun.of(config) is None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(
         signal.SIGTERM,
@@ -94,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return 2
     keep_what_was_passed_on()
-    if config.backend == "nccl" and CPUS not in os.environ and (cpus := cpus_of_ranks(config.procs_per_slot, os.environ)):
+    if binds_ranks(config) and CPUS not in os.environ and (cpus := cpus_of_ranks(config.procs_per_slot, os.environ)):
         os.environ[CPUS] = json.dumps(cpus)
     if ended := read_verdict(directory):
         # A pod that comes again when the others are done.

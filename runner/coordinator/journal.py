@@ -1,5 +1,6 @@
 """Writes a coordinator's records: journal, ledger and verdict. Calls may wait for the store; one thread makes them, in order."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,9 +97,10 @@ class Journal:
     def decide(self, finish: Finish, generation: int, chain: Chain) -> Verdict:
         """Write and return the attempt's verdict; if it has one already, return that."""
         verdict = self._verdict(finish, generation)
-        try:
-            # Before the verdict, which a batch script reads as soon as it is there.
+        # Before the verdict, which a batch script reads as soon as it is there. A record that is damaged must not cost the verdict.
+        with contextlib.suppress(OSError, ValueError, KeyError):
             write_exclude(self._directory, verdict)
+        try:
             if not create_exclusive(self._directory.verdict, to_json(verdict, indent=2).encode() + b"\n"):
                 return read_verdict(self._directory) or verdict
         except OSError as error:  # the agents get the code all the same
