@@ -1,6 +1,5 @@
 """Writes a coordinator's records: journal, ledger and verdict. Calls may wait for the store; one thread makes them, in order."""
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,8 +97,10 @@ class Journal:
         """Write and return the attempt's verdict; if it has one already, return that."""
         verdict = self._verdict(finish, generation)
         # Before the verdict, which a batch script reads as soon as it is there. A record that is damaged must not cost the verdict.
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        try:
             write_exclude(self._directory, verdict)
+        except (OSError, ValueError, KeyError) as error:
+            _complain(self._directory.exclude, error)
         try:
             if not create_exclusive(self._directory.verdict, to_json(verdict, indent=2).encode() + b"\n"):
                 return read_verdict(self._directory) or verdict
@@ -188,5 +189,5 @@ def _without_wall(line: Mapping[str, Any]) -> str:
     return json.dumps({key: value for key, value in line.items() if key != "wall"}, sort_keys=True)
 
 
-def _complain(path: Path, error: OSError) -> None:
+def _complain(path: Path, error: Exception) -> None:
     _log.error("%s: %s", path, error)

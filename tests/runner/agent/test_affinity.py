@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headway.runner.__main__ import binds_ranks
 from headway.runner.agent.affinity import cpus_of_ranks
+from headway.runner.contract import Mesh, RunConfig, Trainer
 
 CPUS = {0: "0-3,8-9", 1: "4-7,10"}
 ALL = set(range(11))
@@ -46,3 +48,16 @@ def test_nothing_is_bound_where_the_node_is_unknown_or_alone(tmp_path: Path) -> 
     assert cpus_of_ranks(2, {}, ALL, machine(tmp_path / "a", 0, -1)) == {}
     assert cpus_of_ranks(1, {}, {0}, machine(tmp_path / "b", 0, nodes=1)) == {}
     assert cpus_of_ranks(1, {}, ALL, tmp_path / "c") == {}
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "expected"),
+    [("nccl", {}, True), ("gloo", {}, False), ("nccl", {"torchrun": {"shown": None}}, False)],
+)
+def test_ranks_of_a_job_on_gpus_are_bound_and_those_of_a_torchrun_command_never(
+    backend: str, options: dict[str, object], expected: bool
+) -> None:
+    config = RunConfig(
+        slots=1, procs_per_slot=2, mesh=Mesh(dp_shard=2), trainer=Trainer("script", options), spec_hash="ab", backend=backend
+    )
+    assert binds_ranks(config) is expected
