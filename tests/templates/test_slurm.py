@@ -675,7 +675,7 @@ def test_an_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) ->
     stage, runner = (call for call in calls if call.startswith("srun "))
     assert stage.startswith("srun --job-name=stage --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --time=60 --export=ALL")
     assert stage.endswith("/attempts/0/job.sbatch import_image")
-    assert f" --container-image=/local/images/{DIGEST.removeprefix('sha256:')}.sqsh " in runner
+    assert f" --container-image=/local/images/headway-{DIGEST.removeprefix('sha256:')}.sqsh " in runner
     file = rendered(tmp_path, "code: {image: /images/train.sqsh}\n", PYXIS + "image_cache: /local/images, ", "/scratch/runs")
     assert "import_image" not in file
 

@@ -62,7 +62,7 @@ def staged_image(plan: JobPlan, cache: str | None) -> StagedImage | None:
     if cache is None or image is None or is_image_file(image) or not (found := re.search(r"@sha256:([0-9a-f]{64})$", image)):
         return None
     # NVIDIA/enroot doc/cmd/import.md: docker://[USER@][REGISTRY#]IMAGE[:TAG].
-    return StagedImage(Shell(f"{cache}/{found[1]}.sqsh"), Shell(quote(f"docker://{image_for_enroot(image)}")))
+    return StagedImage(Shell(f"{cache}/headway-{found[1]}.sqsh"), Shell(quote(f"docker://{image_for_enroot(image)}")))
 
 
 def mounted(options: object, plan: JobPlan) -> tuple[MountPlan, ...] | None:
