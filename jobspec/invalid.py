@@ -24,7 +24,7 @@ from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO
 from headway.jobspec.suggest import Hint, joined_or, listed
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
-from headway.jobspec.unknown import HEAD, Meaning, alias_or_nearest, meanings, names_of
+from headway.jobspec.unknown import HEAD, Meaning, accepts, alias_or_nearest, meanings, names_of
 
 
 def _pattern(text: Any) -> str:
@@ -202,7 +202,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         notation = None if info is None else _notation(info.annotation, *info.metadata)
         hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
         if notation is not None and notation.name == _TIME and info is not None:
-            hint = repair.bare_time(document.value(path), partial(_is_within, info)) or hint
+            hint = repair.bare_time(document.value(path), partial(accepts, info)) or hint
         advice = hint or f"write it as {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
@@ -252,14 +252,13 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
-        if (item := _item(info)) is not None:
+        if (item := _short_of(info)) is not None:
             return Hint(f"write `[{{{item}: {flow(value)}}}]`", f"[{{{item}: {flow(value)}}}]")
         return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
-    section = None if info is None else model_of(info.annotation)
-    short = None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
+    short = _short_of(info)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
 
 
@@ -271,17 +270,15 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
         return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
     if kind not in ("tuple_type", "list_type") or not value:
         return None
-    if (name := _item(info)) is not None and all(isinstance(each, dict) and name not in each for each in value.values()):
+    if (name := _short_of(info)) is not None and all(isinstance(each, dict) and name not in each for each in value.values()):
         return Hint(f"write {_short_flow([{name: key, **each} for key, each in value.items()])}")
     return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
 
 
-def _item(info: FieldInfo | None) -> str | None:
-    """Return the field that people write in place of a whole item of the list, if items are sections that need it."""
+def _short_of(info: FieldInfo | None) -> str | None:
+    """Return the field that people write in place of the whole section, or of a whole item if the field is a list of sections."""
     section = None if info is None else model_of(info.annotation)
-    if section is None or not issubclass(section, BaseModel):
-        return None
-    return next((name for name in _SHORT if name in field_names(section)), None)
+    return None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
 
 
 def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
@@ -305,17 +302,6 @@ def _share_of_steps(value: Any, document: Document) -> Hint | None:
 def _short_flow(value: Any) -> str:
     text = flow(value)
     return f"`{text}`" if len(text) <= _LONGEST_FLOW else f"`{text[:_LONGEST_FLOW]}...`"
-
-
-def _is_within(info: FieldInfo, seconds: float) -> bool:
-    """Return whether the field's bounds hold the value."""
-    limits = {name: getattr(each, name) for each in info.metadata for name in _LIMITS if hasattr(each, name)}
-    return bool(
-        seconds >= limits.get("ge", seconds)
-        and seconds <= limits.get("le", seconds)
-        and seconds > limits.get("gt", float("-inf"))
-        and seconds < limits.get("lt", float("inf"))
-    )
 
 
 def _pairs(items: list[Any]) -> Hint | None:

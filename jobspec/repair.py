@@ -184,22 +184,15 @@ def store(value: Any) -> Hint | None:
     return Hint(f"write `{url}`", flow(url)) if url != value else None
 
 
-def bare_time(value: Any, accepts: Callable[[float], bool]) -> Hint | None:
+def bare_time(value: Any, accepts: Callable[[str], bool]) -> Hint | None:
     """Return the times that a number without a unit may mean, of those that the field accepts."""
     if not _is_plain(value) or not re.fullmatch(_NUMBER, str(value).strip()):
         return None
     text = str(value).strip()
     words = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-    fitting = [unit for unit in words if _seconds(f"{text}{unit}", accepts)]
+    fitting = [unit for unit in words if accepts(f"{text}{unit}")]
     times, meant = [f"`{text}{unit}`" for unit in fitting], [words[unit] for unit in fitting]
     return Hint(f"write {joined_or(times)} for {joined_or(meant)}") if fitting else None
-
-
-def _seconds(text: str, accepts: Callable[[float], bool]) -> bool:
-    try:
-        return accepts(units.parse_seconds(text))
-    except ValueError:
-        return False
 
 
 def items(value: Any, separator: str | None = None) -> Hint | None:
