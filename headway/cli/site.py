@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from headway.infra.submit.runs import Runs
 from headway.infra.submit.scheduler import JobRefusedError
 from headway.infra.submit.shell import CommandError
 from headway.infra.submit.site import Site, SiteError, opened, opened_here
+from headway.infra.submit.submission import Desk
 from headway.jobspec.suggest import did_you_mean
 from headway.runs import searched
 
@@ -86,3 +87,11 @@ def known_run(runs: Runs, run: str) -> str:
         near = f"; {did_you_mean(name, names, 'runs').text}" if names else ""
         raise StopError(1, f"there is no run `{name}` in `{runs.path}`{near}")
     return name
+
+
+def carry_out(desk: Desk, command: Sequence[str], refused: str) -> None:
+    """Print a command of the scheduler and run it. Raises StopError with 1, the words `refused` and the reason if it fails."""
+    print(f"$ {desk.shell.shown(command)}", file=sys.stderr)
+    done = desk.shell.run(command)
+    if done.code:
+        raise StopError(1, f"{refused}: {done.reason}")

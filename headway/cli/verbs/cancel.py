@@ -1,10 +1,8 @@
 """`headway cancel RUN`: ends the job of a run, which saves first; the run can be resumed."""
 
 import argparse
-import sys
 
-from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping, tell
-from headway.cli.terminal import StopError
+from headway.cli.site import add_cluster, add_run, carry_out, known_run, site_of, stopping, tell
 from headway.report.glance import glance
 
 
@@ -27,11 +25,7 @@ def _cancel(args: argparse.Namespace) -> int:
         if job is None:
             tell(f"run `{name}` has no job in the queue")
             return 0
-        command = desk.scheduler.cancel(job.number)
-        print(f"$ {desk.shell.shown(command)}", file=sys.stderr)
-        done = desk.shell.run(command)
-        if done.code:
-            raise StopError(1, f"job {job.number} is not cancelled: {done.reason}")
+        carry_out(desk, desk.scheduler.cancel(job.number), f"job {job.number} is not cancelled")
         if not args.no_wait:
             desk.wait_for_end(job)
         seen = glance(desk.runs.fetch(name))

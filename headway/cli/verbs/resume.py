@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping, tell
+from headway.cli.site import add_cluster, add_run, carry_out, known_run, site_of, stopping, tell
 from headway.cli.terminal import StopError
 from headway.infra.submit.scheduler import JobState, ScheduledJob
 from headway.infra.submit.site import Site
@@ -44,11 +44,7 @@ def _release(desk: Desk, name: str, job: ScheduledJob) -> int:
     if job.state is not JobState.HELD:
         tell(f"run `{name}` has a job: {job.number} is {job.word}")
         return 0
-    command = desk.scheduler.release(job.number)
-    print(f"$ {desk.shell.shown(command)}", file=sys.stderr)
-    done = desk.shell.run(command)
-    if done.code:
-        raise StopError(1, f"job {job.number} is still held: {done.reason}")
+    carry_out(desk, desk.scheduler.release(job.number), f"job {job.number} is still held")
     tell(f"job {job.number} of run `{name}` is back in the queue")
     return 0
 
