@@ -312,6 +312,22 @@ def test_a_host_that_cannot_open_the_attempt_is_excluded_and_the_third_holds_the
     assert [call.removeprefix("update jobid=7 ") if "comment" in call else call for call in done] == does
 
 
+@pytest.mark.parametrize("runs", ["runs", "{}/runs"])
+def test_the_comment_that_counts_attempts_keeps_the_submission_by_which_the_job_is_found(runs: str, tmp_path: Path) -> None:
+    script = rendered(tmp_path).replace("export FROM_SETUP", "false; export FROM_SETUP")
+    place = f"{tmp_path}/runs/old/submissions/1"
+    known = {
+        "HEADWAY_RUNS": runs.format(tmp_path),
+        "HEADWAY_RUN": "old",
+        "HEADWAY_SUBMISSION": "1",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
+    run(script, tmp_path, SLURM_RESTART_COUNT="0", JOB=f"Comment={place}", **known)
+    _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="1", JOB=f"Comment={place} headway:not-opened:0:n3", **known)
+    comments = [call.partition("comment=")[2] for call in calls if "comment=" in call]
+    assert comments == [f"{place} headway:not-opened:0:n1", f"{place} headway:not-opened:1:n3,n1"]
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_neither_an_attempt_of_another_script_nor_a_signal_excludes_a_host(script: str, taken: bool, tmp_path: Path) -> None:
     if taken:

@@ -57,11 +57,10 @@ def _logs(args: argparse.Namespace) -> int:
             logs.print_end(failed, args.lines)
         if wanted is None or not logs.exists(wanted):
             wanted = logs.of_job(status.scheduler_job) or wanted
-        if wanted is not None:
-            logs.print_end(wanted, args.lines)
+        shown = 0 if wanted is None else logs.print_end(wanted, args.lines)
         sys.stdout.flush()
         if args.follow:
-            _follow(watch, logs, wanted, args.rank)
+            _follow(watch, logs, wanted, shown, args.rank)
     return 0
 
 
@@ -123,20 +122,21 @@ class _Logs:
     def exists(self, path: str) -> bool:
         return self._runs.read(path, 0, 0)[1] > 0
 
-    def print_end(self, path: str, lines: int) -> None:
+    def print_end(self, path: str, lines: int) -> int:
+        """Print the last lines; return the size of the log up to which they go."""
         content, size = self._runs.read(path, -_TAIL_BYTES)
         shown = content.decode(errors="replace").splitlines()[-lines:] if lines > 0 else []
         print(f"--- {path}{'' if size else ' (nothing yet)'}")
         for line in shown:
             print(line)
+        return max(0, size - _TAIL_BYTES) + len(content)
 
     def read(self, path: str, start: int) -> tuple[bytes, int]:
         return self._runs.read(path, start)
 
 
-def _follow(watch: RunWatch, logs: _Logs, path: str | None, rank: int) -> None:
-    """Print what the log gains, and then that of each further attempt, until the run has ended."""
-    at = logs.read(path, 0)[1] if path is not None else 0
+def _follow(watch: RunWatch, logs: _Logs, path: str | None, at: int, rank: int) -> None:
+    """Print what the log gains from `at` on, and then that of each further attempt, until the run has ended."""
     while True:
         (status,) = watch.look()
         at = _print_more(logs, path, at)
