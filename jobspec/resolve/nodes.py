@@ -1,7 +1,7 @@
 """Resolves groups of nodes into the plan's: the adapters on the fabric between them, in the order of their rails."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.plan import GroupPlan
@@ -58,36 +58,46 @@ def gpu_of(nodes: NodeGroup) -> Gpu | None:
 
 def part_of_nodes(nodes: NodeGroup, gpus: int | None) -> NodeGroup:
     """Return what a job that uses so many GPUs of each node sees of the group: a node's share of everything but its adapters."""
-    whole = nodes.gpus
-    if whole is None or gpus is None or gpus >= whole:
+    if nodes.gpus is None or gpus is None or gpus >= nodes.gpus:
         return nodes
-    domain = domain_of(nodes)
-    return nodes.model_copy(
-        update={
-            "gpus": gpus,
-            "cpus": max(1, nodes.cpus * gpus // whole),
-            "host_memory": None if nodes.host_memory is None else nodes.host_memory * gpus // whole,
-            "nvlink_domain": min(domain, gpus) if domain <= whole else domain // whole * gpus,
-            "hourly_cost": None if nodes.hourly_cost is None else nodes.hourly_cost * gpus / whole,
-        }
-    )
+    part = _Part.of(gpus, nodes.gpus, nodes.cpus, nodes.host_memory, domain_of(nodes), nodes.hourly_cost)
+    shares = {"cpus": part.cpus, "host_memory": part.memory, "nvlink_domain": part.domain, "hourly_cost": part.cost}
+    return nodes.model_copy(update={"gpus": gpus, **shares})
 
 
 def part_of_group(group: GroupPlan, gpus: int | None) -> GroupPlan:
     """Return the same of a planned group."""
-    whole = group.gpus
-    if gpus is None or not whole or gpus >= whole:
+    if gpus is None or not group.gpus or gpus >= group.gpus:
         return group
-    domain, memory, cost = group.nvlink_domain, group.host_memory_bytes, group.hourly_cost
+    part = _Part.of(gpus, group.gpus, group.cpus, group.host_memory_bytes, group.nvlink_domain, group.hourly_cost)
     return replace(
         group,
         gpus=gpus,
         procs=gpus,
-        cpus=max(1, group.cpus * gpus // whole),
-        host_memory_bytes=None if memory is None else memory * gpus // whole,
-        nvlink_domain=min(domain, gpus) if domain <= whole else domain // whole * gpus,
-        hourly_cost=None if cost is None else cost * gpus / whole,
+        cpus=part.cpus,
+        host_memory_bytes=part.memory,
+        nvlink_domain=part.domain,
+        hourly_cost=part.cost,
     )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The share of a node that some of its GPUs have: cores, memory in bytes, GPUs that NVLink connects, and cost an hour."""
+
+    cpus: int
+    memory: int | None
+    domain: int
+    cost: float | None
+
+    @classmethod
+    def of(cls, gpus: int, whole: int, cpus: int, memory: int | None, domain: int, cost: float | None) -> "_Part":
+        return cls(
+            max(1, cpus * gpus // whole),
+            None if memory is None else memory * gpus // whole,
+            min(domain, gpus) if domain <= whole else domain // whole * gpus,
+            None if cost is None else cost * gpus / whole,
+        )
 
 
 def _rails(nics: Iterable[Nic]) -> dict[str, int]:
