@@ -241,7 +241,7 @@ class Gradients:
         state.optimizer.zero_grad()
         self._draw_as(begun, shift)
         trace = Trace() if traced else None
-        with trace.of(state.model) if trace else nullcontext():
+        with trace.of(self._parts) if trace else nullcontext():
             loss, norm = self._computed(job, shift, trace)
         agreed = self._agree(job, loss, norm, flags)
         found = self._unusual(norm) if agreed.finite and not agreed.usual else ""

@@ -1,6 +1,6 @@
 """Hashes what a rank computes by itself in a forward and backward pass, before anything is reduced over ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,9 +30,9 @@ class Trace:
         return self._hash.digest()
 
     @contextmanager
-    def of(self, model: nn.Module) -> Iterator[None]:
+    def of(self, parts: Iterable[nn.Module]) -> Iterator[None]:
         """Trace the gradients of all backward passes inside. A sharded module has its whole weights only while it
-        computes, so they are hooked there. Of a list of stages, weights have their names in the whole model."""
+        computes, so they are hooked there."""
         # Kept with each weight, so that its id is not reused.
         caught: dict[int, tuple[torch.Tensor, Any]] = {}
 
@@ -46,7 +46,7 @@ class Trace:
 
         entered = [
             module.register_forward_pre_hook(lambda module, _, of=name: enter(of, module))
-            for part in (model if isinstance(model, nn.ModuleList) else [model])
+            for part in parts
             for name, module in part.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         ]
