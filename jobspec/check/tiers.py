@@ -77,7 +77,9 @@ def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
     if not any(tier.kind in _STORED for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
-        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: shared, every: 1000 steps}`")
+        yield Problem(
+            "HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: shared, every: 1000 steps}`"
+        )
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
