@@ -168,5 +168,6 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW714": "checkpoints to keep that are larger than their storage (warning)",
         "HW715": "checkpoints that take longer to write than the time between them (warning)",
         "HW716": "attempts that end before their first checkpoint (warning)",
+        "HW717": "a horizon of checkpoints that is shorter than the checks for corruption look back (warning)",
     }
 )

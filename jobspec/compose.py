@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from headway.jobspec.document import Document, Path, clipped
 from headway.jobspec.load import MAX_VALUES, load_file
 from headway.jobspec.problem import Problem
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import file_like, listed
 
 # Keys that are never inherited.
 OWN = frozenset({"apiVersion", "kind", "name", "partial", "extends"})
@@ -161,7 +161,9 @@ def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | 
     # Not opened to see: a pipe would be waited for.
     if not os.path.isfile(file):  # noqa: PTH113 (Path.is_file raises where a name is too long)
         expands = "write the path out; `~` and `$` are not expanded" if name.startswith("~") or "$" in name else None
-        return f"there is no file `{clipped(file)}`", expands or "set the path relative to this document's folder"
+        near = None if expands or not file.endswith(name) else file_like(FilePath(file.removesuffix(name)), name)
+        meant = f"did you mean `{near}`?" if near is not None else "set the path relative to this document's folder"
+        return f"there is no file `{clipped(file)}`", expands or meant
     return None
 
 

@@ -22,11 +22,18 @@ FORMS: Mapping[str, str] = {
     r"^[^\s/:]{1,15}$": "name of a kernel interface: 15 characters at most, without blanks, `/` and `:`",
     r"^Ethernet[0-9]{1,4}$": "name of a port of SONiC: `Ethernet` and a number",
     r"^[0-9]+(,[0-9]+)*$": "list of numbers with commas and no blanks between them",
-    r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$": "Slurm constraint: names of features with `&`, `|`, `*`, `,` and brackets",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$": "Slurm node list: names with commas and ranges in brackets, `n[1-4],n9`",
+    (
+        r"^([A-Za-z0-9_(!][A-Za-z0-9_.,:&|*()!+-]*|\[[A-Za-z0-9_.,:&|*()!+-]+\][A-Za-z0-9_.,:&|*()!+-]*)"
+        r"(\[[A-Za-z0-9_.,:&|*()!+-]+\][A-Za-z0-9_.,:&|*()!+-]*)*$"
+    ): "Slurm constraint: names of features with `&`, `|`, `*`, `,` and brackets",
+    (
+        r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9]+([,-][0-9]+)*\][A-Za-z0-9_.-]*)*"
+        r"(,[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9]+([,-][0-9]+)*\][A-Za-z0-9_.-]*)*)*$"
+    ): "Slurm node list: names with commas and ranges in brackets, `n[1-4],n9`",
     r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$": "word of letters, digits, `_`, `.`, `,`, `+` and `-`",
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": "long option of sbatch: `--name` or `--name=value`",
     r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": "Slurm dependency: `singleton`, `afterok:JOB` or several with commas",
+    r"^[a-z][a-z0-9-]*$": "name of an option without its dashes",
     r"^[a-z_][-a-z0-9_]*$": "name of a user: lower-case letters, digits, `_` and `-`",
     r"^[^\x00]*$": "text without a NUL character",
     r"^[^\s]+$": "text without blanks",
@@ -47,7 +54,7 @@ FORMS: Mapping[str, str] = {
         "label's key: a name of up to 63 characters, after a domain and `/` or alone"
     ),
     r"^(/[A-Za-z0-9_.+-]+)+$": "path that begins with `/`, of letters, digits, `_`, `.`, `+` and `-`",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$": "host: its name, its address, or its name in ~/.ssh/config",
+    r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": "host: its name, its address, or its name in ~/.ssh/config",
     r"^([A-Za-z_][-A-Za-z0-9_.]*)?$": "name of a user: letters, digits, `_`, `-` and `.`, not starting with a digit",
     r"^[A-Za-z0-9_.:@,\[\]-]+$": "list of hosts, each `[user@]host[:port]`, with commas between them",
     r"^/": "path that begins with `/`",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from headway.jobspec import repair
+from headway.jobspec import form_repair, repair
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.forms import form
@@ -19,9 +19,10 @@ from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, holder_of, literals_of, model_of, owner_of
 from headway.jobspec.spec.operation import Version
 from headway.jobspec.spec.resilience import EnvName
+from headway.jobspec.spec.scheduling import Constraint, NodeList
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
-from headway.jobspec.spec.written import AUTO
+from headway.jobspec.spec.written import AUTO, OrAuto
 from headway.jobspec.suggest import Hint, joined_or, listed
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 from headway.jobspec.unknown import HEAD, Meaning, accepts, alias_or_nearest, meanings, names_of
@@ -67,6 +68,9 @@ _HEAD_BYTES = 65_536
 
 # How a text is brought into its form, by the form's regular expression.
 _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
+    **form_repair.REPAIRS,
+    _pattern(NodeList): form_repair.brackets,
+    _pattern(Constraint): form_repair.brackets,
     _pattern(Name): repair.name,
     _pattern(Version): repair.version,
     _pattern(StoreUrl): repair.store,
@@ -75,7 +79,7 @@ _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^(HEAD|[0-9a-f]{40})$": lambda _: Hint("write `HEAD`, the commit that holds this spec", "HEAD"),
 }
 # The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
-_SHORT = ("kind", "preset")
+_SHORT = ("kind", "preset", "key", "budget", "leaf")
 
 # The kind for `auto` where it is not supported, next to pydantic's kinds of errors.
 _NOT_DECIDED = "auto"
@@ -177,7 +181,7 @@ def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem
     """Return the problem of a wrong key of a mapping with free keys."""
     words = form(pattern := details.get("ctx", {}).get("pattern", ""))
     wrong = f"is not {words}" if words else f"must {_bound(details, None) or details['msg']}"
-    hint = repair.variable(path[-1]) if pattern == _pattern(EnvName) else None
+    hint = _of_form(pattern, path[-1])
     message = f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}"
     return Problem("HW204", document.name, path, message, hint and hint.text, at_key=True, fix=hint and hint.fix)
 
@@ -215,7 +219,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         hint = alias_or_nearest(str(details["input"]), allowed, "")
         # The message has the list already.
         return problem(
-            "HW205", f"{name} must be one of {listed(allowed)}, found {found}", hint if hint.fix else _about(loc, model)
+            "HW205",
+            f"{name} must be one of {listed(allowed)}, found {found}",
+            hint if hint.fix or hint.text.startswith("write ") else _about(loc, model),
         )
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
@@ -246,20 +252,34 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind == "string_type":
         return _in_quotes(document, path, loc)
     if kind in ("int_type", "int_from_float", "float_type"):
-        if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
-            return share
-        return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
+        return _of_number(kind, loc, info, document, value)
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
         if (item := _short_of(info)) is not None:
             return Hint(f"write `[{{{item}: {flow(value)}}}]`", f"[{{{item}: {flow(value)}}}]")
         return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
+    if kind in _MAPPINGS and loc[0] == "mounts" and (mount := re.fullmatch(r"(/[^:\s]*):(/[^:\s]*)(?::(ro|rw))?", str(value))):
+        written = flow({"source": mount[1], "target": mount[2], **({"read_only": False} if mount[3] == "rw" else {})})
+        return Hint(f"write `{written}`", written)
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
+    if kind in _MAPPINGS and loc[0] == "ignore" and re.fullmatch(r"HW[0-9]{3}", str(value)):
+        return Hint(f"write `{{code: {value}, reason: ...}}`, with the reason why it may stay")
     short = _short_of(info)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+
+
+def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document, value: Any) -> Hint | None:
+    """Return the number, the range of nodes or the `auto` that a text or another number is meant to be."""
+    if str(value).lower() == AUTO and info is not None and any(isinstance(each, OrAuto) for each in info.metadata):
+        return Hint(f"write `{AUTO}`", AUTO)
+    if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
+        return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
+    if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
+        return share
+    return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
 
 
 def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
@@ -267,12 +287,25 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
     if isinstance(value, list):
         if kind in _MAPPINGS:
             return _pairs(value)
+        joined = ",".join(map(str, value))
+        if kind == "string_type" and value and info is not None and "," in joined and _is_in_form(info, joined):
+            return Hint(f"write `{flow(joined)}`", flow(joined))
         return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
+    if kind == "string_type" and isinstance(loc[-1], int) and len(value) == 1:
+        ((key, item),) = value.items()
+        # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
+        text = str(item) if key == "name" else f"{key}: {item}"
+        return Hint(f"write `{flow(text)}`") if isinstance(item, str | int) else None
     if kind not in ("tuple_type", "list_type") or not value:
         return None
     if (name := _short_of(info)) is not None and all(isinstance(each, dict) and name not in each for each in value.values()):
         return Hint(f"write {_short_flow([{name: key, **each} for key, each in value.items()])}")
     return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
+
+
+def _is_in_form(info: FieldInfo, text: str) -> bool:
+    """Return whether the field has a form in which commas separate parts, and takes the text."""
+    return not accepts(info, "\x00") and accepts(info, text)
 
 
 def _short_of(info: FieldInfo | None) -> str | None:

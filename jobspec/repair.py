@@ -65,6 +65,7 @@ _TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "m
 _MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _COUNTED = frozenset(("steps", "step", "x", "gpus", "nodes", "cores", "ranks", "layers", "heads", "usd", "eur", "times"))
 _NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
+_OFTEN: Mapping[str, str] = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 # A number this large without a unit is a number of bytes: no other unit was meant.
 _SURELY_BYTES = 1_000_000
 
@@ -83,7 +84,17 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(value, 0)}`", str(int(value, 0)))
     if isinstance(value, str) and _VARIABLE.search(value):
         return Hint("write the number itself: no variables are filled in")
-    found = _NUMBER_WITH_UNIT.fullmatch(str(value).strip().rstrip(",;"))
+    if whole and str(value).strip().lower() in _NO_LIMIT:
+        return Hint("write a number, for example `1000`: no word stands for no limit")
+    if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
+        return Hint(f"write `{hint.fix} {glued[2]}`: a comment needs a blank before its `#`", f"{hint.fix} {glued[2]}")
+    text = str(value).strip().rstrip(",;").replace("\u2212", "-")
+    # `6x10^-4`; the ratio `3:1`; an AS number in two halves (RFC 5396).
+    text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
+    text = re.sub(r"^([0-9.]+):1$", r"\1", text)
+    if field == "asn" and (halves := re.fullmatch(r"([0-9]{1,5})\.([0-9]{1,5})", text)):
+        text = str(int(halves[1]) * 65536 + int(halves[2]))
+    found = _NUMBER_WITH_UNIT.fullmatch(text)
     amount = None if found is None else _decimal(found[2])
     if found is None or amount is None:
         return None
@@ -166,7 +177,12 @@ def mac(value: Any) -> Hint | None:
 
 def store(value: Any) -> Hint | None:
     """Return the URL of an object store that a text is meant to be: `gcs://bucket`, `S3://bucket`."""
-    found = re.fullmatch(r"([A-Za-z0-9]+)://(.+)", str(value).strip())
+    text = str(value).strip()
+    # docs.aws.amazon.com/AmazonS3/latest/userguide/VirtualHosting.html, cloud.google.com/storage/docs/request-endpoints
+    text = re.sub(r"^https?://([^./]+)\.s3[.-][^/]*amazonaws\.com/?", r"s3://\1/", text)
+    text = re.sub(r"^https?://s3[.-][^/]*amazonaws\.com/", "s3://", text)
+    text = re.sub(r"^https?://storage\.(?:googleapis|cloud\.google)\.com/", "gs://", text)
+    found = re.fullmatch(r"([A-Za-z0-9]+)://(.+)", text)
     schemes = {
         "s3a": "s3",
         "s3n": "s3",
@@ -278,6 +294,8 @@ def _time_parts(text: str) -> str | None:
 
 
 def _interval(text: str) -> str | Hint | None:
+    if text.lower() in _OFTEN:
+        return _OFTEN[text.lower()]
     return _steps(re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)) or _time(
         re.sub(r"^every\s+", "", text, flags=re.IGNORECASE)
     )
@@ -301,6 +319,9 @@ def _steps(text: str) -> str | None:
 
 
 def _amount(text: str) -> str | None:
+    if power := re.fullmatch(r"2\s*(?:\^|\*\*)\s*([0-9]{1,2})\s*([a-z]*)", text.lower()):
+        prefix = {10: "Ki", 20: "Mi", 30: "Gi"}.get(int(power[1]) // 10 * 10, "")
+        text = f"{2 ** (int(power[1]) % 10 if prefix else int(power[1]))}{prefix} {power[2]}"
     found = _measured(text)
     if found is None:
         return None

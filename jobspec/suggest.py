@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 # The names that a hint lists at most.
@@ -10,6 +11,8 @@ _ALIKE = 5
 # The names that a message lists at most.
 _SOME = 4
 _SHORTEST = 3
+# The entries of a folder that are looked at.
+_ENTRIES = 1000
 _DIGITS = re.compile(r"\d")
 
 
@@ -46,6 +49,27 @@ def _one_letter_apart(name: str, other: str) -> bool:
     at = next((index for index, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
     rest = longer[at + 1 :]
     return len(shorter) >= _SHORTEST and rest in (shorter[at:], shorter[at + 1 :])
+
+
+def file_like(folder: Path, name: str) -> str | None:
+    """Return the path of a file below `folder` that `name`, which is none, is meant to be: misspelt, in a wrong folder, or in the folder
+    that it names."""
+    wanted = Path(name)
+    try:
+        if (folder / wanted).is_dir():
+            inside = sorted(each.name for each in (folder / wanted).iterdir() if each.is_file())
+            return (wanted / inside[0]).as_posix() if len(inside) == 1 else None
+        parent = folder / wanted.parent
+        if parent.is_dir():
+            near = nearest(wanted.name, sorted(each.name for each in parent.iterdir() if each.is_file())[:_ENTRIES])
+            return None if near is None else (wanted.parent / near).as_posix()
+        if (folder / wanted.name).is_file():
+            return wanted.name
+        homes = sorted(each.name for each in folder.iterdir() if (each / wanted.name).is_file())[:_ENTRIES]
+        near = nearest(wanted.parent.name, homes)
+        return None if near is None else f"{near}/{wanted.name}"
+    except (OSError, ValueError):
+        return None
 
 
 def did_you_mean(name: str, known: Iterable[str], what: str) -> Hint:

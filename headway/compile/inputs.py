@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 from headway.jobspec.document import Path
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.suggest import file_like
 
 # Another scheduler's nodes and images have files that this machine does not know.
 _HERE = "local"
@@ -18,7 +19,8 @@ def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -
     for path, file in files.items():
         if folders and not any(_has(folder, file) for folder in folders):
             found = f"no file matches `{file}`" if is_pattern(file) else f"there is no file `{file}`"
-            hint = "relative paths start where the job is submitted"
+            near = next((each for folder in folders[:2] if (each := file_like(folder, file)) is not None), None)
+            hint = "relative paths start where the job is submitted" if near is None else f"did you mean `{near}`?"
             yield Problem("HW412", JOB, path, f"{found}, neither here nor beside the job or above it", hint)
 
 

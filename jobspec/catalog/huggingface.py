@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from headway.jobspec.spec.model import Model
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, file_like
 
 MAX_BYTES = 1 << 20
 _MAX_LAYERS = 10_000
@@ -53,7 +53,9 @@ def _content(path: Path, name: str) -> bytes:
     try:
         if not path.is_file():
             found = f"`{name}` is not a file" if path.exists() else f"there is no file `{name}`"
-            raise ConfigError(found, "set the path of the config.json, relative to this document's folder")
+            near = file_like(Path(str(path).removesuffix(name)), name)
+            meant = f"did you mean `{near}`?" if near is not None else None
+            raise ConfigError(found, meant or "set the path of the config.json, relative to this document's folder")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

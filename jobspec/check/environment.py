@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.flow import flow
+from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -95,6 +97,9 @@ _OFF = {
     "NCCL_NET_GDR_LEVEL": _TurnsOff(
         frozenset({"LOC", "0"}), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _has_rdma
     ),
+    "NCCL_NET": _TurnsOff(
+        frozenset({"Socket", "socket"}), "nodes exchange data over TCP, not over the adapters of the scale-out fabric", _has_rdma
+    ),
     # docs.nvidia.com/cuda/cuda-programming-guide, environment variables
     "CUDA_LAUNCH_BLOCKING": _TurnsOff(frozenset({"1"}), "each kernel waits for the one before, and nothing overlaps", _has_gpus),
 }
@@ -112,7 +117,11 @@ def is_for_a_shell(text: str) -> bool:
 def check_values(values: Mapping[str, str]) -> Iterator[Problem]:
     """Report values that only a shell would expand."""
     for name, value in values.items():
-        if is_for_a_shell(value):
+        if (meant := plain(value)) is not None:
+            message = f"the typographic quotes or dashes of `{value}` are a part of the value of `{name}`"
+            hint = f"write `{flow(meant)}`"
+            yield Problem("HW703", JOB, ("environment", name), message, hint, Severity.WARNING, fix=flow(meant))
+        elif is_for_a_shell(value):
             message = f"`{name}` is set to the text `{value}`: `~` and `$` are not expanded"
             hint = "write the value out; outside of Kubernetes, ranks also inherit the variables of the submission"
             yield Problem("HW703", JOB, ("environment", name), message, hint, Severity.WARNING)

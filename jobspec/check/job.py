@@ -234,6 +234,20 @@ def _check_time(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
 
 
+def _check_horizon(job: TrainingJob) -> Iterator[Problem]:
+    """Report a horizon within which a check for corruption may not have been made: the sound checkpoint is gone when one finds it."""
+    checkpoint, corruption = job.checkpoint, job.resilience.corruption
+    if checkpoint is None or checkpoint.horizon is None or corruption is None:
+        return
+    found = [each.steps for each in (corruption.compare, corruption.replay) if each is not None and each.steps is not None]
+    if found and checkpoint.horizon < min(found):
+        message = (
+            f"corruption is looked for every {min(found)} steps, and the older checkpoint is only {checkpoint.horizon} steps back"
+        )
+        hint = f"use at least `{min(found)} steps`"
+        yield Problem("HW717", JOB, ("checkpoint", "horizon"), message, hint, Severity.WARNING, fix=f"{min(found)} steps")
+
+
 _Rule = Callable[[TrainingJob], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("cluster",), _check_clusters),
@@ -245,6 +259,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("optimizer", "steps"), _check_warmup),
     (("optimizer",), _check_decay),
     (("optimizer", "steps"), _check_decay_fits),
+    (("checkpoint", "resilience"), _check_horizon),
     (("limits",), _check_cost_limit),
     (("limits",), _check_run_limit),
     (("limits", "resilience"), _check_time),

@@ -234,7 +234,14 @@ def check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pro
     """Check that a step has as many microbatches as the schedule of the layout needs."""
     sequences, schedule = global_sequences(batch), layout.schedule
     number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
-    if layout.pp == 1 or schedule is None or rest or not number:
+    if layout.pp == 1 or rest or not number:
+        return
+    if schedule is None:
+        if number < layout.pp:
+            passes = f"{number} microbatch{'' if number == 1 else 'es'}"
+            message = f"a step has {passes} for {layout.pp} pipeline stages, some of which are always idle"
+            hint = f"use at least {counted(layout.pp * sequences // number, 'sequence')}, a smaller `micro`, or `pp: {number}`"
+            yield Problem("HW320", JOB, ("batch", "global"), message, hint, Severity.WARNING)
         return
     least = _least(layout, schedule)
     if number < least:

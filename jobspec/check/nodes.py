@@ -14,6 +14,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
 
@@ -120,10 +121,9 @@ def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     """Report numbers that hardly any machine has, where a digit or a unit is more likely wrong."""
     gpus_here, model = nodes.gpus or 0, gpu_of(nodes)
-    if nodes.cpus < gpus_here:
-        message = (
-            f"{counted(nodes.cpus, 'core')} for {gpus_here} ranks: each rank needs at least one, for its launches and its data"
-        )
+    ranks = gpus_here or nodes.procs or 0
+    if nodes.cpus < ranks:
+        message = f"{counted(nodes.cpus, 'core')} for {ranks} ranks: each rank needs at least one, for its launches and its data"
         hint = "set the cores of a whole node, as `nproc` prints them"
         yield Problem("HW232", CLUSTER, (*path, "cpus"), message, hint, Severity.WARNING)
     if model is not None and model.scale_up_domain == _BOARD < gpus_here:
@@ -267,7 +267,7 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
         message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
-        near = did_you_mean(nodes.nic, nics(), "adapters")
+        near = alias_or_nearest(nodes.nic, nics(), "adapters")
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 
 

@@ -63,7 +63,10 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         there = f"the group `{group.name}` of `{cluster.name}` has {group.count}{kept}"
         message = f"the job needs {counted(job.nodes, 'node')}{own}, but {there}"
         path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
-        yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or another cluster")
+        large = (each for each in cluster.node_groups if each.count - each.held_back >= wanted)
+        larger = next((each for each in large if (each.gpus or 0) >= (group.gpus or 0)), None)
+        other = f"`group: {larger.name}`, which has them" if larger is not None else "another cluster"
+        yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or {other}")
 
 
 def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:

@@ -87,8 +87,9 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
     leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
     of_a_plane = "" if planes == 1 else " of a plane"
     if spines * uplinks > up:
+        fewer = f"`uplinks: {up // spines}`," if up >= spines else f"at most {up} spines{of_a_plane} with `uplinks: 1`,"
         message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each need more than the {up} upper ports of a leaf"
-        yield Problem("HW510", CLUSTER, (*path, "spines"), message, "use fewer spines or uplinks, or switches with more ports")
+        yield Problem("HW510", CLUSTER, (*path, "spines"), message, f"use {fewer} or switches with more ports")
     there = switches.spine_ports or ports_of(switches)
     if leaves * uplinks > there:
         message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each need more than the {there} ports of a spine"
@@ -176,7 +177,9 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         return None
     if network.num_addresses < wanted:
         message = f"`{text}` has {network.num_addresses} addresses, but {wanted} are needed"
-        yield Problem("HW511", CLUSTER, path, message, "use a shorter prefix")
+        yield Problem(
+            "HW511", CLUSTER, path, message, f"use a shorter prefix: `{text.partition('/')[0]}/{32 - (wanted - 1).bit_length()}`"
+        )
         return None
     return network
 

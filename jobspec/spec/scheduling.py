@@ -9,8 +9,10 @@ from headway.jobspec.spec.written import one_or_many
 
 # sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this. The same holds
 # for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
-Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
-NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
+_PART = r"[A-Za-z0-9_.,:&|*()!+-]"
+Constraint = Annotated[str, StringConstraints(pattern=rf"^([A-Za-z0-9_(!]{_PART}*|\[{_PART}+\]{_PART}*)(\[{_PART}+\]{_PART}*)*$")]
+_NODES = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9]+([,-][0-9]+)*\][A-Za-z0-9_.-]*)*"
+NodeList = Annotated[str, StringConstraints(pattern=f"^{_NODES}(,{_NODES})*$")]
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
 Dependency = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$")]
@@ -27,6 +29,9 @@ Value = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]
 ANY = "any"
 _Allowed = Annotated[tuple[str, ...], Field(max_length=1024)]
 Allowed = Annotated[_Allowed, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | _Allowed)]
+_OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
+_Options = Annotated[tuple[_OptionName, ...], Field(max_length=1024)]
+AllowedOptions = Annotated[_Options, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | _Options)]
 
 
 class Toleration(Section):
@@ -120,9 +125,9 @@ class SlurmAllow(Section):
     """Whether jobs may set it."""
     dependency: bool = Field(False, examples=[True])
     """Whether jobs may set it."""
-    sbatch: Allowed = Field((), examples=[["switches", "mail-type"]])
+    sbatch: AllowedOptions = Field((), examples=[["switches", "mail-type"]])
     """Names of options of sbatch, without the dashes."""
-    srun: Allowed = Field((), examples=[["cpu-bind"]])
+    srun: AllowedOptions = Field((), examples=[["cpu-bind"]])
     """Names of options of srun, without the dashes."""
 
 

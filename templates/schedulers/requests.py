@@ -6,10 +6,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import JobPlan
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import CLUSTER, JOB, Problem
 from headway.jobspec.spec.scheduling import ANY
 from headway.jobspec.suggest import listed
+from headway.jobspec.units import format_bytes
 
 _SCHEDULER = "scheduler"
 
@@ -23,6 +24,15 @@ def request_of(plan: JobPlan) -> Mapping[str, Any]:
 def place_of(plan: JobPlan, *path: str | int) -> Path:
     """Return the path of a field of the request in the job."""
     return (_SCHEDULER, plan.scheduler, *path)
+
+
+def check_memory_of_node(asked: float | None, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check that a node of the job's group has the memory, in bytes, that the cluster's options ask for on each node."""
+    held = cluster.group(plan.group).host_memory_bytes
+    if asked is not None and held is not None and asked > held:
+        message = f"jobs ask for {format_bytes(int(asked))} on each node, but a node of `{plan.group}` has {format_bytes(held)}"
+        hint = "set less than that: the system and the scheduler's own processes need some of it"
+        yield Problem("HW232", CLUSTER, ("scheduler", "options", "memory"), message, hint)
 
 
 def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:

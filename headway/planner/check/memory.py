@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.notation import counted
+from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, states_framework, training_of
-from headway.planner.memory.hints import hints
+from headway.planner.memory.hints import remedies
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
@@ -38,10 +39,17 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )
-    hint = "; or ".join(hints(training, use)) or "use more GPUs, or GPUs with more memory"
+    found, nodes = remedies(training, use)
+    beyond = "" if nodes is None else _beyond(nodes, cluster.group(plan.group))
+    hint = "; or ".join(found) + beyond or "use GPUs with more memory: more of these are not enough with this batch"
     yield Problem(
         "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
     )
+
+
+def _beyond(nodes: int, group: GroupPlan) -> str:
+    free = group.count - group.held_back
+    return f", but `{group.name}` has {counted(free, 'node')} for jobs" if nodes > free else ""
 
 
 def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterator[Problem]:

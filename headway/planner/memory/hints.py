@@ -45,6 +45,59 @@ def hints(training: Training, use: MemoryUse, can_run: Callable[[Training], bool
 
 
 @dataclass(frozen=True)
+class Larger:
+    """The fewest nodes with which a step fits, of those that are the job's times a power of two, and the changes for them."""
+
+    nodes: int
+    words: str
+
+
+def larger(training: Training) -> Larger | None:
+    """Return with how many nodes the step fits, up to 1024 times the job's; None if with none of these.
+
+    The batch of a step stays the same. Of one number of nodes the changes that cost least time count.
+    """
+    for factor in (2**power for power in range(1, 11)):
+        for change in _grown(training, factor):
+            try:
+                fits = peak(change.training).verdict == "fits"
+            except ScheduleError:
+                continue
+            if fits:
+                gpus = change.training.gpus
+                nodes = -(-gpus // training.network.gpus_per_node)
+                return Larger(nodes, f"with `nodes: {nodes}` ({gpus} GPUs) and {change.words} it fits")
+    return None
+
+
+def remedies(training: Training, use: MemoryUse) -> tuple[tuple[str, ...], int | None]:
+    """Return what makes a step fit, and the nodes for it where only more are enough; without either, what frees most."""
+    found = hints(training, use)
+    if use.verdict != "does not fit" or any(each.endswith((": fits", ": tight")) for each in found):
+        return found, None
+    more = larger(training)
+    return (found, None) if more is None else ((more.words,), more.nodes)
+
+
+def _grown(training: Training, factor: int) -> Iterator[_Change]:
+    """Yield layouts of so many times the GPUs: more shards, more pipeline stages, and both with everything recomputed."""
+    degrees, found = training.degrees, []
+    if training.accumulation % factor == 0 and degrees.sharding != "none":
+        shards = degrees.dp_shard * factor
+        sharded = replace(training, degrees=replace(degrees, dp_shard=shards), accumulation=training.accumulation // factor)
+        found.append(_Change(f"`layout.dp_shard: {shards}`", sharded, "dp_shard"))
+    stages = degrees.pp * factor
+    if "pp" in abilities(training.framework).axes and stages * degrees.chunks <= training.model.layers:
+        staged = replace(training, degrees=replace(degrees, pp=stages))
+        found.append(_Change(f"`layout.pp: {stages}`", staged, "pp"))
+    yield from found
+    if training.recompute != "full":
+        for change in found:
+            changed = replace(change.training, recompute="full", recomputed_share=1.0, recomputed_parts=())
+            yield _Change(f"{change.words} and `recompute: full`", changed, "recompute")
+
+
+@dataclass(frozen=True)
 class _Trial:
     change: _Change
     use: MemoryUse

@@ -12,12 +12,13 @@ from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.resolve.placement import USER
 from headway.jobspec.spec.scheduling import Toleration
 from headway.jobspec.suggest import joined_or
+from headway.jobspec.units import parse_bytes
 from headway.templates.schedulers.containers import IMAGE, check_hidden, check_no_commit, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.overlay import check_overlay
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 from headway.templates.schedulers.kubernetes.request import with_request
-from headway.templates.schedulers.requests import check_request, place_of, request_of
+from headway.templates.schedulers.requests import check_memory_of_node, check_request, place_of, request_of
 
 _OPTIONS = ("scheduler", "options")
 _LABEL_CHARACTERS = 63
@@ -38,6 +39,7 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     if plan.run.min_slots is not None:
         message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
         yield Problem("HW435", JOB, ("min_nodes",), message, "set one number of nodes, or hold `resilience.spares`")
+    yield from check_memory_of_node(None if options.memory is None else _bytes_of(options.memory), plan, cluster)
     yield from _check_mounts(options)
     yield from _check_job_mounts(options, plan)
     yield from check_request(plan, options.allow)
@@ -49,6 +51,11 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from _check_user(options, plan, cluster)
     yield from _check_interfaces(options, plan, cluster)
     yield from check_variables(plan)
+
+
+def _bytes_of(memory: str) -> int:
+    """Return the bytes of a quantity of Kubernetes, which may leave out the `B`."""
+    return parse_bytes(f"{memory.removesuffix('B')}B")
 
 
 def check_options(options: KubernetesOptions) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from headway.templates.schedulers.containers import (
     check_steps,
     check_variables,
 )
-from headway.templates.schedulers.requests import check_request, own_option, place_of, request_of
+from headway.templates.schedulers.requests import check_memory_of_node, check_request, own_option, place_of, request_of
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
 
@@ -51,6 +51,13 @@ _OF_SBATCH = {
     "signal": None,
     "time": None,
     "wrap": None,
+}
+# Fields of a job that set an option of sbatch, where they are not among those of the scheduler.
+_OF_JOBS: Mapping[str, str] = {
+    "gpus-per-node": "gpus",
+    "job-name": "name",
+    "nodes": "nodes",
+    "time": "limits.attempt.time",
 }
 # Options of srun that decide which processes start, where, and with which variables.
 _OF_SRUN = (
@@ -93,6 +100,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     places = {problem.path for problem in own}
     yield from own
     yield from (problem for problem in check_request(plan, options.allow) if problem.path not in places)
+    yield from check_memory_of_node(options.memory, plan, cluster)
     yield from _check_part(options, plan)
     yield from _check_grace(options, plan)
     yield from _check_segment(options, plan, cluster)
@@ -135,6 +143,8 @@ def _check_further(document: str, place: Path, given: Iterable[str], own: Collec
             if document == JOB and own[name] in SlurmRequest.model_fields:
                 where = "`scheduler.slurm`"
             hint = f"leave it out, and set `{own[name]}` under {where}"
+        elif name in _OF_JOBS:
+            hint = f"leave it out, and set `{_OF_JOBS[name]}` in the job"
         yield Problem("HW210", document, (*place, index), message, hint)
 
 

@@ -15,7 +15,7 @@ Place = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.+-]+)+$")]
 class Login(Section):
     """How a login node is reached over SSH. Omitted values come from ~/.ssh/config, as for ssh; there are no passwords."""
 
-    host: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", examples=["login.example.com"])
+    host: str = Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$", examples=["login.example.com"])
     """Host, or its name in ~/.ssh/config."""
     port: int = Field(0, ge=0, le=65535, examples=[22])
     """Port of its sshd; that of ~/.ssh/config, or 22, when left out."""

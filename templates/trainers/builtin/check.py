@@ -77,7 +77,13 @@ def _check_axes(plan: JobPlan) -> Iterator[Problem]:
         message = (
             f"the trainer `builtin` splits the vocabulary evenly, and {mesh.tp} ranks of `tp` do not divide {model.vocab_size}"
         )
-        yield Problem("HW306", JOB, ("layout", "tp"), message, "pad the model's `vocab_size` to a multiple of `tp`")
+        yield Problem(
+            "HW306",
+            JOB,
+            ("layout", "tp"),
+            message,
+            f"pad the model's `vocab_size` to a multiple of `tp`: {-(-model.vocab_size // mesh.tp) * mesh.tp}",
+        )
     if model.dropout and mesh.cp > 1:
         message = (
             "the trainer `builtin` drops no attention weights of sequences that are split over `cp`, but the model has dropout"

@@ -212,6 +212,8 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         return Hint(
             f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}", f"{{{near}").replace(f"{{?{name}", f"{{?{near}"))
         )
+    if (told := aliases.note("TrainingJob", name.rpartition(".")[2])) is not None:
+        return Hint(told)
     fields = [each for each in known if each.startswith(f"{name.rpartition('.')[0]}.")]
     return Hint(f"known names: {listed(fields)}" if fields else "docs/script.md lists all names")
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.environment import is_for_a_shell
 from headway.jobspec.flow import flow
+from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, MAX_PROBLEMS, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
@@ -74,6 +75,13 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
             message = f"`{{{min(fixed)}}}` is the value of the most nodes, and the run may have fewer"
             hint = "leave it out, and have the script compute it from WORLD_SIZE"
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
+        if (meant := plain(argument)) is not None:
+            message = f"the typographic quotes or dashes of `{argument}` are a part of the argument"
+            yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{flow(meant)}`", Severity.WARNING, fix=flow(meant))
+        if "${" in argument and names_in(argument) and not _is_shell(options):
+            filled = argument.replace("${", "{")
+            message = f"the `$` of `{argument}` is a part of the argument: the value of a name needs no `$`"
+            yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{filled}`", Severity.WARNING, fix=flow(filled))
         if is_for_a_shell(argument) and not _is_shell(options):
             message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
             hint = "write the value out, or read the variable in the script"

@@ -1,0 +1,116 @@
+"""Brings texts into the forms of their fields: names of hosts, adapters and labels, options and node lists of Slurm."""
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from headway.jobspec.flow import flow
+from headway.jobspec.suggest import Hint
+
+# sbatch(1): the short forms of options that headway has fields for.
+_SHORT_OPTIONS: Mapping[str, str] = {
+    "A": "account",
+    "C": "constraint",
+    "d": "dependency",
+    "p": "partition",
+    "q": "qos",
+    "x": "exclude",
+}
+_BINARY = ("Ki", "Mi", "Gi", "Ti")
+_TYPOGRAPHIC = str.maketrans(
+    {"\u201c": "", "\u201d": "", "\u201e": "", "\u2018": "", "\u2019": "", "\u2212": "-", "\u2013": "--", "\u2014": "--"}
+)
+
+
+def option(value: Any) -> Hint | None:
+    """Return a long option of sbatch: `mail-type=FAIL`, `--mail-type FAIL` and `#SBATCH --mail-type=FAIL` are `--mail-type=FAIL`."""
+    text = re.sub(r"^#\s*SBATCH\s+", "", str(value).strip())
+    if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _SHORT_OPTIONS:
+        return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")
+    found = re.fullmatch(r"(?:-{1,2}|\u2013|\u2014)?([a-z][a-z0-9_-]+)(?:\s*[=\s]\s*(\S+))?", text)
+    return None if found is None else _written(f"--{found[1]}={found[2]}" if found[2] else f"--{found[1]}")
+
+
+def option_name(value: Any) -> Hint | None:
+    """Return the name of an option without its dashes and its value."""
+    found = re.fullmatch(r"-*([a-z][a-z0-9-]*)(?:=.*)?", str(value).strip())
+    return None if found is None else _written(found[1])
+
+
+def brackets(value: Any) -> Hint | None:
+    """Return the text with the bracket closed that is open at its end, and without blanks."""
+    text = re.sub(r"\s+", "", str(value))
+    inside = re.search(r"\[([^\[\]]*)$", text)
+    if inside is None:
+        return _written(text) if text != str(value) else None
+    # A name after a comma is outside of the bracket.
+    head, comma, name = inside[1].rpartition(",")
+    opened = text[: inside.start(1)]
+    closed = f"{opened}{head}],{name}" if comma and re.match(r"[A-Za-z]", name) and head else f"{text}]"
+    return _written(closed)
+
+
+def host(value: Any) -> Hint | None:
+    """Return the address in `ssh://root@10.0.0.11`."""
+    found = re.fullmatch(r"(?:ssh://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", str(value).strip())
+    if found is None or found[2] == value:
+        return None
+    user = f"; the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else ""
+    return Hint(f"write `{found[2]}`{user}", flow(found[2]))
+
+
+def login_host(value: Any) -> Hint | None:
+    """Return the fields in `trainer@login.example.com:2222`."""
+    found = re.fullmatch(r"(?:ssh://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*)(?::([0-9]+))?/?", str(value).strip())
+    if found is None or not (found[1] or found[3]):
+        return None
+    fields = {"host": found[2], "port": found[3] and int(found[3]), "user": found[1]}
+    return Hint(f"write `{flow({key: each for key, each in fields.items() if each}).strip('{}')}`")
+
+
+def before_colon(value: Any) -> Hint | None:
+    """Return the device of `mlx5_0:1`, whose port `ibstat` names, or of the alias `eno1:0`."""
+    found = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*):[0-9]+", str(value).strip())
+    return None if found is None else _written(found[1])
+
+
+def label(value: Any) -> Hint | None:
+    """Return the text with hyphens in place of what a label cannot have."""
+    domain, slash, name = str(value).strip().rpartition("/")
+    return _written(f"{domain}{slash}{re.sub(r'[^A-Za-z0-9_.-]+', '-', name).strip('-_.')}")
+
+
+def pod_memory(value: Any) -> Hint | None:
+    """Return a whole number in the next smaller unit: `1.8Ti` is `1843Gi`."""
+    found = re.fullmatch(r"([0-9]+\.[0-9]{1,6})\s*([MGT]i)B?", str(value).strip())
+    if found is None:
+        return None
+    whole = int(Fraction(found[1]) * 1024)
+    return _written(f"{whole}{_BINARY[_BINARY.index(found[2]) - 1]}") if whole else None
+
+
+def plain(text: str) -> str | None:
+    """Return the text without typographic quotes and with hyphens for dashes at its beginning; None if it has none of them."""
+    begin = re.match(r"[\u2212\u2013\u2014]", text)
+    if begin is None and not re.search(r"^[\u201c\u201e\u2018].*[\u201d\u201c\u2019]$", text, re.DOTALL):
+        return None
+    return text.translate(_TYPOGRAPHIC)
+
+
+def _written(text: str) -> Hint:
+    return Hint(f"write `{text}`", flow(text))
+
+
+REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
+    r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": option,
+    r"^[a-z][a-z0-9-]*$": option_name,
+    r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": login_host,
+    r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$": host,
+    r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$": before_colon,
+    r"^[^\s/:]{1,15}$": before_colon,
+    r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$": label,
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": label,
+    r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": pod_memory,
+}
+"""How a text is brought into its form, by the form's regular expression (`forms.FORMS`)."""
