@@ -44,7 +44,9 @@ class Arguments:
     fields: dict[str, int] = field(default_factory=dict)
 
 
-def arguments_of(words: Sequence[Text], line: int, ranks: int | None, targets: Collection[str], notes: Notes, file: str = "") -> Arguments:
+def arguments_of(
+    words: Sequence[Text], line: int, ranks: int | None, targets: Collection[str], notes: Notes, file: str = ""
+) -> Arguments:
     """Return the words as a job has them. `ranks` are all ranks of the job; `targets` are places in a container with the folder of the
     submission there."""
     found = Arguments()
@@ -94,7 +96,7 @@ def _argument(word: Text, line: int, ranks: int | None, targets: Collection[str]
 
 
 def _value(part: Reference, word: Text, line: int, ranks: int | None, notes: Notes, file: str) -> str:
-    """Return what stands for a reference in an argument."""
+    """Return what replaces a reference in an argument."""
     if part.name in HERE:
         return "."
     if part.name in _VALUES:
@@ -106,7 +108,11 @@ def _value(part: Reference, word: Text, line: int, ranks: int | None, notes: Not
     if part.source is Source.ENVIRONMENT:
         why = f"the script does not set `{part.name}`: `--set {part.name}=VALUE` gives its value, since arguments are not read by a shell"
     elif part.source is Source.SLURM:
-        why = _EACH if "PROCID" in part.name or "LOCALID" in part.name or "NODEID" in part.name else "Slurm's variable has no counterpart"
+        why = (
+            _EACH
+            if "PROCID" in part.name or "LOCALID" in part.name or "NODEID" in part.name
+            else "Slurm's variable has no counterpart"
+        )
     elif part.source is Source.RENDEZVOUS:
         why = "headway chooses where the ranks meet: the script has to read MASTER_ADDR and MASTER_PORT"
     else:

@@ -32,16 +32,23 @@ def indices(option: Option | None) -> list[int]:
 def swept(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]], option: Option, notes: Notes) -> None:
     """Add a sweep to the job, with a point for each of the jobs of the array's tasks."""
     if not jobs:
-        notes.add(NoteKind.UNREAD, option.line, option.written, "not an array that a sweep can have: numbers and ranges, 1000 tasks at most")
+        notes.add(
+            NoteKind.UNREAD,
+            option.line,
+            option.written,
+            "not an array that a sweep can have: numbers and ranges, 1000 tasks at most",
+        )
         return
     if "%" in (option.value.known or ""):
         why = "how many tasks run at a time: the runs of a sweep are submitted one by one"
         notes.add(NoteKind.UNREAD, option.line, f"%{(option.value.known or '').partition('%')[2]}", why)
     points = _points(job, jobs)
     if points is None:
-        notes.add(NoteKind.UNREAD, option.line, option.written, "what differs between the tasks is not one of arguments and variables")
+        notes.add(
+            NoteKind.UNREAD, option.line, option.written, "what differs between the tasks is not one of arguments and variables"
+        )
     elif not any(points):
-        why = "the tasks differ in nothing that the script shows: what reads SLURM_ARRAY_TASK_ID needs a variable or an argument with `sweep`"
+        why = "the tasks differ in nothing that the script shows: what reads SLURM_ARRAY_TASK_ID needs a field with `sweep`"
         notes.add(NoteKind.UNREAD, option.line, option.written, why)
     else:
         _write(job, points)

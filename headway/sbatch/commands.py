@@ -3,20 +3,30 @@
 import re
 from collections.abc import Sequence
 
-from headway.sbatch.text import Text, as_shell
+from headway.sbatch.text import Text, as_shell, names
 
-PRINTS = frozenset(
-    """echo printf date hostname nvidia-smi rocm-smi pwd which type whoami id env printenv cat uname lscpu numactl free df du ls squeue
+PRINTS = names(
+    """
+    echo printf date hostname nvidia-smi rocm-smi pwd which type whoami id env printenv cat uname lscpu numactl free df du ls squeue
     sinfo scontrol sacct seff sstat nproc ibstat ibv_devinfo ibdev2netdev lspci nvcc hostnamectl uptime tail head tee wc sort grep
-    awk sed jq git clear df-h module-list ldd""".split()
+    awk sed jq git clear df-h module-list ldd
+    """
 )
-SHELL = frozenset("set shopt true : wait sleep return break continue local hash disown enable builtin".split())
+SHELL = names(
+    """
+    set shopt true : wait sleep return break continue local hash disown enable builtin kill read popd dirs getopts shift
+    """
+)
 ENDS_SCRIPT = ("exit",)
-SETS_UP = frozenset(
-    "module ml source . conda mamba micromamba pyenv spack eval ulimit umask mkdir modprobe nix-shell poetry uv".split()
+SETS_UP = names(
+    """
+    module ml source . conda mamba micromamba pyenv spack eval ulimit umask mkdir modprobe nix-shell poetry uv
+    """
 )
 _QUIET = ("module", "ml", "spack")
-_CONDA_HOOK = re.compile(r"\$\(\s*(?:\S*/)?(conda|mamba|micromamba) (?:shell\.bash hook|shell hook (?:-s|--shell)[ =]bash)(.*)\)", re.DOTALL)
+_CONDA_HOOK = re.compile(
+    r"\$\(\s*(?:\S*/)?(conda|mamba|micromamba) (?:shell\.bash hook|shell hook (?:-s|--shell)[ =]bash)(.*)\)", re.DOTALL
+)
 
 
 def is_rendezvous_command(words: Sequence[Text]) -> bool:

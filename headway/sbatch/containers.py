@@ -40,6 +40,8 @@ class Container:
     runtime: str = ""
     image: str | None = None
     mounts: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    """The line of each mount."""
     environment: dict[str, Text] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     unpinned: str | None = None
@@ -56,13 +58,16 @@ def container_of(launch: Launch, extra: dict[str, Option], notes: Notes) -> Cont
         for option in extra.values():
             notes.add(NoteKind.UNREAD, option.line, option.written, "an option for a container, and no image")
         return found
-    _read_image(found, image, launch.line, notes)
+    of_sbatch = extra.get("container-image")
+    _read_image(found, image, launch.line if launch.image is not None or of_sbatch is None else of_sbatch.line, notes)
     # Mounts first: the working directory may be one.
     for option in sorted(options, key=lambda each: each.name not in _MOUNTS):
         _read_option(found, option, option.line or launch.line, notes)
     if found.image is None and found.mounts:
-        for mount in found.mounts:
-            notes.add(NoteKind.UNREAD, launch.line, f"{mount['source']}:{mount.get('target', mount['source'])}", "a mount, without the image")
+        for mount, line in zip(found.mounts, found.lines, strict=True):
+            notes.add(
+                NoteKind.UNREAD, line, f"{mount['source']}:{mount.get('target', mount['source'])}", "a mount, without the image"
+            )
         found.mounts = []
     return found
 
@@ -88,7 +93,12 @@ def _read_image(found: Container, image: Text | None, line: int, notes: Notes) -
         name = name if "/" in name or is_image_file(name) else f"./{name}"
     if name is None:
         missing = ", ".join(f"`--set {reference.name}=VALUE`" for reference in image.references if reference.name)
-        notes.add(NoteKind.UNREAD, line, image.shown, f"the image has a variable that the script does not set: {missing or 'set `code.image`'}")
+        notes.add(
+            NoteKind.UNREAD,
+            line,
+            image.shown,
+            f"the image has a variable that the script does not set: {missing or 'set `code.image`'}",
+        )
         return
     for scheme in _SCHEMES:
         name = name.removeprefix(scheme)
@@ -138,12 +148,18 @@ def _read_mount(found: Container, mount: Text, line: int, notes: Notes) -> None:
         return
     place, aim = source.literal, target.literal
     if place is None or aim is None or not place.startswith("/") or not aim.startswith("/"):
-        missing = [f"`--set {each.name}=VALUE`" for each in (*source.references, *target.references) if each.name and each.name not in HERE]
+        missing = [
+            f"`--set {each.name}=VALUE`"
+            for each in (*source.references, *target.references)
+            if each.name and each.name not in HERE
+        ]
         why = f"a mount has an absolute path{': ' if missing else ''}{', '.join(dict.fromkeys(missing))}"
         notes.add(NoteKind.UNREAD, line, mount.shown, why)
         return
     if mode.replace("rw", "") not in ("", "ro"):
         notes.add(NoteKind.UNREAD, line, mount.shown, f"`{mode}` of a mount is not read: it is mounted writable")
     read_only = "ro" in mode.split("+")
-    found.mounts.append({"source": place, **({} if aim == place else {"target": aim}), **({} if read_only else {"read_only": False})})
-
+    found.lines.append(line)
+    found.mounts.append(
+        {"source": place, **({} if aim == place else {"target": aim}), **({} if read_only else {"read_only": False})}
+    )

@@ -60,7 +60,9 @@ def sort_variable(found: Environment, name: str, value: Text, line: int, notes: 
     elif name in DECIDED:
         notes.add(NoteKind.CHECK, line, shown, f"{DECIDED[name]} in the cluster's document decides it: compare", file)
     elif value.is_of(Source.RENDEZVOUS):
-        notes.add(NoteKind.CHECK, line, shown, "headway sets MASTER_ADDR and MASTER_PORT: the script must not need this variable", file)
+        notes.add(
+            NoteKind.CHECK, line, shown, "headway sets MASTER_ADDR and MASTER_PORT: the script must not need this variable", file
+        )
     elif name in _OF_THE_PLAN and value.is_of(Source.SLURM):
         notes.add(NoteKind.REPLACED, line, shown, "headway divides the cores of a node over its ranks", file)
     elif (known := _constant(value)) is not None and "\n" not in known and name != "PATH":

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from headway.sbatch.syntax import Script, below, parse
@@ -22,7 +23,9 @@ _MEETING = re.compile(
 )
 _HERE = re.compile(r"\$\(\s*pwd(\s+-P)?\s*\)|`\s*pwd\s*`")
 _GPUS = re.compile(r"nvidia-smi.*(-L|--list-gpus|query-gpu).*wc\s+-l|CUDA_VISIBLE_DEVICES.*(tr|awk|wc)")
-_EXPANSION = re.compile(r"\$\{(?P<length>#)?(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])(?:\[(?P<index>.*?)\])?(?P<rest>(?:[:=?+%/#^,@-].*)?)\}", re.DOTALL)
+_EXPANSION = re.compile(
+    r"\$\{(?P<length>#)?(?P<name>[A-Za-z_]\w*|[0-9@*#?$!-])(?:\[(?P<index>.*?)\])?(?P<rest>(?:[:=?+%/#^,@-].*)?)\}", re.DOTALL
+)
 _ESCAPED = re.compile(r'\\(\n|["\\$`])')
 _BARE_ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
@@ -109,7 +112,7 @@ class Expander:
         array = self._whole_array(node)
         if array is not None:
             return array
-        return list(fields(self._pieces(node), quoted='"' in self.script.text(node) or "'" in self.script.text(node)))
+        return list(fields(tuple(self._pieces(node)), quoted='"' in self.script.text(node) or "'" in self.script.text(node)))
 
     def value(self, node: "Node") -> Text:
         """Return the node as one word, without splitting, as an assignment takes it."""
@@ -152,7 +155,7 @@ class Expander:
         return text(*(part for piece in self._between(node, node.start_byte, node.end_byte) for part in piece.parts))
 
     def _between(self, node: "Node", at: int, end: int) -> Iterator[Text]:
-        # The grammar leaves blanks beside expansions out of its nodes, or counts them to the expansion.
+        # The grammar leaves blanks next to expansions out of its nodes, or counts them to the expansion.
         for child in node.named_children:
             if child.type in ("string_content", "heredoc_content"):
                 continue
@@ -227,7 +230,9 @@ class Expander:
         if re.match(r":?\?", rest):
             return value
         if rest.startswith(":+"):
-            return self._inside(rest[2:]) if value.known else EMPTY if value.known == "" or not self.variables.is_set(name) else None
+            return (
+                self._inside(rest[2:]) if value.known else EMPTY if value.known == "" or not self.variables.is_set(name) else None
+            )
         known = value.literal
         if known is None:
             return value if value.is_of(Source.RENDEZVOUS) else None
@@ -247,10 +252,38 @@ class Expander:
         written = self._code(node)
         if _HERE.fullmatch(written):
             yield self.variables.one("PWD"), True
+        elif (known := self._run(node)) is not None:
+            yield known, True
         elif _GPUS.search(written):
-            yield text(Reference("SLURM_GPUS_ON_NODE", written, Source.SLURM, self.variables.slurm.get("SLURM_GPUS_ON_NODE"))), True
+            yield (
+                text(Reference("SLURM_GPUS_ON_NODE", written, Source.SLURM, self.variables.slurm.get("SLURM_GPUS_ON_NODE"))),
+                True,
+            )
         else:
             yield text(Reference("", written, Source.RENDEZVOUS if self._is_meeting(node) else Source.COMMAND)), True
+
+    def _run(self, node: "Node") -> Text | None:
+        """Return the output of a command that only works on text; None for another one."""
+        commands = [child for child in node.named_children if child.type == "command"]
+        if len(node.named_children) != 1 or not commands:
+            return None
+        words = [word for child in commands[0].named_children for word in self.words(child)]
+        name = words[0].literal if words else None
+        if name == "echo" and len(words) > 1 and not words[1].starts("-"):
+            return join(words[1:])
+        known = [word.known for word in words[1:]]
+        if None in known or not known:
+            return None
+        given = [each for each in known if each is not None]
+        if name == "expr":
+            number = self.number(" ".join(given)) if all(re.fullmatch(r"[\d+*/%()-]+", each) for each in given) else None
+            of_slurm = any(word.is_of(Source.SLURM) for word in words)
+            shown = self._code(node)
+            return None if number is None else text(Reference("", shown, Source.SLURM, str(number)) if of_slurm else str(number))
+        if name in ("basename", "dirname") and words[1].literal is not None:
+            path = PurePosixPath(given[0])
+            return text(str(path.parent) if name == "dirname" else path.name.removesuffix(given[1] if len(given) > 1 else ""))
+        return None
 
     def _is_meeting(self, node: "Node") -> bool:
         """Whether the text, or a variable in it, has to do with where ranks meet."""

@@ -1,4 +1,4 @@
-"""Finds the training program in a command: takes srun, containers and launchers such as torchrun off, and keeps what they were told."""
+"""Finds the training program in a command: takes srun, containers and launchers such as torchrun off, and keeps their options."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -6,29 +6,48 @@ from dataclasses import dataclass, field
 
 from headway.sbatch.notes import NoteKind
 from headway.sbatch.options import Command, Option, of_slurm, read_options
-from headway.sbatch.text import Text, join
+from headway.sbatch.text import Text, join, names
 
 _PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _ELASTIC = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 # Flags of torchrun (torch/distributed/run.py), of torch.distributed.launch, and those of accelerate and DeepSpeed that take no value
 # (accelerate/commands/launch.py; deepspeed/launcher/runner.py).
-_TORCHRUN_FLAGS = frozenset("standalone module no-python run-path use-env virtual-local-rank m".split())
-_TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee"}
-_ACCELERATE_FLAGS = frozenset(
-    "multi-gpu cpu tpu use-deepspeed use-fsdp use-megatron-lm use-xpu mps debug quiet no-python same-network module m"
-    " enable-cpu-affinity dynamo-use-dynamic dynamo-use-fullgraph no-tpu-cluster use-parallelism-config".split()
+_TORCHRUN_FLAGS = names(
+    """
+    standalone module no-python run-path use-env virtual-local-rank m
+    """
 )
-_DEEPSPEED_FLAGS = frozenset(
-    "force-multi module no-python no-ssh no-ssh-check no-local-rank bind-cores-to-rank elastic-training enable-each-rank-log".split()
+_TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee"}
+_ACCELERATE_FLAGS = names(
+    """
+    multi-gpu cpu tpu use-deepspeed use-fsdp use-megatron-lm use-xpu mps debug quiet no-python same-network module m
+    enable-cpu-affinity dynamo-use-dynamic dynamo-use-fullgraph no-tpu-cluster use-parallelism-config
+    """
+)
+_DEEPSPEED_FLAGS = names(
+    """
+    force-multi module no-python no-ssh no-ssh-check no-local-rank bind-cores-to-rank elastic-training enable-each-rank-log
+    """
 )
 # Options of apptainer exec and run that take no value (apptainer-exec(1)).
-_APPTAINER_FLAGS = frozenset(
-    """nv rocm nvccli contain containall cleanenv no-home writable writable-tmpfs fakeroot ipc pid uts net no-init no-privs keep-privs
-    compat userns add-caps c C e f p u unsquash no-eval underlay sharens""".split()
+_APPTAINER_FLAGS = names(
+    """
+    nv rocm nvccli contain containall cleanenv no-home writable writable-tmpfs fakeroot ipc pid uts net no-init no-privs keep-privs
+    compat userns add-caps c C e f p u unsquash no-eval underlay sharens
+    """
 )
-_APPTAINER_SHORT = {"B": "bind", "H": "home", "W": "workdir", "o": "overlay", "S": "scratch", "e": "cleanenv", "c": "contain", "C": "containall"}
-_ENROOT_FLAGS = frozenset("rw r w root".split())
+_APPTAINER_SHORT = {
+    "B": "bind",
+    "H": "home",
+    "W": "workdir",
+    "o": "overlay",
+    "S": "scratch",
+    "e": "cleanenv",
+    "c": "contain",
+    "C": "containall",
+}
+_ENROOT_FLAGS = frozenset(["rw", "r", "w", "root"])
 _ENROOT_SHORT = {"m": "mount", "e": "env", "c": "rc", "r": "root", "w": "rw"}
 # Programs that run another one, and what of them matters.
 _WRAPPERS = {
@@ -49,6 +68,12 @@ _WRAPPERS = {
     "nice": "lowers the priority",
     "ionice": "lowers the priority",
 }
+# Programs that run a command in an environment of Python: `uv run`.
+RUNNERS = names(
+    """
+    uv poetry conda mamba micromamba pixi hatch pdm pipenv
+    """
+)
 _OTHERS = {
     "docker": "neither Slurm nor headway starts containers by docker",
     "podman": "headway starts containers by pyxis or Apptainer",
@@ -66,8 +91,10 @@ _OTHERS = {
     "orterun": "",
 }
 # Programs that jobs run before or after the training.
-_ASIDE = frozenset(
-    "cp mv rm rsync tar unzip gzip wget curl aws gsutil rclone scp pip pip3 dcgmi ray wandb huggingface-cli hf ln touch chmod find".split()
+_ASIDE = names(
+    """
+    cp mv rm rsync tar unzip gzip wget curl aws gsutil rclone scp pip pip3 dcgmi ray wandb huggingface-cli hf ln touch chmod find
+    """
 )
 
 
@@ -97,7 +124,7 @@ class Launch:
     inner: Text | None = None
     file: Text | None = None
     arguments: list[Text] = field(default_factory=list)
-    """What the script in `file` is given."""
+    """The arguments of the script in `file`."""
     is_aside: bool = False
     """Whether it is certainly not the training."""
     used: set[str] = field(default_factory=set)
@@ -137,6 +164,8 @@ def launch_of(words: Sequence[Text], line: int, outer: Launch | None = None) -> 
             take = _take_wrapper
         if take is None and name in _OTHERS:
             take = _take_other
+        if take is None and (found.launcher or name in RUNNERS) and any(map(_is_program, rest[1:])):
+            take = _take_unknown
         if take is None:
             found.program, found.is_python = rest, False
             return found
@@ -213,7 +242,9 @@ def _take_python(found: Launch, words: list[Text]) -> list[Text] | None:
             found.program, found.is_python, found.is_aside = words, False, True
             return None
         if option in ("-X", "-W") and len(rest) > 1:
-            found.note(NoteKind.UNREAD, f"{option} {rest[1].shown}", "options of Python are not in a job; PYTHON... variables are")
+            found.note(
+                NoteKind.UNREAD, f"{option} {rest[1].shown}", "options of Python are not in a job; PYTHON... variables are"
+            )
             rest = rest[2:]
             continue
         if option == "-u":
@@ -294,14 +325,27 @@ def _take_mpi(found: Launch, words: list[Text]) -> list[Text]:
         if word.literal == "-x" and at + 1 < program and "=" in words[at + 1].shown:
             variable, value = words[at + 1].partition("=")
             found.environment[variable.shown] = value or Text()
-    found.note(NoteKind.REPLACED, join(words[:program]).shown, "headway starts a runner on each node, which starts the ranks, without MPI")
+    found.note(
+        NoteKind.REPLACED,
+        join(words[:program]).shown,
+        "headway starts a runner on each node, which starts the ranks, without MPI",
+    )
     return words[program:]
 
 
 def _take_ssh(found: Launch, words: list[Text]) -> list[Text] | None:
     """Take ssh or pdsh off, behind whose options are a host and the text of a shell."""
     takes_host = words[0].shown.endswith("ssh") and not words[0].shown.endswith("pdsh")
-    read = read_options(words[1:], {}, frozenset("A a C f g K k M N n q S s T t v X x Y y 4 6".split()), found.line)
+    read = read_options(
+        words[1:],
+        {},
+        names(
+            """
+    A a C f g K k M N n q S s T t v X x Y y 4 6
+    """
+        ),
+        found.line,
+    )
     rest = read.rest[1:] if takes_host else read.rest
     if not rest:
         found.program, found.is_python = words, False
@@ -313,11 +357,20 @@ def _take_ssh(found: Launch, words: list[Text]) -> list[Text] | None:
 
 def _take_wrapper(found: Launch, words: list[Text]) -> list[Text]:
     """Take a program off that runs another one. Its own options are not read: it ends where a program is that runs trainings."""
-    name = words[0].shown
+    name = words[0].shown.rpartition("/")[2]
     program = next((index for index, word in enumerate(words[1:], 1) if _is_program(word)), None)
     program = program if program is not None else 1
     harmless = name in ("exec", "command", "time", "nohup", "numactl", "taskset")
     found.note(NoteKind.OMITTED if harmless else NoteKind.UNREAD, join(words[:program]).shown, _WRAPPERS[name])
+    return words[program:]
+
+
+def _take_unknown(found: Launch, words: list[Text]) -> list[Text]:
+    program = next(index for index, word in enumerate(words[1:], 1) if _is_program(word))
+    why = "a program that runs the others: its own options are not read; a site's wrapper of containers is `code.image`"
+    if words[0].literal in RUNNERS:
+        why = "it runs a command in an environment: activate that by a line of `setup`"
+    found.note(NoteKind.UNREAD, join(words[:program]).shown, why)
     return words[program:]
 
 

@@ -1,4 +1,4 @@
-"""Reads what a launcher is told: how many nodes and ranks there are, its limits, and what it would set for the script."""
+"""Reads the options of a launcher: how many nodes and ranks there are, its limits, and what it would set for the script."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +17,8 @@ _LOGS = "headway keeps the output of each rank in the run's directory: `headway 
 # torchrun's options (torch/distributed/run.py) that a job needs no counterpart of.
 _TORCHRUN = {
     **dict.fromkeys(
-        ("node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id", "standalone", "local-addr"), _MEETS
+        ("node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id", "standalone", "local-addr"),
+        _MEETS,
     ),
     **dict.fromkeys(("log-dir", "redirects", "tee", "local-ranks-filter", "duplicate-stdout-filters"), _LOGS),
     "monitor-interval": "headway does not poll",
@@ -46,10 +47,22 @@ _ACCELERATE = {
     "debug": "it only prints",
 }
 _DEEPSPEED = dict.fromkeys(
-    ("hostfile", "num-nodes", "num-gpus", "master-addr", "master-port", "launcher", "no-ssh", "no-ssh-check", "node-rank", "include"), _MEETS
+    (
+        "hostfile",
+        "num-nodes",
+        "num-gpus",
+        "master-addr",
+        "master-port",
+        "launcher",
+        "no-ssh",
+        "no-ssh-check",
+        "node-rank",
+        "include",
+    ),
+    _MEETS,
 )
 # What `accelerate launch` puts into the environment of the script (accelerate/utils/launch.py, prepare_multi_gpu_env).
-_ACCELERATE_VARIABLES = {
+ACCELERATE_VARIABLES = {
     "mixed-precision": "ACCELERATE_MIXED_PRECISION",
     "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
     "fsdp-sharding-strategy": "FSDP_SHARDING_STRATEGY",
@@ -71,9 +84,14 @@ _ACCELERATE_VARIABLES = {
 }
 _ACCELERATE_SWITCHES = {"use-fsdp": "ACCELERATE_USE_FSDP", "use-deepspeed": "ACCELERATE_USE_DEEPSPEED"}
 _SRUN = {
-    **dict.fromkeys(("ntasks", "ntasks-per-node", "nodes", "relative", "nodelist", "distribution"), "headway starts a runner on each node"),
+    **dict.fromkeys(
+        ("ntasks", "ntasks-per-node", "nodes", "relative", "nodelist", "distribution"), "headway starts a runner on each node"
+    ),
     **dict.fromkeys(("output", "error", "label", "unbuffered", "open-mode"), _LOGS),
-    **dict.fromkeys(("cpu-bind", "gpu-bind", "mem-bind", "cpus-per-task", "cpus-per-gpu"), "headway binds each rank to the processors of its GPU"),
+    **dict.fromkeys(
+        ("cpu-bind", "gpu-bind", "mem-bind", "cpus-per-task", "cpus-per-gpu"),
+        "headway binds each rank to the processors of its GPU",
+    ),
     "kill-on-bad-exit": "headway restarts all ranks when one fails",
     "wait": "headway restarts all ranks when one fails",
     "mpi": "headway starts the ranks without MPI",
@@ -104,8 +122,8 @@ _UNREAD_SRUN = {
 
 
 @dataclass
-class Told:
-    """What the launcher was told: nodes and ranks of a node where it says so, and fields of the job."""
+class LauncherOptions:
+    """The launcher's options: nodes and ranks of a node where they set them, and fields of the job."""
 
     nodes: int | None = None
     least_nodes: int | None = None
@@ -115,9 +133,9 @@ class Told:
     srun: list[str] = field(default_factory=list)
 
 
-def told_by(launch: Launch, asked: Asked, notes: Notes) -> Told:
+def options_of(launch: Launch, asked: Asked, notes: Notes) -> LauncherOptions:
     """Read the options of the launcher and of srun."""
-    found = Told()
+    found = LauncherOptions()
     if launch.srun is not None:
         _read_srun(found, launch.srun, notes)
     reader = _READERS.get(launch.launcher)
@@ -129,7 +147,7 @@ def told_by(launch: Launch, asked: Asked, notes: Notes) -> Told:
     return found
 
 
-def _read_srun(found: Told, srun: Command, notes: Notes) -> None:
+def _read_srun(found: LauncherOptions, srun: Command, notes: Notes) -> None:
     for option in srun.options:
         if option.name.startswith(("container", "no-container")):
             continue
@@ -148,7 +166,7 @@ def _note(option: Option, kind: NoteKind, why: str, notes: Notes) -> None:
     notes.add(kind, option.line, option.written, why)
 
 
-def _read_torchrun(found: Told, options: Command, asked: Asked, notes: Notes) -> None:
+def _read_torchrun(found: LauncherOptions, options: Command, asked: Asked, notes: Notes) -> None:
     for option in options.options:
         known = option.value.known
         if option.name == "nnodes":
@@ -170,14 +188,19 @@ def _read_torchrun(found: Told, options: Command, asked: Asked, notes: Notes) ->
             _note(option, NoteKind.UNREAD, "an option of torchrun that a job does not have", notes)
 
 
-def _read_nnodes(found: Told, option: Option, notes: Notes) -> None:
+def _read_nnodes(found: LauncherOptions, option: Option, notes: Notes) -> None:
     known = option.value.known
     numbers = re.fullmatch(r"(\d+)(?::(\d+))?", known or "")
     if numbers is not None:
         found.nodes = int(numbers[2] or numbers[1])
         found.least_nodes = int(numbers[1]) if numbers[2] and numbers[1] != numbers[2] else None
     elif not option.value.is_of(Source.SLURM) and not option.value.is_of(Source.RENDEZVOUS):
-        _note(option, NoteKind.UNREAD, "the number of nodes is known only when the script runs: the job has that of `--nodes`", notes)
+        _note(
+            option,
+            NoteKind.UNREAD,
+            "the number of nodes is known only when the script runs: the job has that of `--nodes`",
+            notes,
+        )
 
 
 def _number(option: Option, asked: Asked, notes: Notes) -> int | None:
@@ -190,7 +213,7 @@ def _number(option: Option, asked: Asked, notes: Notes) -> int | None:
     return None
 
 
-def _read_rdzv_conf(found: Told, option: Option, notes: Notes) -> None:
+def _read_rdzv_conf(found: LauncherOptions, option: Option, notes: Notes) -> None:
     for pair in (option.value.known or option.value.shown).split(","):
         key, _, value = pair.partition("=")
         if key in ("join_timeout", "timeout") and value.isdigit() and 0 < int(value) <= 86400:
@@ -201,15 +224,15 @@ def _read_rdzv_conf(found: Told, option: Option, notes: Notes) -> None:
             notes.add(NoteKind.REPLACED, option.line, f"--rdzv-conf {pair}", _MEETS)
 
 
-def _read_accelerate(found: Told, options: Command, asked: Asked, notes: Notes) -> None:
+def _read_accelerate(found: LauncherOptions, options: Command, asked: Asked, notes: Notes) -> None:
     numbers = {option.name: option.value.known for option in options.options}
     processes, machines = numbers.get("num-processes"), numbers.get("num-machines") or str(asked.nodes or 1)
     if processes is not None and processes.isdigit() and machines.isdigit() and int(machines):
         found.ranks = int(processes) // int(machines)
         found.nodes = int(machines)
     for option in options.options:
-        if option.name in _ACCELERATE_VARIABLES:
-            found.environment[_ACCELERATE_VARIABLES[option.name]] = option.value
+        if option.name in ACCELERATE_VARIABLES:
+            found.environment[ACCELERATE_VARIABLES[option.name]] = option.value
         elif option.name in _ACCELERATE_SWITCHES:
             found.environment[_ACCELERATE_SWITCHES[option.name]] = text("true")
         elif option.name in ("dynamo-backend",):
@@ -225,7 +248,7 @@ def _read_accelerate(found: Told, options: Command, asked: Asked, notes: Notes) 
             _note(option, NoteKind.UNREAD, "an option of accelerate that a job does not have", notes)
 
 
-def _read_deepspeed(found: Told, options: Command, asked: Asked, notes: Notes) -> None:
+def _read_deepspeed(found: LauncherOptions, options: Command, asked: Asked, notes: Notes) -> None:
     names = {option.name for option in options.options}
     for option in options.options:
         known = option.value.known
@@ -247,7 +270,7 @@ def _read_deepspeed(found: Told, options: Command, asked: Asked, notes: Notes) -
         notes.add(NoteKind.CHECK, options.options[0].line if options.options else 0, "deepspeed", why)
 
 
-_READERS: Mapping[str, Callable[[Told, Command, Asked, Notes], None]] = {
+_READERS: Mapping[str, Callable[[LauncherOptions, Command, Asked, Notes], None]] = {
     "torchrun": _read_torchrun,
     "accelerate": _read_accelerate,
     "deepspeed": _read_deepspeed,

@@ -9,11 +9,11 @@ _LONGEST = 100
 
 
 class NoteKind(StrEnum):
-    """What became of the lines that a note is about."""
+    """The outcome for the lines that a note is about."""
 
     UNREAD = "not understood"
     CHECK = "to check"
-    REPLACED = "headway does this"
+    REPLACED = "replaced"
     OMITTED = "left out"
 
 

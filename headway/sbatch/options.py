@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.sbatch.text import EMPTY, Text, text
+from headway.sbatch.text import EMPTY, Text, names, text
 
 # sbatch(1) and srun(1) of Slurm 24.05; a letter that both have means the same in both, but for srun's -l, -u and -X.
 SHORT = {
@@ -45,14 +45,20 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
-FLAGS = frozenset(
-    """contiguous disable-stdout-job-summary exact get-user-env hold ignore-pbs label no-container-entrypoint no-container-mount-home
-    container-mount-home container-entrypoint container-remap-root no-container-remap-root container-writable container-readonly no-kill
-    no-requeue overcommit overlap parsable preserve-env pty quiet reboot requeue spread-job stepmgr test-only unbuffered use-min-nodes
-    verbose external-launcher disable-status""".split()
+FLAGS = names(
+    """
+    contiguous disable-stdout-job-summary exact get-user-env hold ignore-pbs label no-container-entrypoint no-container-mount-home
+    container-mount-home container-entrypoint container-remap-root no-container-remap-root container-writable container-readonly
+    no-kill no-requeue overcommit overlap parsable preserve-env pty quiet reboot requeue spread-job stepmgr test-only unbuffered
+    use-min-nodes verbose external-launcher disable-status
+    """
 )
 # With a value only behind `=`.
-MAYBE = frozenset({"exclusive", "oversubscribe", "nice", "kill-on-bad-exit", "immediate", "propagate", "get-user-env", "resv-ports"})
+MAYBE = names(
+    """
+    exclusive oversubscribe nice kill-on-bad-exit immediate propagate get-user-env resv-ports
+    """
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,12 @@ def directives(line_text: str, line: int) -> tuple[Option, ...] | None:
 
 
 def _read(
-    words: Sequence[Text], short: Mapping[str, str], flags: Collection[str], maybe: Collection[str], line: int, normal: bool = False
+    words: Sequence[Text],
+    short: Mapping[str, str],
+    flags: Collection[str],
+    maybe: Collection[str],
+    line: int,
+    normal: bool = False,
 ) -> Command:
     found: list[Option] = []
     at = 0

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +16,20 @@ from headway.sbatch.edits import Edit, one_word_change
 from headway.sbatch.environment import Environment, sort_variable
 from headway.sbatch.expand import Variables
 from headway.sbatch.launch import LOGIN, Launch
-from headway.sbatch.launchers import Told, told_by
+from headway.sbatch.launchers import LauncherOptions, options_of
 from headway.sbatch.notes import Note, NoteKind, Notes
 from headway.sbatch.options import Option, directives
 from headway.sbatch.slurm_options import Asked, asked_by
 from headway.sbatch.syntax import Script, parse
-from headway.sbatch.text import Text, join
+from headway.sbatch.text import join
 from headway.sbatch.walk import Found, Walker
 
 _DIRECTIVE = "#SBATCH"
-_MODULES = "`module` changes the host, where this job runs in a container: put it into `scheduler.options.setup` of the cluster if the host needs it"
-_ON_HOST = "it runs on the host, where this job runs in a container: put it into `setup` if the container has it"
+_MODULES = (
+    "`module` changes the host, and this job runs in a container: put it into `scheduler.options.setup` of the cluster if the host "
+    "needs it"
+)
+_ON_HOST = "it runs on the host, and this job runs in a container: put it into `setup` if the container has it"
 _ANOTHER = "another program than the training: a job has one; `scheduler.slurm.dependency` lets a job wait for another"
 _BESIDE = "not a training: `setup` has lines that run on each node before the ranks"
 _SRUN_RANKS = (
@@ -148,9 +151,14 @@ def _command(launch: Launch) -> str:
 def _assemble(launch: Launch, found: Found, asked: Asked, notes: Notes, cluster: str, name: str) -> _Once:
     for kind, source, why in launch.notes:
         notes.add(kind, launch.line, source, why)
-    told = told_by(launch, asked, notes)
+    told = options_of(launch, asked, notes)
     container = container_of(launch, asked.container, notes)
-    job: dict[str, Any] = {"apiVersion": API_VERSION, "kind": "TrainingJob", "name": _name(asked, name, notes), "cluster": cluster}
+    job: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingJob",
+        "name": _name(asked, name, notes),
+        "cluster": cluster,
+    }
     nodes, ranks = _geometry(job, launch, told, asked, notes)
     if container.image is not None:
         job["code"] = {"image": container.image}
@@ -167,7 +175,7 @@ def _assemble(launch: Launch, found: Found, asked: Asked, notes: Notes, cluster:
         job["mounts"] = container.mounts
     for target in container.targets:
         if target in flow([job.get("setup", []), job.get("environment", {})]):
-            why = f"`setup` and `environment` name `{target}`, and the folder of the submission is mounted at its own path: write $PWD in `setup`"
+            why = f"variables name `{target}`, and the folder of the submission is mounted at its own path: write $PWD in `setup`"
             notes.add(NoteKind.CHECK, launch.line, target, why)
     return _Once(job, notes, container)
 
@@ -176,11 +184,16 @@ def _name(asked: Asked, name: str, notes: Notes) -> str:
     given = asked.name or name
     plain = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:63].strip("-") or "job"
     if plain != given and asked.name is not None:
-        notes.add(NoteKind.CHECK, 0, f"--job-name={given}", f"the job is called `{plain}`: a name has lower-case letters, digits and hyphens")
+        notes.add(
+            NoteKind.CHECK,
+            0,
+            f"--job-name={given}",
+            f"the job is called `{plain}`: a name has lower-case letters, digits and hyphens",
+        )
     return plain
 
 
-def _geometry(job: dict[str, Any], launch: Launch, told: Told, asked: Asked, notes: Notes) -> tuple[int, int | None]:
+def _geometry(job: dict[str, Any], launch: Launch, told: LauncherOptions, asked: Asked, notes: Notes) -> tuple[int, int | None]:
     """Put the nodes and GPUs into the job; return the nodes, and the ranks of one where they are known."""
     most = asked.most_nodes or asked.nodes or told.nodes or 1
     least = asked.nodes if asked.most_nodes else told.least_nodes
@@ -192,7 +205,8 @@ def _geometry(job: dict[str, Any], launch: Launch, told: Told, asked: Asked, not
     if asked.gpus is not None:
         job["gpus"] = asked.gpus
         if ranks is not None and ranks != asked.gpus:
-            why = f"the script starts {counted(ranks, 'rank')} on a node with {counted(asked.gpus, 'GPU')}; headway starts a rank for each GPU"
+            starts = f"{counted(ranks, 'rank')} on a node with {counted(asked.gpus, 'GPU')}"
+            why = f"the script starts {starts}; headway starts a rank for each GPU"
             notes.add(NoteKind.CHECK, launch.line, launch.launcher or "python", why)
         ranks = asked.gpus
     elif ranks is not None and ranks > 1:
@@ -231,7 +245,7 @@ def _spell_out(job: dict[str, Any], name: str, value: int) -> None:
     items[:] = [item.replace(f"{{{name}}}", str(value)) for item in items]
 
 
-def _put_resilience(job: dict[str, Any], told: Told, asked: Asked) -> None:
+def _put_resilience(job: dict[str, Any], told: LauncherOptions, asked: Asked) -> None:
     resilience = {**told.resilience, **asked.job.get("resilience", {})}
     if resilience:
         job["resilience"] = resilience
@@ -239,10 +253,14 @@ def _put_resilience(job: dict[str, Any], told: Told, asked: Asked) -> None:
         job["limits"] = asked.job["limits"]
 
 
-def _put_environment(job: dict[str, Any], launch: Launch, found: Found, told: Told, container: Container, notes: Notes) -> None:
+def _put_environment(
+    job: dict[str, Any], launch: Launch, found: Found, told: LauncherOptions, container: Container, notes: Notes
+) -> None:
     sorted_ = Environment()
     for name, (value, line) in found.exports.items():
-        exported = name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") if container.runtime == "apptainer" else name
+        exported = (
+            name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") if container.runtime == "apptainer" else name
+        )
         if name in launch.used and " " in value.shown.strip():
             notes.add(NoteKind.OMITTED, line, f"export {name}", "it is a part of the command that was read")
             continue
@@ -294,4 +312,3 @@ def _sweep(
         other = _read_once(script, asked, given, find_file, Notes(), cluster, name, is_first=False, index=number)
         jobs.append(once.job if other is None else other.job)
     swept(once.job, jobs, option, once.notes)
-

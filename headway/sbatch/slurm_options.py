@@ -11,7 +11,9 @@ from headway.jobspec.spec.scheduling import SlurmRequest
 from headway.sbatch.notes import NoteKind, Notes
 from headway.sbatch.options import Option
 
-_OWN_OUTPUT = "headway's batch script writes `%x-%j.out` to the folder of the submission, and keeps the output of each rank in the run"
+_OWN_OUTPUT = (
+    "headway's batch script writes `%x-%j.out` to the folder of the submission, and keeps the output of each rank in the run"
+)
 _REPLACED = {
     "output": _OWN_OUTPUT,
     "error": _OWN_OUTPUT,
@@ -61,7 +63,7 @@ _GPU = re.compile(r"(?:gres[:/])?gpus?(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?:\(.*\))
 
 @dataclass
 class Asked:
-    """What a script asks of Slurm. `gpus` are those of a node, `tasks` its tasks there; None where the script does not say."""
+    """The request of a script to Slurm. `gpus` are those of a node, `tasks` its tasks there; None where the script does not set it."""
 
     name: str | None = None
     nodes: int | None = None
@@ -167,7 +169,11 @@ def _read_cpus(found: Asked, option: Option, value: str, notes: Notes) -> None:
 def _read_time(found: Asked, option: Option, value: str, notes: Notes) -> None:
     seconds = slurm_seconds(value)
     if seconds is None or seconds < 60:
-        why = "the job has no limit then, but that of its partition" if value.lower() in ("infinite", "unlimited", "0") else "not a time of Slurm"
+        why = (
+            "the job has no limit then, but that of its partition"
+            if value.lower() in ("infinite", "unlimited", "0")
+            else "not a time of Slurm"
+        )
         notes.add(NoteKind.UNREAD, option.line, option.written, why)
     else:
         found.job["limits"] = {"attempt": {"time": write_parts(seconds)}}
@@ -179,7 +185,7 @@ def _read_signal(found: Asked, option: Option, value: str, notes: Notes) -> None
     grace = min(int(seconds[1]) if seconds else 60, _LONGEST_GRACE_S)
     if grace:
         found.job["resilience"] = {"grace": write_parts(grace)}
-    why = "headway asks the ranks to save by SIGTERM, `resilience.grace` before the limit, and requeues the job: a script that saves on another signal needs a handler for SIGTERM"
+    why = "headway asks the ranks to save by SIGTERM, `resilience.grace` before the limit: another signal needs another handler"
     notes.add(NoteKind.CHECK, option.line, option.written, why)
 
 

@@ -1,4 +1,4 @@
-"""Parses shell scripts with tree-sitter's grammar of bash, which reads arrays, tests and here-documents, and goes on behind mistakes."""
+"""Parses shell scripts with tree-sitter's grammar of bash, which reads arrays, tests and here-documents, and continues behind mistakes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -156,11 +156,14 @@ def as_shell(value: Text) -> str:
         if known.startswith("~/"):
             return f"~/{shlex.quote(known[2:])}"
         return shlex.quote(known)
-    inside = "".join(
-        re.sub(r'(["\\$`])', r"\\\1", part) if isinstance(part, str) else _reference(part) for part in value.parts
-    )
+    inside = "".join(re.sub(r'(["\\$`])', r"\\\1", part) if isinstance(part, str) else _reference(part) for part in value.parts)
     return f'"{inside}"'
 
 
 def _reference(part: Reference) -> str:
     return f"${{{part.name}}}" if part.name and part.source is not Source.COMMAND else part.written
+
+
+def names(written: str) -> frozenset[str]:
+    """Return the words of a text, for tables of names."""
+    return frozenset(written.split())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headway.sbatch.commands import ENDS_SCRIPT, PRINTS, SETS_UP, SHELL, is_rendezvous_command, setup_line
 from headway.sbatch.containers import folders_of
 from headway.sbatch.expand import HERE, Expander, Variables
-from headway.sbatch.launch import Launch, launch_of
+from headway.sbatch.launch import RUNNERS, Launch, launch_of
 from headway.sbatch.notes import NoteKind, Notes
 from headway.sbatch.syntax import Script, below, parse
 from headway.sbatch.text import EMPTY, Reference, Source, Text, text
@@ -23,7 +23,7 @@ _LOG = "headway keeps the output of each rank in the run's directory: `headway l
 
 @dataclass
 class Found:
-    """What a walk through a script has found. `exports` and `setup` are in the order of the script, each with its line."""
+    """The findings of a walk through a script. `exports` and `setup` are in the order of the script, each with its line."""
 
     launches: list[Launch] = field(default_factory=list)
     exports: dict[str, tuple[Text, int]] = field(default_factory=dict)
@@ -35,7 +35,13 @@ class Walker:
     """Walks through one script; `find_file` returns the text of a script that bash runs, if it is there."""
 
     def __init__(
-        self, script: Script, variables: Variables, notes: Notes, found: Found, find_file: Callable[[str], str | None], depth: int = 0
+        self,
+        script: Script,
+        variables: Variables,
+        notes: Notes,
+        found: Found,
+        find_file: Callable[[str], str | None],
+        depth: int = 0,
     ) -> None:
         self.script, self.variables, self.notes, self.found = script, variables, notes, found
         self._find_file, self._depth = find_file, depth
@@ -92,23 +98,18 @@ class Walker:
         self._set(node, name, value, exported)
 
     def _set(self, node: "Node", name: str, value: Text, exported: bool) -> None:
-        is_open = value.is_of(Source.COMMAND)
-        if exported and is_open:
-            # `setup` runs the command on each node.
-            self.found.exports[name] = (value, self.script.line(node))
-            self.variables.values[name] = text(Reference(name, f"${{{name}}}", Source.COMMAND))
-            return
-        value = self._named(node, name, value)
-        self.variables.values[name] = value
+        named = self._named(node, name, value, exported)
+        self.variables.values[name] = named
         if exported or name in self.found.exports:
-            self._export(name, value, node)
+            # `setup` runs a command on each node.
+            self._export(name, value if value.is_of(Source.COMMAND) else named, node)
 
-    def _named(self, node: "Node", name: str, value: Text) -> Text:
+    def _named(self, node: "Node", name: str, value: Text, exported: bool = False) -> Text:
         """Note a value that comes from a command, and let the variable itself stand for it if it is nothing else."""
         commands = [part for part in value.references if not part.name]
         if any(part.source is Source.RENDEZVOUS for part in commands):
             self._meets(node)
-        elif any(part.source is Source.COMMAND for part in commands):
+        elif not exported and any(part.source is Source.COMMAND for part in commands):
             self._unread(node, "the value is known only when the script runs")
         if len(value.parts) == 1 and commands:
             return text(Reference(name, f"${{{name}}}", commands[0].source))
@@ -170,7 +171,7 @@ class Walker:
             with self.variables.arguments(words[1:]):
                 self._all(body)
             self._functions[name] = body
-        elif name == "cd" or name == "pushd":
+        elif name in {"cd", "pushd"}:
             self._enter(node, words)
         elif name in ENDS_SCRIPT:
             self.ended = self._depth == 0
@@ -181,7 +182,7 @@ class Walker:
             self._note(NoteKind.REPLACED, node, "headway requeues the job, without the nodes that failed")
         elif name in SHELL or name in PRINTS:
             self._note(NoteKind.OMITTED, node, "it only prints" if name in PRINTS else "it only concerns the script itself")
-        elif name in SETS_UP:
+        elif name in SETS_UP and not (name in RUNNERS and "run" in [word.literal for word in words]):
             self._set_up(node, words)
         else:
             self._launch(node, words, own)
@@ -231,7 +232,7 @@ class Walker:
         self.found.launches.append(launch)
 
     def _continued(self, line: int) -> Launch | None:
-        """What the shell around this command was started with, for the command itself."""
+        """Return the launchers of the shell around this command, for the command itself."""
         if self._outer is None:
             return None
         outer = self._outer
@@ -240,7 +241,7 @@ class Walker:
         return copied
 
     def _inside(self, launch: Launch, inner: Text, line: int) -> None:
-        """Read the text behind `bash -c`. What the outer shell would have filled in and this script does not know stays a variable."""
+        """Read the text behind `bash -c`. A value that only the outer shell has stays a variable."""
         launch.inner = None
         source = "".join(part if isinstance(part, str) else part.written for part in inner.parts)
         if self._depth >= _DEEPEST:

@@ -1,3 +1,4 @@
+# ruff: noqa: N999 (a verb is in the module of its name)
 """`headway import sbatch FILE`: writes the job that an sbatch script describes, and lists what of the script is not in it."""
 
 import argparse
@@ -36,7 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     sbatch.add_argument("script", type=Path, metavar="FILE", help="a batch script, as it is given to sbatch")
     sbatch.add_argument(
-        "--cluster", type=Path, metavar="FILE", help=f"the Cluster document that the job is for and is checked with (default: ${CLUSTER})"
+        "--cluster",
+        type=Path,
+        metavar="FILE",
+        help=f"the Cluster document that the job is for and is checked with (default: ${CLUSTER})",
     )
     sbatch.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the job there (default: print it)")
     sbatch.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -68,10 +72,15 @@ def _import(args: argparse.Namespace) -> int:
     sources = Sources()
     file = args.cluster or (Path(named) if (named := os.environ.get(CLUSTER)) else None)
     cluster = _ANY_CLUSTER if file is None else _name_of(file, sources)
-    reading = read_script(_text_of(args.script), cluster, _settings(args.set), partial(_read_beside, args.script.parent), args.script.stem)
+    reading = read_script(
+        _text_of(args.script), cluster, _settings(args.set), partial(_read_beside, args.script.parent), args.script.stem
+    )
     if reading.job is None:
         print_reading(reading, sys.stderr)
-        raise StopError(PROBLEMS, f"{args.script} has no command that trains: `torchrun`, `srun`, `accelerate launch`, `deepspeed` or `python`")
+        raise StopError(
+            PROBLEMS,
+            f"{args.script} has no command that trains: `torchrun`, `srun`, `accelerate launch`, `deepspeed` or `python`",
+        )
     text = document(reading.job, args.script.name, reading.notes, reading.unpinned)
     if args.output is None:
         sys.stdout.write(text)
@@ -83,14 +92,20 @@ def _import(args: argparse.Namespace) -> int:
     print_reading(reading, sys.stderr)
     place = args.output or Path(f"{args.script.stem}.yaml")
     if file is None:
-        hint = f"write its document (`headway discover slurm`) and set its name in {place}" if args.output else "name it by `--cluster FILE`"
+        hint = (
+            f"write its document (`headway discover slurm`) and set its name in {place}"
+            if args.output
+            else "name it by `--cluster FILE`"
+        )
         print(f"headway: the job names the cluster `{_ANY_CLUSTER}`: {hint}", file=sys.stderr)
         return OK
     sources.take(place, text.encode())
     problems = compile_documents([place], file, kinds=("TrainingJob",), sources=sources).problems
     print_problems(problems, sys.stderr)
     if args.output is not None and not problems.errors:
-        print(f"headway: {args.output} has no errors; `headway submit {args.output} --cluster {file}` submits it", file=sys.stderr)
+        print(
+            f"headway: {args.output} has no errors; `headway submit {args.output} --cluster {file}` submits it", file=sys.stderr
+        )
     return PROBLEMS if problems.errors else OK
 
 

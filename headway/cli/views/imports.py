@@ -2,7 +2,6 @@
 
 from typing import TextIO
 
-from headway.jobspec.notation import counted
 from headway.sbatch import NoteKind, Reading
 from headway.sbatch.notes import HEADINGS
 
@@ -15,7 +14,7 @@ def print_reading(reading: Reading, stream: TextIO) -> None:
             print(HEADINGS[kind], *(f"  {note}" for note in own), sep="\n", end="\n\n", file=stream)
     if reading.edit is not None:
         edit = reading.edit
-        print(f"Or keep the script, and change line {edit.line} to run it under headway without a job:", file=stream)
+        print(f"Or keep the script and change its line {edit.line}; it needs no job then:", file=stream)
         print(f"- {edit.before}", f"+ {edit.after}", sep="\n", end="\n\n", file=stream)
-    counts = [f"{counted(sum(note.kind is kind for note in reading.notes), 'note')} {kind.value}" for kind in NoteKind]
-    print(f"headway: {', '.join(counts)}", file=stream)
+    counts = [f"{sum(note.kind is kind for note in reading.notes)} {kind.value}" for kind in NoteKind]
+    print(f"headway: lines of the script: {', '.join(counts)}", file=stream)
