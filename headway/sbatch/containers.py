@@ -87,7 +87,7 @@ def _read_image(found: Container, image: Text | None, line: int, notes: Notes) -
     if image is None:
         notes.add(NoteKind.UNREAD, line, "", "a container without an image")
         return
-    name = image.literal
+    name: str | None = image.literal
     if name is None and all(reference.name in HERE for reference in image.references):
         name = re.sub(r"^\./", "", image.known or "")
         name = name if "/" in name or is_image_file(name) else f"./{name}"
@@ -102,6 +102,11 @@ def _read_image(found: Container, image: Text | None, line: int, notes: Notes) -
         return
     for scheme in _SCHEMES:
         name = name.removeprefix(scheme)
+    if name.endswith(".sif"):
+        found.unpinned = name
+        reason = "an image of Apptainer, and headway's jobs on Slurm start images by pyxis: `enroot import` makes a `.sqsh` file"
+        notes.add(NoteKind.UNREAD, line, image.shown, reason)
+        return
     if not re.fullmatch(r"[A-Za-z0-9./_][-A-Za-z0-9._/:@#+]*", name):
         notes.add(NoteKind.UNREAD, line, image.shown, "not a name of an image; set `code.image`")
     elif why := not_pinned(name):

@@ -41,7 +41,7 @@ def document(job: Mapping[str, Any], file: str, notes: Sequence[Note], unpinned:
     for key in sorted(job, key=_ORDER.index):
         lines += _field(key, job[key])
         if key == "cluster" and unpinned is not None:
-            lines += ["# code:", f"#   image: {unpinned}  # with its digest, NAME@sha256:..."]
+            lines += ["# code:", f"#   image: {unpinned}  # not as it is: see the end"]
     for kind in (NoteKind.UNREAD, NoteKind.CHECK):
         own = [note for note in notes if note.kind is kind]
         if own:

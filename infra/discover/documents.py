@@ -39,7 +39,7 @@ def cluster_document(
             "",
             *_scheduler(found, login, jump, setup),
             "",
-            "nodes:",
+            "node_groups:",
             *itertools.chain.from_iterable(_group(group, found) for group in groups),
             *_fabrics(groups),
             "",
@@ -133,7 +133,7 @@ def _group(group: _Group, found: SlurmDescription) -> Iterator[str]:
     first, count = group.nodes[0], len(group.nodes)
     partitions = sorted({partition for node in group.nodes for partition in node.partitions})
     features = sorted({feature for node in group.nodes for feature in node.features})
-    yield f"  - group: {group.name}  # {_range(group.nodes)}"
+    yield f"  - name: {group.name}  # {_range(group.nodes)}"
     if partitions:
         yield f"    # partitions: {_some(partitions)}"
     if features:
@@ -183,7 +183,7 @@ def _fabrics(groups: Sequence[_Group]) -> Iterator[str]:
     yield "# fabrics:  # Slurm does not know the networks"
     yield "#   - {name: management, role: management, transport: tcp, interface: eth0}  # as `ip link` prints it"
     if any(group.nodes[0].gpus for group in groups):
-        yield "#   - {name: rails, role: scale_out, transport: infiniband}  # or roce, efa, tcpxo, tcp"
+        yield "#   - {name: rails, role: scale-out, transport: infiniband}  # or roce, efa, tcpxo, tcp"
 
 
 def _range(nodes: Sequence[FoundNode]) -> str:

@@ -1,4 +1,4 @@
-"""Describes clusters from answers of scontrol, in both of its forms: what Slurm knows is in the documents, and what it does not is a comment."""
+"""Describes clusters from answers of scontrol, in both of its forms: what Slurm knows is in the documents, the rest is a comment."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,9 @@ NodeName=gpu{n} Arch=x86_64 CoresPerSocket=48  CPUTot=192 AvailableFeatures=ib,h
 NodeAddr=10.0.0.{n} NodeHostName=gpu{n} Version=23.11.4 OS=Linux 6.8.0 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=2063000 Sockets=2 \
 State={state} ThreadsPerCore=2 Partitions=train,debug  BootTime=2026-11-01T00:00:00 Reason=no IB = broken [root@2026-11-25T10:00:00]
 """
-LOGIN = "NodeName=cpu1 Arch=aarch64 CoresPerSocket=64 Gres=(null) NodeAddr=cpu1 RealMemory=1 Sockets=1 State=IDLE ThreadsPerCore=1 Partitions=cpu\n"
+LOGIN = """\
+NodeName=cpu1 Arch=aarch64 CoresPerSocket=64 Gres=(null) NodeAddr=cpu1 RealMemory=1 Sockets=1 State=IDLE ThreadsPerCore=1 Partitions=cpu
+"""
 PARTITIONS = """\
 PartitionName=cpu AllowGroups=ALL Default=NO OverSubscribe=NO Nodes=cpu1
 PartitionName=train AllowGroups=ALL Default=YES OverSubscribe=EXCLUSIVE Nodes=gpu[1-3]
@@ -68,14 +70,14 @@ def test_documents_have_what_slurm_knows() -> None:
         "    exclusive: true",
         "    kill_wait: 120s",
         "    login: {host: login.example.com, jump: bastion, setup: [module load slurm]}",
-        "  - group: gpu  # gpu1 to gpu10",
+        "  - name: gpu  # gpu1 to gpu10",
         "    # gpu2 is IDLE+DRAIN: no IB = broken",
         "    count: 3",
         "    cpus: 96",
         "    threads_per_core: 2",
         "    host_memory: 2063000MiB",
         "    gpus: 8",
-        "  - group: cpu  # cpu1",
+        "  - name: cpu  # cpu1",
         "    arch: aarch64",
         "    # host_memory:  # slurm.conf has no RealMemory",
     ):
@@ -145,7 +147,7 @@ def test_what_is_written_passes_the_check(gpu_type: str, tmp_path: Path) -> None
     places = [tmp_path / "cluster.yaml", tmp_path / "inventory.yaml"]
     places[0].write_text(cluster_document(found))
     places[1].write_text(inventory_document(found))
-    assert [problem.message for problem in compile_documents(places).problems.errors] == []
+    assert compile_documents(places).problems.errors == 0
 
 
 def test_a_slurm_that_does_not_answer_is_an_error() -> None:

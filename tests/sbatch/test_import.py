@@ -20,15 +20,13 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 CASES = sorted(path.stem for path in SCRIPTS.glob("*.sbatch"))
-# These start their containers by Apptainer.
-APPTAINER = {"csc-torchrun-apptainer", "export-ddp-vars"}
 
 
 def _imported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     """Import a script in a folder with the scripts that it runs; the job is job.yaml there."""
     for file in (SCRIPTS / f"{case}.sbatch", *SCRIPTS.glob("*.sh")):
         shutil.copy(file, tmp_path)
-    shutil.copy(HERE / ("apptainer.yaml" if case in APPTAINER else "pyxis.yaml"), tmp_path / "cluster.yaml")
+    shutil.copy(HERE / "cluster.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_CLUSTER", raising=False)
     return main(["import", "sbatch", f"{case}.sbatch", "--cluster", "cluster.yaml", "-o", "job.yaml", *options])
