@@ -85,15 +85,16 @@ def _groups(found: SlurmDescription) -> list[_Group]:
     taken: set[str] = set()
     for nodes in sorted(by_kind.values(), key=order):
         stem = _name(re.sub(r"[-_]*\d.*$", "", nodes[0].name) or "node")
-        name = next(name for name in (stem, *(f"{stem}-{letter}" for letter in _letters())) if name not in taken)
+        name = next(name for name in itertools.chain([stem], _names(stem)) if name not in taken)
         taken.add(name)
         groups.append(_Group(name, tuple(nodes)))
     return groups
 
 
-def _letters() -> Iterator[str]:
+def _names(stem: str) -> Iterator[str]:
+    """Yield further names of groups without an end: `gpu-b`, `gpu-c`; a number behind it would look like a node's."""
     for length in itertools.count(1):
-        yield from ("".join(each) for each in itertools.product("bcdefghijklmnopqrstuvwxyz", repeat=length))
+        yield from (f"{stem}-{''.join(each)}" for each in itertools.product("bcdefghijklmnopqrstuvwxyz", repeat=length))
 
 
 def _scheduler(found: SlurmDescription, login: str | None, jump: str | None, setup: Sequence[str]) -> Iterator[str]:

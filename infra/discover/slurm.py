@@ -179,9 +179,16 @@ def _of_text(fields: Mapping[str, str]) -> FoundNode:
         gpu_type=gpu_type,
         features=_listed(fields.get("AvailableFeatures", "").replace("(null)", "")),
         partitions=_listed(fields.get("Partitions", "")),
-        states=tuple(re.split(r"[+*~#!%$@^-]+", fields.get("State", "").strip("*~#!%$@^-"))),
+        states=tuple(_states(fields.get("State", ""))),
         reason=re.sub(r"\s*\[.*\]$", "", fields.get("Reason", "")),
     )
+
+
+def _states(written: str) -> Iterator[str]:
+    """Yield the states of `IDLE+DRAIN*`; with a `*` behind them the node does not answer (sinfo(1), NODE STATE CODES)."""
+    yield from re.split(r"\+", written.rstrip("*~#!%$@^-"))
+    if "*" in written:
+        yield "NOT_RESPONDING"
 
 
 def _gpus(gres: str) -> tuple[int, str | None]:

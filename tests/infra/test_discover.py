@@ -71,6 +71,7 @@ def test_documents_have_what_slurm_knows() -> None:
         "    kill_wait: 120s",
         "    login: {host: login.example.com, jump: bastion, setup: [module load slurm]}",
         "  - name: gpu  # gpu1 to gpu10",
+        "    # gpu1 is MIXED+NOT_RESPONDING: no IB = broken",
         "    # gpu2 is IDLE+DRAIN: no IB = broken",
         "    count: 3",
         "    cpus: 96",
@@ -99,7 +100,7 @@ def test_inventory_has_the_address_of_each_node_by_its_number() -> None:
     [
         ("", "    gpu: unknown  # the Gres has no type: write the model as docs/models.md names it"),
         ("a100:", "    gpu: a100  # the type of the Gres; one of A100-SXM-40, A100-SXM-80"),
-        ("nvidia_b300:", "    gpu: B300-SXM-"),
+        ("nvidia_b300:", "    gpu: B300-288  # the Gres has the type `nvidia_b300`"),
         ("quadro:", "    gpu: quadro  # the type of the Gres; write the model as docs/models.md names it"),
     ],
 )
@@ -116,6 +117,7 @@ def test_both_forms_of_scontrol_describe_the_same_cluster() -> None:
     of_text = next(each for each in described().nodes if each.name == "gpu1")
     (of_json,) = described(**{"scontrol show node --json": json.dumps({"nodes": [node]})}).nodes
     assert of_json.kind == of_text.kind
+    assert of_json.states == of_text.states == ("MIXED", "NOT_RESPONDING")
     assert (of_json.address, of_json.features, of_json.partitions) == (of_text.address, of_text.features, of_text.partitions)
     # Older formats have lists as text.
     older = {**node, "features": "ib,hbm3", "state": "mixed"}
