@@ -8,7 +8,7 @@ import pytest
 from tests.real.ssh import programs as ssh_programs
 from tests.real.ssh.hosts import SshHosts
 
-from .clients import PYTHON, user
+from .clients import user
 from .cluster import SlurmCluster
 from .record import parse_record
 
@@ -60,7 +60,8 @@ def test_a_login_node_is_asked_over_ssh_and_is_in_the_document(slurm: SlurmClust
         f"Host lab\n  HostName 127.0.0.1\n  User root\n  Port {login.hosts['login'].port}\n"
         f"  IdentityFile {login.identity}\n  UserKnownHostsFile {login.known_hosts}\n"
     )
-    me = user(slurm, tmp_path / "me", HOME=str(tmp_path / "home"), SLURM_CONF="/nowhere", PATH=PYTHON)
+    # No Slurm answers on the laptop: the commands are those of the login node.
+    me = user(slurm, tmp_path / "me", HOME=str(tmp_path / "home"), SLURM_CONF="/nowhere")
     setup = f"export SLURM_CONF={slurm.env['SLURM_CONF']} PATH={slurm.env['PATH']}"
     me.headway("discover", "slurm", "--login", "lab", "--setup", setup, "-o", "found")
     text = (me.folder / "found/cluster.yaml").read_text()
