@@ -73,6 +73,7 @@ def audit(*words: str | Path) -> int:
     return main(["audit", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(capsys: pytest.CaptureFixture[str]) -> None:
     folders = (RENDERED / TREE, RENDERED / "small-llama" / TREE)
     assert audit(*folders) == 0
@@ -125,6 +126,7 @@ def test_a_changed_link_of_the_chain_is_found_by_the_other_files_alone(
     assert len(chain) >= 1
 
 
+@pytest.mark.slow
 def test_check_reads_the_committed_files_beside_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     story = tmp_path / "story"
     shutil.copytree(STORY, story)

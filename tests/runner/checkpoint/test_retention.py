@@ -134,6 +134,7 @@ def needed_in(history: History) -> set[CheckpointId]:
     return base | {committed.checkpoint for committed in lineage(history.records)[:1]}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60), TIERS, st.booleans()), min_size=1, max_size=60), retentions)
 def test_once_the_run_is_longer_than_the_horizon_one_beyond_it_is_always_there(
