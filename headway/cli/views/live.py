@@ -1,4 +1,4 @@
-"""Puts a line of the journal into words, for whoever watches the run."""
+"""Puts a line of the journal into words, for the user who watches the run."""
 
 from collections.abc import Mapping
 from typing import Any
