@@ -18,8 +18,8 @@ CLUSTER = """apiVersion: headway/v1alpha1
 kind: Cluster
 name: four
 scheduler: {kind: slurm}
-nodes: [{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 4, nic: ConnectX-7, nic_speed: 400Gb/s, nics: [a, b, c, d]}]
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups: [{name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 4, nic: ConnectX-7, nic_speed: 400Gb/s, nics: [a, b, c, d]}]
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: /runs, shared: true}]
 """
 # Tensor parallelism over two nodes (HW413), and more memory than the GPUs have (HW427).
