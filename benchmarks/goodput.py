@@ -180,7 +180,9 @@ def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
         yield within(0.05, "V7", f"{what}: Daly", "doi 10.1016/j.future.2004.11.016", daly(mtbf_s, block_s), simulated)
         period_s = availability_period(mtbf_s, block_s, restart_s)
         yield first_order(0.05, "V7", f"{what}: availability", "arXiv 2410.18124", period_s - block_s, simulated)
-        yield within(0.05, "V7", f"{what}: best_interval", "the formula that `auto` uses", best_interval(run, "shared"), simulated)
+        yield within(
+            0.05, "V7", f"{what}: best_interval", "the formula that `auto` uses", best_interval(run, "shared"), simulated
+        )
 
 
 def v8_lemons() -> Iterator[Row]:

@@ -32,7 +32,9 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
     for index, nodes in enumerate(cluster.node_groups):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
             message = f"the group `{nodes.name}` has {counted(nodes.count, 'node')}, but `hosts` lists {len(nodes.hosts)}"
-            yield Problem("HW512", CLUSTER, ("node_groups", index, "hosts"), message, "list one address for each node", at_key=True)
+            yield Problem(
+                "HW512", CLUSTER, ("node_groups", index, "hosts"), message, "list one address for each node", at_key=True
+            )
 
 
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:

@@ -34,7 +34,9 @@ class Cluster(Section):
     """The scheduler that starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
     """How `headway up` reaches the machines."""
-    node_groups: tuple[NodeGroup, ...] = Field(min_length=1, max_length=1024, examples=[[{"name": "gpu", "count": 2, "cpus": 96}]])
+    node_groups: tuple[NodeGroup, ...] = Field(
+        min_length=1, max_length=1024, examples=[[{"name": "gpu", "count": 2, "cpus": 96}]]
+    )
     """Groups of nodes; a job without `group` runs on the first."""
     fabrics: tuple[Fabric, ...] = Field(
         (), max_length=32, examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]

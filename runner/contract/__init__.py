@@ -25,7 +25,10 @@ from headway.runner.contract.history import Change, in_force
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
 from headway.runner.contract.metrics import MetricsLine
 from headway.runner.contract.run_config import (
+    CAPTURED_TIERS,
     RUN_SCHEMA,
+    STORED_TIERS,
+    TIER_KINDS,
     Batch,
     Checkpoint,
     Corruption,
@@ -56,12 +59,15 @@ from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdi
 
 __all__ = [
     "ATTEMPT_TAKEN",
+    "CAPTURED_TIERS",
     "DEFAULT_TIMEOUTS",
     "HEARTBEAT",
     "LEDGER_BUCKETS",
     "RUN_SCHEMA",
     "SECTIONS",
     "STACKS_SIGNAL",
+    "STORED_TIERS",
+    "TIER_KINDS",
     "VERDICTS",
     "Base",
     "Batch",

@@ -113,11 +113,11 @@ def test_a_described_gpu_may_be_in_any_host() -> None:
 
 def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
     part = "  - {name: part, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [{name: mlx5_7, rail: 7}]}\n"
-    text = OWN_SWITCHES.replace("  - {name: login", part + "  - {name: login").replace(
-        "oversubscription: {leaf: 2.0}", "pods: 1"
-    )
+    text = OWN_SWITCHES.replace("  - {name: login", part + "  - {name: login").replace("oversubscription: {leaf: 2.0}", "pods: 1")
     assert found(text.replace("leaves: 8", "leaves: 16")) == []
-    assert found(text.replace("leaves: 8", "leaves: 16").replace("rail: 7", "rail: 8")) == [("HW515", "node_groups.1.nics.0.rail")]
+    assert found(text.replace("leaves: 8", "leaves: 16").replace("rail: 7", "rail: 8")) == [
+        ("HW515", "node_groups.1.nics.0.rail")
+    ]
 
 
 def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:

@@ -68,7 +68,12 @@ def run(tmp_path: Path) -> RunConfig:
 def test_every_tier_has_its_interval_in_steps_or_seconds_and_what_stays_there(run: RunConfig) -> None:
     far = "s3://training/checkpoints/case"
     assert run.checkpoint == Checkpoint(
-        (Tier("memory", 5, keep=1), Tier("peer", 10, keep=1), Tier("shared", None, 900.0, 4), Tier("remote", None, 3600.0, 9, far)),
+        (
+            Tier("memory", 5, keep=1),
+            Tier("peer", 10, keep=1),
+            Tier("shared", None, 900.0, 4),
+            Tier("remote", None, 3600.0, 9, far),
+        ),
         horizon_steps=500,
         host_memory_bytes=10 << 30,
     )

@@ -118,7 +118,10 @@ def test_a_buffer_is_read_until_its_tier_has_done() -> None:
     assert (way.freed, way.delivery.jobs) == ([], 2)
     way.let()
     way.let()
-    assert [way.hear(), way.hear()] == [Done(5, "shared", Stored(0, "5", "file", 1)), Done(6, "shared", Stored(0, "6", "file", 1))]
+    assert [way.hear(), way.hear()] == [
+        Done(5, "shared", Stored(0, "5", "file", 1)),
+        Done(6, "shared", Stored(0, "6", "file", 1)),
+    ]
     assert way.idle.wait(WAIT_S)
     assert (way.freed, way.delivery.jobs) == ([0], 0)
 
