@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.report.events import sentence
-from headway.runner.contract.codec import RecordError
+from headway.runner.contract import RecordError
 from headway.runner.contract.journal import Failure, Loaded, Preempted, Refused, Section, Start, read_entry
 
 
