@@ -85,7 +85,7 @@ def test_a_plan_shows_each_tier_and_the_memory_for_all(tmp_path: Path) -> None:
     assert dict(checkpoint_facts(found.plan, found.cluster)) == {
         "checkpoints in memory": "every 5 steps, the newest stays, 733.9KiB a node",
         "checkpoints with a peer": "every 10m, the newest stays, 733.9KiB a node",
-        "checkpoints on disk": "every 100 steps, 3 stay, 1.4MiB each",
+        "checkpoints in shared storage": "every 100 steps, 3 stay, 1.4MiB each",
         "checkpoints in remote storage": "every 1h, 3 stay, 1.4MiB each, s3://training/a",
         "one older checkpoint": "at least 300 steps behind the newest",
         "memory for checkpoints": "3.6MiB of 64GiB a node: 3 captures and 2 copies of another node's",
