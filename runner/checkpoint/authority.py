@@ -191,7 +191,7 @@ class OfDirectory(Authority):
     def refuse(self, base: Base, error: Exception) -> None:
         refuse_unread(self.place, base, error, self._ranks)
         if self._ranks.rank == 0:
-            print(f"{base.checkpoint.directory} on {base.tier} is not used: {error}", file=sys.stderr, flush=True)
+            print(f"{base.checkpoint.directory} in tier `{base.tier}` is not used: {error}", file=sys.stderr, flush=True)
         self._refused |= {(base.checkpoint, base.tier)}
         self._claim()
 

@@ -276,7 +276,7 @@ def test_a_conjugated_view_is_fingerprinted_by_its_values() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tiers", ["shared", "memory,disk"])
+@pytest.mark.parametrize("tiers", ["shared", "memory,shared"])
 def test_a_state_that_differs_by_rank_comes_back_to_each_rank(tmp_path: Path, tiers: str) -> None:
     run_world("tests.support.ranks.uneven", 2, "own", tmp_path, tiers)
 
