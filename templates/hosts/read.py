@@ -7,9 +7,11 @@ not followed: such a number is unknown, and such an adapter is `host`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import PurePosixPath
 
 from headway.templates.commands import ShellCommand, commands
+from headway.templates.hosts.view import NO_QOS, faults, host_view, traits
 from headway.templates.reading import QosView, Reading, Setting
 
 _PRIORITIES = range(8)
@@ -18,7 +20,12 @@ _DSCPS = range(64)
 # The end of a command without an adapter, such as those inside of `set_qos`.
 _HOST = "host"
 
-_PROGRAMS = {"dcb", "mlnx_qos", "cma_roce_tos", "ethtool", "echo", "printf", "tee", "set_qos", "cma_tos", "if_there", "either"}
+_PROGRAMS = {
+    *("dcb", "mlnx_qos", "cma_roce_tos", "cma_roce_mode", "ethtool", "ip", "sysctl", "setpci", "mlxconfig", "echo", "printf", "tee"),
+    *("set_qos", "set_address", "setting", "cma_tos", "if_there", "either"),
+}
+# Of /proc/sys/net/ipv4/conf/INTERFACE, as sysctl names them.
+_SYSCTL = re.compile(r"net[./]ipv4[./](?:conf[./]([^./=]+)[./])?(rp_filter|arp_ignore|arp_announce|arp_filter|fib_multipath_hash_policy|ip_forward)")
 
 # The long names of mlnx_qos, and its options and those of cma_roce_tos that take a value.
 _MLNX_QOS = {"-i": "--interface", "-f": "--pfc"}
@@ -55,20 +62,20 @@ def read(text: str) -> Reading:
 
     In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys.
     """
-    found = [replace(command, words=_call(command.words)) for command in commands(text)]
+    found = [replace(command, words=_sysctl(command.words) or _call(command.words)) for command in commands(text)]
     adapters = [(command.words[1], command.line) for command in found if _is_set_qos(command.words)]
     ends = _ends(found)
     if not adapters and not ends:
         raise ValueError(
-            "line 1: neither a command that sets an adapter's QoS (dcb, mlnx_qos, cma_roce_tos) nor a write to an mlx5 file"
+            "line 1: neither a command that sets up an adapter (dcb, mlnx_qos, cma_roce_tos, ip, sysctl) nor a write to an mlx5 file"
         )
-    views = {end: _view(state) for end, state in ends.items() if end != _HOST or not adapters}
+    views = {end: _view(state) for end, state in ends.items() if (end != _HOST or not adapters) and _has_classes(state)}
     views.update({adapter: _our_view(ends.get(_HOST, _End())) for adapter, _ in adapters})
     settings = {
         key if end == _HOST else f"{end}|{key}": setting for end, state in ends.items() for key, setting in state.settings.items()
     }
     settings.update({f"adapter|{index}": Setting(adapter, line) for index, (adapter, line) in enumerate(adapters)})
-    return Reading(settings, views)
+    return Reading(settings, views, device=host_view(settings), faults=partial(faults, settings, views), traits=partial(traits, settings))
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -79,6 +86,17 @@ def _call(words: tuple[str, ...]) -> tuple[str, ...]:
     names = [PurePosixPath(re.sub(r"^Exec\w+=[-@:+!]*", "", word)).name for word in words]
     start = next((index for index, name in enumerate(names) if name in _PROGRAMS), len(words))
     return (*names[start : start + 1], *words[start + 1 :])
+
+
+def _sysctl(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a line of a sysctl.conf, `NAME = VALUE`, as the command that sets it; empty for other words."""
+    name, _, value = "".join(words).partition("=")
+    return ("sysctl", "-w", f"{name}={value}") if value and _SYSCTL.fullmatch(name.lstrip("-")) else ()
+
+
+def _has_classes(end: _End) -> bool:
+    """Return whether a command set QoS there, and not addresses and the like alone."""
+    return end.is_classed or any(not key.startswith(NO_QOS) for key in end.settings)
 
 
 def _is_set_qos(words: tuple[str, ...]) -> bool:
@@ -129,7 +147,36 @@ def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
             options = dict(_options(arguments))
             if "-t" in options:
                 yield _Change(_named(options.get("-d", "")), "default_roce_tos", options["-t"])
-        case ("ethtool", "-A", device, *pauses):
+        case ("cma_roce_mode", *arguments):
+            options = dict(_options(arguments))
+            if "-m" in options:
+                yield _Change(_named(options.get("-d", "")), "roce_mode", options["-m"])
+        case ("set_address", adapter, address, gateway, table):
+            for name, value in (("address", address), ("gateway", gateway), ("table", table)):
+                yield _Change(_named(adapter), name, value)
+        case ("setting", device, name, value):
+            yield _Change(_named(device), name, value)
+        case ("sysctl", *arguments):
+            for word in arguments:
+                name, _, value = word.lstrip("-").partition("=")
+                if value and (found := _SYSCTL.fullmatch(name)):
+                    device = found[1] or "all"
+                    yield _Change(_HOST if device in {"all", "default"} else _named(device), found[2], value)
+        case ("ip", *arguments):
+            yield from _of_ip(arguments)
+        case ("setpci", *arguments):
+            yield from _of_setpci(arguments)
+        case ("mlxconfig", *arguments):
+            for word in arguments:
+                name, _, value = word.partition("=")
+                if value and name.isupper():
+                    yield _Change(_HOST, f"mlxconfig|{name}", value)
+        case ("ethtool", "--set-fec", device, "encoding", encoding):
+            yield _Change(_named(device), "fec", encoding)
+        case ("ethtool", "-s", device, *pairs):
+            for name, value in zip(pairs[::2], pairs[1::2], strict=False):
+                yield _Change(_named(device), f"link|{name}", value)
+        case ("ethtool", "-A" | "--pause", device, *pauses):
             for way, state in zip(pauses[::2], pauses[1:4:2], strict=False):
                 yield _Change(_named(device), f"pause|{way}", state)
         case ("cma_tos", adapter, value):
@@ -141,6 +188,39 @@ def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
         case ("tee", *files) if command.piped and shown:
             for file in files:
                 yield from _of_file(file, shown)
+
+
+def _of_ip(arguments: list[str]) -> Iterator[_Change]:
+    """Yield addresses, MTU, state, and routes and rules with a table; what a variable has is not known."""
+    arguments = [word for word in arguments if word not in {"-4", "-6", "-br"}]
+    match arguments:
+        case ("link", "set", *words):
+            device = next((word for word in words if word not in {"dev", "up", "down", "mtu"} and not word.isdecimal()), "")
+            for name, value in zip(words, [*words[1:], ""], strict=False):
+                if name == "mtu":
+                    yield _Change(_named(device), "mtu", value)
+            if "up" in words or "down" in words:
+                yield _Change(_named(device), "up", "no" if "down" in words else "yes")
+        case ("address" | "addr" | "a", "add" | "replace", address, "dev", device, *_) if not _is_unknown(address):
+            yield _Change(_named(device), f"address|{address}", address)
+        case ("route" | "r" | "ro", "add" | "replace", target, *words):
+            pairs = dict(zip(words, words[1:], strict=False))
+            via, table = pairs.get("via", ""), pairs.get("table", "main")
+            if via and not _is_unknown(via + table + target):
+                yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
+        case ("rule" | "ru", "add", *words):
+            pairs = dict(zip(words, words[1:], strict=False))
+            table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
+            if table and source and not _is_unknown(table + source):
+                yield _Change(_HOST, f"rule|{source}", table)
+
+
+def _of_setpci(arguments: list[str]) -> Iterator[_Change]:
+    device = dict(_options(arguments)).get("-s", "")
+    for word in arguments:
+        register, _, value = word.partition("=")
+        if value and "." in register and not _is_unknown(value):
+            yield _Change(_named(device) if device else _HOST, f"setpci|{register.lower()}", value.partition(":")[0])
 
 
 def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
@@ -217,6 +297,10 @@ def _of_file(file: str, value: str) -> Iterator[_Change]:
     match ["", *file.split("/")]:
         case [*_, adapter, "tc", port, "traffic_class"]:
             yield _Change(_named(adapter), f"tc/{port}/traffic_class", value)
+        case [*_, adapter, "ports", _, "default_roce_mode"]:
+            yield _Change(_named(adapter), "roce_mode", value)
+        case [*_, "sys", "net", "ipv4", "conf", device, "rp_filter" | "arp_ignore" | "arp_announce" as name]:
+            yield _Change(_HOST if device in {"all", "default"} else _named(device), name, value)
         case [*_, adapter, "ports", _, "default_roce_tos"]:
             yield _Change(_named(adapter), "default_roce_tos", value)
         case [*_, device, "ecn", "roce_np" | "roce_rp" as side, "enable", priority]:
