@@ -146,6 +146,7 @@ def _bgp(values: Mapping[str, str]) -> BgpView | None:
             "router_id": f"{instance}|bgp router-id",
             "max_paths": f"{family}|maximum-paths",
             "relaxes": f"{instance}|bgp bestpath as-path multipath-relax",
+            **({"hold_s": f"{instance}|timers bgp"} if timers else {}),
         },
     )
 
