@@ -90,7 +90,8 @@ def recognized(text: str) -> Reader | None:
 
 # Commands at the beginning of a line, and sysctl's names.
 _OF_HOST = re.compile(
-    r"^\s*(?:sudo +|Exec\w+=\S*)?(?:dcb (?:app|pfc) |mlnx_qos -|cma_roce_(?:tos|mode) -|net\.ipv4\.conf\.\S+\.(?:rp_filter|arp_\w+) *=)", re.MULTILINE
+    r"^\s*(?:sudo +|Exec\w+=\S*)?(?:dcb (?:app|pfc) |mlnx_qos -|cma_roce_(?:tos|mode) -|net\.ipv4\.conf\.\S+\.(?:rp_filter|arp_\w+) *=)",
+    re.MULTILINE,
 )
 
 

@@ -65,8 +65,8 @@ class PortView:
     """A port of a switch, or an adapter of a host. None: the file does not set it.
 
     `fec`: `rs`, `fc`, `none`, `auto`. `addresses` have prefix lengths. `peer`: the device and the port that the file names as the other
-    end. `pauses` is global pause (IEEE 802.3x) in either direction. `has_link_local`: it has an IPv6 link-local address, which unnumbered
-    BGP needs. `metres`: length of its cable. `gateway`: of a host's adapter. `keys`: field -> the setting that it is from.
+    end. `pauses` is global pause (IEEE 802.3x) in either direction. `has_link_local`: it has an IPv6 link-local address, which
+    unnumbered BGP needs. `metres`: length of its cable. `gateway`: of a host's adapter. `keys`: field -> the setting that it is from.
     """
 
     enabled: bool | None = None
@@ -100,9 +100,9 @@ class NeighborView:
 
 @dataclass(frozen=True)
 class BgpView:
-    """BGP of a switch's default VRF. `max_paths`, `relaxes` and `hold_s` are in force, from the file or the device's default; None: unknown.
+    """BGP of a switch's default VRF. `max_paths`, `relaxes` and `hold_s` are in force, by the file or the device's default; None: unknown.
 
-    `relaxes`: paths through different AS numbers may be used together. `requires_policy`: routes of external neighbors need a route map.
+    `relaxes`: paths through different AS numbers may be used together. `requires_policy`: of external neighbors, without which no route passes.
     `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its interfaces, or
     unknown.
     """
@@ -143,8 +143,8 @@ class BfdView:
 class DeviceView:
     """A switch as one of its files has it, or a host. `os`: `sonic`, `frr`, `nvue`, `eos`, `host`.
 
-    `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC watchdog is
-    on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused.
+    `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC
+    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused.
     """
 
     os: str

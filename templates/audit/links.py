@@ -24,19 +24,38 @@ def check_ports(machine: Machine) -> Iterator[Finding]:
         if view.enabled is False and in_use and "enabled" in view.keys:
             file, key = port.at("enabled")
             if name in neighbors or view.peer:
-                message = f"{name} is shut, and it has a cable to {view.peer[0] if view.peer else 'a BGP neighbor'}; a rail or a path of the collectives is missing"
-                yield Finding("HW823", file, key, message, "bring it up, or remove its neighbor", doubtful=name not in neighbors and not view.addresses)
+                message = (
+                    f"{name} is shut, and it has a cable to {view.peer[0] if view.peer else 'a BGP neighbor'}; a rail or a "
+                    "path of the collectives is missing"
+                )
+                yield Finding(
+                    "HW823",
+                    file,
+                    key,
+                    message,
+                    "bring it up, or remove its neighbor",
+                    doubtful=name not in neighbors and not view.addresses,
+                )
         if view.mtu is not None and view.mtu < _LEAST_MTU and view.enabled is not False and name in lossless:
             file, key = port.at("mtu")
-            message = f"the MTU of {name} is {view.mtu}, and PFC is on there; RDMA packets of 4096 bytes are dropped, and every transfer times out"
+            message = (
+                f"the MTU of {name} is {view.mtu}, and PFC is on there; RDMA packets of 4096 bytes are dropped, and every "
+                "transfer times out"
+            )
             yield Finding("HW820", file, key, message, "set 9216")
         if view.fec == "none" and view.mbps is not None and view.mbps >= _FEC_FROM_MBPS and in_use:
             file, key = port.at("fec")
-            message = f"{name} has no FEC at {view.mbps // 1000} Gb/s; the link does not come up, or loses packets that RDMA sends again by whole windows"
+            message = (
+                f"{name} has no FEC at {view.mbps // 1000} Gb/s; the link does not come up, or loses packets that RDMA sends "
+                "again by whole windows"
+            )
             yield Finding("HW822", file, key, message, "set Reed-Solomon FEC (`rs`) at both ends")
         if view.pauses and name in lossless:
             file, key = port.at("pauses")
-            message = f"{name} has global pause beside PFC; it stops all priorities, so one slow receiver stops collectives, storage and BGP"
+            message = (
+                f"{name} has global pause beside PFC; it stops all priorities, so one slow receiver stops collectives, "
+                "storage and BGP"
+            )
             yield Finding("HW809", file, key, message, "turn global pause off")
         yield from _neighbor(machine, name, port, name in neighbors)
     yield from _unknown_neighbors(machine)
@@ -46,7 +65,10 @@ def _neighbor(machine: Machine, name: str, port: Port, has_session: bool) -> Ite
     """An unnumbered session needs IPv6 link-local addresses."""
     if has_session and port.view.has_link_local is False and not any(":" in address for address in port.view.addresses):
         file, key = port.at("has_link_local")
-        message = f"BGP runs unnumbered on {name}, which has no IPv6 link-local address or does not advertise it; the session stays down, and the link idles"
+        message = (
+            f"BGP runs unnumbered on {name}, which has no IPv6 link-local address or does not advertise it; the session stays "
+            "down, and the link idles"
+        )
         yield Finding("HW839", file, key, message, "enable IPv6 link-local addresses and router advertisements on the port")
 
 
@@ -80,9 +102,14 @@ def check_cables(found: list[Machine], cables: list[Link]) -> Iterator[Finding]:
             port, end = machine.ports[name], other.ports[other_port]
             if machine.os == "host":
                 yield from _of_host(machine, name, port, other, other_port, end)
-            elif end.view.peer is not None and port.view.peer == (other.name, other_port) and end.view.peer != (machine.name, name):
+            elif (
+                end.view.peer is not None and port.view.peer == (other.name, other_port) and end.view.peer != (machine.name, name)
+            ):
                 file, key = end.at("peer")
-                message = f"{machine.name} {name} leads to {other.name} {other_port}, which names {' '.join(end.view.peer)}; one cable or one file is wrong, and traffic takes another path than is planned"
+                message = (
+                    f"{machine.name} {name} leads to {other.name} {other_port}, which names {' '.join(end.view.peer)}; one "
+                    "cable or one file is wrong, and traffic takes another path than is planned"
+                )
                 yield Finding("HW826", file, key, message, "follow the cable (LLDP shows it), and correct the file")
     yield from _missing_ends(found)
 
@@ -94,7 +121,10 @@ def _unequal(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
         host, switch = (ours, theirs) if link.a.os == "host" else (theirs, ours)
         if not is_host or (host.mtu or 0) > (switch.mtu or 0):
             file, key = (a if ours.mtu < theirs.mtu else b).at("mtu")
-            message = f"the MTU is {ours.mtu} and {theirs.mtu} at the ends {where}; the larger packets are dropped without a message, and transfers time out"
+            message = (
+                f"the MTU is {ours.mtu} and {theirs.mtu} at the ends {where}; the larger packets are dropped without a "
+                "message, and transfers time out"
+            )
             yield Finding("HW820", file, key, message, "set the same MTU at both ends")
     if ours.mbps is not None and theirs.mbps is not None and ours.mbps != theirs.mbps:
         file, key = b.at("mbps")
@@ -107,7 +137,10 @@ def _unequal(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
     if ours.metres is not None and theirs.metres is not None and ours.metres != theirs.metres:
         shorter = a if ours.metres < theirs.metres else b
         file, key = shorter.at("metres")
-        message = f"the cable has {ours.metres} and {theirs.metres} metres at the ends {where}; the end with too few keeps too little headroom, and drops after a pause"
+        message = (
+            f"the cable has {ours.metres} and {theirs.metres} metres at the ends {where}; the end with too few keeps too "
+            "little headroom, and drops after a pause"
+        )
         yield Finding("HW808", file, key, message, "set the cable's length at both ends")
 
 
@@ -115,7 +148,10 @@ def _networks(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
     ours, theirs = ({network_of(address) for address in port.view.addresses} - {None} for port in (a, b))
     if ours and theirs and not ours & theirs:
         file, key = b.at("addresses")
-        message = f"the ends {where} are in different networks, {a.view.addresses[0]} and {b.view.addresses[0]}; they do not reach each other"
+        message = (
+            f"the ends {where} are in different networks, {a.view.addresses[0]} and {b.view.addresses[0]}; they do not reach "
+            "each other"
+        )
         yield Finding("HW826", file, key, message, "give both ends addresses of one network")
 
 
@@ -133,7 +169,10 @@ def _of_host(machine: Machine, name: str, port: Port, other: Machine, other_port
     gateways = {address.partition("/")[0] for address in end.view.addresses}
     if port.view.gateway is not None and gateways and port.view.gateway not in gateways and ours & theirs:
         file, key = port.at("gateway")
-        message = f"the gateway of {name} is {port.view.gateway}, and its port {other.name} {other_port} has {', '.join(sorted(gateways))}; the rail reaches no other leaf"
+        message = (
+            f"the gateway of {name} is {port.view.gateway}, and its port {other.name} {other_port} has "
+            f"{', '.join(sorted(gateways))}; the rail reaches no other leaf"
+        )
         yield Finding("HW851", file, key, message, "set the address of the leaf's port")
 
 
@@ -153,11 +192,16 @@ def _missing_ends(found: list[Machine]) -> Iterator[Finding]:
             has_ports = other.os != "frr" or peer[1] in other.ports
             if has_ports and peer[1] not in other.ports and other.ports:
                 what = "adapter" if other.os == "host" else "port"
-                message = f"{machine.name} {name} leads to {what} {peer[1]} of {peer[0]}, and its own file has none of this name; this end is not set up, and the link carries nothing"
+                message = (
+                    f"{machine.name} {name} leads to {what} {peer[1]} of {peer[0]}, and its own file has none of this name; "
+                    "this end is not set up, and the link carries nothing"
+                )
                 yield Finding("HW826", file, key, message, f"set the {what} up there, or correct the name")
             first = taken.setdefault(peer, f"{machine.name} {name}")
             if first != f"{machine.name} {name}":
-                message = f"{machine.name} {name} leads to {peer[0]} {peer[1]}, as {first} does; one of the two cables goes elsewhere"
+                message = (
+                    f"{machine.name} {name} leads to {peer[0]} {peer[1]}, as {first} does; one of the two cables goes elsewhere"
+                )
                 yield Finding("HW826", file, key, message, "follow the cables (LLDP shows them), and correct the file")
 
 
@@ -170,7 +214,10 @@ def check_identities(found: list[Machine]) -> Iterator[Finding]:
         other = names.setdefault(machine.name, machine)
         if other is not machine and machine.os != "host" and other.os != "host":
             file, device = next(iter(machine.devices))
-            message = f"two switches are called {machine.name}, {next(iter(other.files))} and this one; LLDP, telemetry and cabling checks take one for the other"
+            message = (
+                f"two switches are called {machine.name}, {next(iter(other.files))} and this one; LLDP, telemetry and cabling "
+                "checks take one for the other"
+            )
             yield Finding("HW825", file, device.keys.get("name", ""), message, "give each its own name")
         names_of_files = {device.name: file for file, device in machine.devices if device.name}
         if len(names_of_files) > 1:
@@ -184,9 +231,21 @@ def check_identities(found: list[Machine]) -> Iterator[Finding]:
                 first_place = addresses.setdefault(bare, place)
                 if first_place != place and not name.startswith(("eth", "Management", "mgmt")):
                     file, key = port.at("addresses")
-                    message = f"{bare} is the address of {first_place} too; packets for one arrive at the other, and connections of a rail break"
+                    message = (
+                        f"{bare} is the address of {first_place} too; packets for one arrive at the other, and connections of "
+                        "a rail break"
+                    )
                     yield Finding("HW825", file, key, message, "give each its own address")
         router = machine.bgp.router_id if machine.bgp else None
         if machine.bgp is not None and router is not None and routers.setdefault(router, machine.name) != machine.name:
-            message = f"the router ID {router} is {routers[router]}'s too; BGP refuses their session, or takes routes for its own and drops them"
-            yield Finding("HW825", machine.bgp_file, machine.bgp.keys.get("router_id", machine.bgp.key), message, "set the switch's own loopback address")
+            message = (
+                f"the router ID {router} is {routers[router]}'s too; BGP refuses their session, or takes routes for its own "
+                "and drops them"
+            )
+            yield Finding(
+                "HW825",
+                machine.bgp_file,
+                machine.bgp.keys.get("router_id", machine.bgp.key),
+                message,
+                "set the switch's own loopback address",
+            )

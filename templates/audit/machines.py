@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
+from typing import Any
 
 from headway.templates.reading import BgpView, DeviceView, PortView, Reading
 
@@ -104,6 +105,13 @@ def _add(known: dict[frozenset[tuple[int, str]], Link], link: Link) -> None:
     known.setdefault(frozenset({(id(link.a), link.a_port), (id(link.b), link.b_port)}), link)
 
 
+def is_within(inner: Network, outer: Network) -> bool:
+    """Return whether the network is a part of the other one."""
+    if isinstance(inner, ipaddress.IPv4Network) and isinstance(outer, ipaddress.IPv4Network):
+        return inner.subnet_of(outer)
+    return isinstance(inner, ipaddress.IPv6Network) and isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)
+
+
 @cache
 def network_of(address: str) -> Network | None:
     """Return the network of an address with its prefix length; None for other texts."""
@@ -142,7 +150,8 @@ def _joined(files: Mapping[str, Reading]) -> Machine:
 
 def _merged(known: Port, view: PortView, file: str) -> Port:
     """Return the port with the fields of both files; the first one's count, except where the second one turns something off."""
-    ours, changes, files = known.view, {}, dict(known.files)
+    ours, files = known.view, dict(known.files)
+    changes: dict[str, Any] = {}
     for name in ("enabled", "mtu", "mbps", "fec", "addresses", "peer", "pauses", "has_link_local", "metres", "gateway"):
         value = getattr(view, name)
         if value is False or (value not in (None, ()) and getattr(ours, name) in (None, ())):

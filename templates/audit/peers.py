@@ -29,7 +29,14 @@ def check_peers(readings: Mapping[str, Reading]) -> Iterator[Finding]:
             message = f"{where}{', '.join(shown)}{more}, unlike all others; {_EFFECT}"
             key, value, _ = differences[0]
             place = key.replace("|*|", f"|{port}|") if "|*|" in key else _port_key(port, key)
-            yield Finding("HW847", file, place if value != _ABSENT else _parent(place), message, "make it like the others, if this is not meant", doubtful=True)
+            yield Finding(
+                "HW847",
+                file,
+                place if value != _ABSENT else _parent(place),
+                message,
+                "make it like the others, if this is not meant",
+                doubtful=True,
+            )
 
 
 def _odd(members: Mapping[tuple[str, str], Mapping[str, str]]) -> list[tuple[tuple[str, str], list[tuple[str, str, str]]]]:

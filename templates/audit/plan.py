@@ -9,7 +9,7 @@ from headway.templates.audit.finding import Finding
 from headway.templates.audit.machines import Machine, Port, machines, network_of
 from headway.templates.audit.queues import port_key
 from headway.templates.audit.routing import hold_of
-from headway.templates.reading import EcnView, QosView, Reading
+from headway.templates.reading import BgpView, EcnView, QosView, Reading
 
 FOREIGN = frozenset({"eos", "nvue"})
 # As the renderer of SONiC sets them; EOS's largest is 9214, without the Ethernet header and checksum.
@@ -41,7 +41,9 @@ def switch_of(file: str, reading: Reading, cluster: ClusterPlan) -> SwitchPlan |
 
 def differences(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Finding]:
     """Yield what differs from the plan in files of operating systems that headway reads and does not write."""
-    for machine in machines({file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}):
+    for machine in machines(
+        {file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}
+    ):
         (file, reading), *_ = machine.files.items()
         switch = switch_of(file, reading, cluster)
         if switch is None:
@@ -61,15 +63,21 @@ def _port(file: str, machine: Machine, planned: PortPlan) -> Iterator[Finding]:
     name = native_name(planned, machine.os)
     found = machine.ports.get(name) or machine.ports.get(name.removesuffix("/1"))
     if found is None:
-        yield Finding("HW603", file, "", f"{name} is missing; it leads to {planned.peer} {planned.peer_port} in the cluster file", _HINT)
+        yield Finding(
+            "HW603", file, "", f"{name} is missing; it leads to {planned.peer} {planned.peer_port} in the cluster file", _HINT
+        )
         return
     view = found.view
     if view.enabled is False:
         yield _changed(file, found, "enabled", f"{name} is shut, but leads to {planned.peer} in the cluster file")
     if view.mtu not in _MTUS and not (view.mtu is None and machine.os == "nvue"):
-        yield _changed(file, found, "mtu", f"the MTU of {name} is {view.mtu or 'the default'}, but {_MTUS[0]} in the cluster file")
+        yield _changed(
+            file, found, "mtu", f"the MTU of {name} is {view.mtu or 'the default'}, but {_MTUS[0]} in the cluster file"
+        )
     if view.mbps is not None and view.mbps != planned.gbps * 1000:
-        yield _changed(file, found, "mbps", f"the speed of {name} is {view.mbps // 1000} Gb/s, but {planned.gbps} in the cluster file")
+        yield _changed(
+            file, found, "mbps", f"the speed of {name} is {view.mbps // 1000} Gb/s, but {planned.gbps} in the cluster file"
+        )
     if planned.gbps * 1000 >= _FEC_FROM_MBPS and view.fec not in (None, "rs", "auto"):
         yield _changed(file, found, "fec", f"FEC of {name} is {view.fec}, but rs in the cluster file")
     if view.pauses:
@@ -78,9 +86,13 @@ def _port(file: str, machine: Machine, planned: PortPlan) -> Iterator[Finding]:
     addresses = set(view.addresses)
     if addresses != wanted and not (not wanted and _is_link(view.addresses)):
         ours = ", ".join(sorted(addresses)) or "none"
-        yield _changed(file, found, "addresses", f"the address of {name} is {ours}, but {planned.address or 'none'} in the cluster file")
+        yield _changed(
+            file, found, "addresses", f"the address of {name} is {ours}, but {planned.address or 'none'} in the cluster file"
+        )
     if view.peer is not None and view.peer[0] != planned.peer:
-        yield _changed(file, found, "peer", f"{name} leads to {view.peer[0]}, but to {planned.peer} {planned.peer_port} in the cluster file")
+        yield _changed(
+            file, found, "peer", f"{name} leads to {view.peer[0]}, but to {planned.peer} {planned.peer_port} in the cluster file"
+        )
 
 
 def _is_link(addresses: tuple[str, ...]) -> bool:
@@ -97,7 +109,9 @@ def _unplanned(file: str, machine: Machine, switch: SwitchPlan) -> Iterator[Find
     for name, port in machine.ports.items():
         is_front = name.startswith(("swp", "Ethernet"))
         if is_front and name not in planned and f"{name}/1" not in planned and port.view.addresses:
-            yield _changed(file, port, "addresses", f"{name} has {port.view.addresses[0]}, and the cluster file has no cable there")
+            yield _changed(
+                file, port, "addresses", f"{name} has {port.view.addresses[0]}, and the cluster file has no cable there"
+            )
 
 
 def _bgp(file: str, machine: Machine, switch: SwitchPlan) -> Iterator[Finding]:
@@ -105,23 +119,41 @@ def _bgp(file: str, machine: Machine, switch: SwitchPlan) -> Iterator[Finding]:
     if bgp is None:
         yield Finding("HW603", file, "", f"BGP is missing; the cluster file has AS {switch.asn}", _HINT)
         return
-    for what, name, ours, theirs in (("AS number", "asn", bgp.asn, switch.asn), ("router ID", "router_id", bgp.router_id, switch.router_id)):
+    for what, name, ours, theirs in (
+        ("AS number", "asn", bgp.asn, switch.asn),
+        ("router ID", "router_id", bgp.router_id, switch.router_id),
+    ):
         if ours != theirs:
-            yield Finding("HW603", file, bgp.keys.get(name, bgp.key), f"the {what} is {ours}, but {theirs} in the cluster file", _HINT)
-    up = {name: each for name, each in (bgp.neighbors or {}).items() if each.is_up}
-    uplinks = [native_name(port, machine.os) for port in switch.uplinks]
-    numbered = {network for name in uplinks if name in machine.ports for each in machine.ports[name].view.addresses if (network := network_of(each))}
-    for name in uplinks:
-        if name not in up and name.removesuffix("/1") not in up and not numbered:
-            yield Finding("HW603", file, bgp.key, f"BGP has no session on {name}, which is an uplink in the cluster file", _HINT)
-    if numbered and len(up) < len(uplinks):
-        yield Finding("HW603", file, bgp.key, f"BGP has {len(up)} sessions, and the cluster file has {len(uplinks)} uplinks", _HINT)
+            yield Finding(
+                "HW603", file, bgp.keys.get(name, bgp.key), f"the {what} is {ours}, but {theirs} in the cluster file", _HINT
+            )
+    yield from _sessions(file, machine, bgp, switch)
+    uplinks = switch.uplinks
     if bgp.max_paths is not None and bgp.max_paths < len(uplinks):
         message = f"BGP uses {bgp.max_paths} of {len(uplinks)} equal paths: ECMP leaves links idle"
         yield Finding("HW603", file, bgp.keys.get("max_paths", bgp.key), message, _HINT)
     if bgp.relaxes is False:
         message = "paths through different AS numbers are not used together, but the cluster file relaxes them"
         yield Finding("HW603", file, bgp.keys.get("relaxes", bgp.key), message, _HINT)
+
+
+def _sessions(file: str, machine: Machine, bgp: BgpView, switch: SwitchPlan) -> Iterator[Finding]:
+    up = {name: each for name, each in (bgp.neighbors or {}).items() if each.is_up}
+    uplinks = [native_name(port, machine.os) for port in switch.uplinks]
+    numbered = {
+        network
+        for name in uplinks
+        if name in machine.ports
+        for each in machine.ports[name].view.addresses
+        if (network := network_of(each))
+    }
+    for name in uplinks:
+        if name not in up and name.removesuffix("/1") not in up and not numbered:
+            yield Finding("HW603", file, bgp.key, f"BGP has no session on {name}, which is an uplink in the cluster file", _HINT)
+    if numbered and len(up) < len(uplinks):
+        yield Finding(
+            "HW603", file, bgp.key, f"BGP has {len(up)} sessions, and the cluster file has {len(uplinks)} uplinks", _HINT
+        )
     for name, neighbor in up.items():
         hold = hold_of(bgp, neighbor)
         if not neighbor.bfd:
@@ -164,7 +196,9 @@ def _of_view(view: QosView, classes: tuple[ClassPlan, ...], lossless: tuple[int,
                 f"but {each.ecn.min_bytes} to {each.ecn.max_bytes} bytes, {each.ecn.percent} % in the cluster file"
             )
         if each.queue in view.weights and view.weights[each.queue] != each.bandwidth_percent:
-            ours, theirs = ("strict" if share is None else f"{share} %" for share in (view.weights[each.queue], each.bandwidth_percent))
+            ours, theirs = (
+                "strict" if share is None else f"{share} %" for share in (view.weights[each.queue], each.bandwidth_percent)
+            )
             yield f"the bandwidth of queue {each.queue} is {ours}, but {theirs} in the cluster file"
     for priority in range(8):
         if view.pfc.get(priority, False) != (priority in lossless):

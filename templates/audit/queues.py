@@ -30,7 +30,10 @@ def check_queues(machine: Machine) -> Iterator[Finding]:
             yield from _paused(file, port, view, device.os)
         paused = next((port for port, view in views.items() if any(view.pfc.values())), None)
         if paused is not None and device.watches is False:
-            message = "PFC is on, and no watchdog is; one adapter that sends pauses without end stops its leaf, then the fabric, until somebody finds it"
+            message = (
+                "PFC is on, and no watchdog is; one adapter that sends pauses without end stops its leaf, then the fabric, "
+                "until somebody finds it"
+            )
             yield Finding("HW810", file, "", message, "turn the PFC watchdog on", doubtful=True)
 
 
@@ -41,19 +44,33 @@ def _marking(file: str, name: str, marking: MarkingView) -> Iterator[Finding]:
         message = f"{name} drops and does not mark: RDMA senders see no congestion, and send lost packets again by whole windows"
         yield Finding("HW804", file, marking.key, message, "turn ECN on for it (SONiC: `ecn_all` and `wred_green_enable`)")
     if lowest is not None and highest is not None and lowest > highest:
-        message = f"{name} marks from {lowest} to {highest} bytes, which is no range; the switch refuses it or marks at once, and senders slow down too late or always"
+        message = (
+            f"{name} marks from {lowest} to {highest} bytes, which is no range; the switch refuses it or marks at once, and "
+            "senders slow down too late or always"
+        )
         yield Finding("HW801", file, marking.key, message, "set the minimum below the maximum")
     elif highest is not None and highest < _LEAST_MAX_BYTES:
-        message = f"{name} marks all packets from {highest} bytes on, fewer than five RDMA packets; senders slow down on an idle link. Is it cells or kilobytes?"
+        message = (
+            f"{name} marks all packets from {highest} bytes on, fewer than five RDMA packets; senders slow down on an idle "
+            "link. Is it cells or kilobytes?"
+        )
         yield Finding("HW802", file, marking.key, message, "set bytes: 150000 to 1500000, for example")
     elif lowest is not None and lowest < _LEAST_MAX_BYTES // 20:
-        message = f"{name} marks from {lowest} bytes on, less than one RDMA packet; senders slow down on an idle link. Is it cells or kilobytes?"
+        message = (
+            f"{name} marks from {lowest} bytes on, less than one RDMA packet; senders slow down on an idle link. Is it cells "
+            "or kilobytes?"
+        )
         yield Finding("HW802", file, marking.key, message, "set bytes: 150000, for example")
     elif highest is not None and highest > _MOST_BYTES:
-        message = f"{name} marks all packets from {highest} bytes on, more than a switch's whole buffer; PFC stops links before senders slow down"
+        message = (
+            f"{name} marks all packets from {highest} bytes on, more than a switch's whole buffer; PFC stops links before "
+            "senders slow down"
+        )
         yield Finding("HW802", file, marking.key, message, "set bytes: 1500000, for example")
     if percent is not None and not 0 < percent <= 100:
-        message = f"{name} marks {percent} % of the packets: " + ("below the maximum none is, and senders slow down too late" if percent == 0 else "there is no such share")
+        message = f"{name} marks {percent} % of the packets: " + (
+            "below the maximum none is, and senders slow down too late" if percent == 0 else "there is no such share"
+        )
         yield Finding("HW803", file, marking.key, message, "set 1 to 100")
 
 
@@ -71,13 +88,24 @@ def _paused(file: str, port: str, view: QosView, os: str) -> Iterator[Finding]:
     for priority, on in view.pfc.items():
         queue = view.paused_queues.get(priority)
         if on and view.queues and queue is not None and queue == view.queues.get(_CONTROL) and queue != view.queues.get(0):
-            message = f"{port} pauses priority {priority}, which has DSCP {_CONTROL} in it: BGP and congestion notifications; a pause then ends sessions"
+            message = (
+                f"{port} pauses priority {priority}, which has DSCP {_CONTROL} in it: BGP and congestion notifications; a "
+                "pause then ends sessions"
+            )
             yield Finding("HW812", file, port_key(port, os), message, "pause the priority of the RDMA traffic alone")
         elif on and view.queues and queue is not None and queue not in view.queues.values():
-            message = f"{port} pauses priority {priority}, and no DSCP leads to its queue {queue}; the packets that it should protect are dropped elsewhere"
-            yield Finding("HW812", file, port_key(port, os), message, "enable PFC for the priority of the RDMA traffic", doubtful=True)
+            message = (
+                f"{port} pauses priority {priority}, and no DSCP leads to its queue {queue}; the packets that it should "
+                "protect are dropped elsewhere"
+            )
+            yield Finding(
+                "HW812", file, port_key(port, os), message, "enable PFC for the priority of the RDMA traffic", doubtful=True
+            )
         elif on and queue is not None and queue == view.queues.get(0):
-            message = f"{port} pauses queue {queue}, which has all unmarked traffic in it; storage and TCP stop collectives, and the other way round"
+            message = (
+                f"{port} pauses queue {queue}, which has all unmarked traffic in it; storage and TCP stop collectives, and "
+                "the other way round"
+            )
             yield Finding("HW812", file, port_key(port, os), message, "give RDMA a queue of its own", doubtful=True)
 
 

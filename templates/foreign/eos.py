@@ -28,13 +28,16 @@ from headway.templates.reading import (
 _EIGHT = range(8)
 _DSCPS = range(64)
 _PORT = re.compile(r"interface (Ethernet\d+(?:/\d+)*)")
-_EOS = re.compile(r"interface (Ethernet|Management|Loopback|Vlan|Port-Channel)\d|router bgp|qos (profile|map)|hostname|ip routing")
+_EOS = re.compile(
+    r"interface (Ethernet|Management|Loopback|Vlan|Port-Channel)\d|router bgp|qos (profile|map)|hostname|ip routing"
+)
 _QUEUE = re.compile(r"(?:uc-)?tx-queue (\d)")
 _ECN = re.compile(
     r"random-detect ecn minimum-threshold (\d+) (\w+) maximum-threshold (\d+) (\w+)"
     r"(?: max-mark-probability (\d+))?(?: weight \d+)?"
 )
-# EOS prints the unit as it was typed; its manual does not say whether a kbyte is 1000 or 1024 bytes. A multiple of 64 is taken for the latter.
+# EOS prints the unit as it was typed; its manual does not define whether a kbyte is 1000 or 1024 bytes. A multiple of 64 counts as the
+# latter.
 _UNITS = {"bytes": 0, "kbytes": 1, "mbytes": 2}
 _HOLD_S = 180
 # Of traffic class 0 is DSCP 8 to 15, and of class 1 DSCP 0 to 7, on all of Arista's platforms.
@@ -87,7 +90,9 @@ def read(text: str) -> Reading:
         block = parent.inner.setdefault(words, _Block(f"{parent.key}|{words}".lstrip("|"), number))
         inside.append((indent, block))
     if not any(_EOS.match(words) for words in root.inner):
-        raise ValueError("line 1: no `hostname`, `interface Ethernet` or `router bgp` in it, so this is not a configuration of EOS")
+        raise ValueError(
+            "line 1: no `hostname`, `interface Ethernet` or `router bgp` in it, so this is not a configuration of EOS"
+        )
     switch = _Switch(root)
     return Reading(
         dict(_settings(root)),
@@ -135,12 +140,16 @@ class _Switch:
 
     def _view(self, blocks: list[_Block]) -> QosView:
         commands = [words for block in blocks for words in block.inner]
-        pfc = {int(found[1]) for words in commands if (found := re.fullmatch(r"priority-flow-control priority (\d) no-drop", words))}
+        pfc = {
+            int(found[1]) for words in commands if (found := re.fullmatch(r"priority-flow-control priority (\d) no-drop", words))
+        }
         is_on = "priority-flow-control on" in commands or "priority-flow-control mode on" in commands
         classes, queues = self.maps
         trusts = not any(words in {"qos trust cos", "no qos trust"} for words in commands)
         places = {dscp: queues[classes[dscp]] for dscp in _DSCPS} if trusts else {}
-        ecn: dict[int, EcnView | None] = {queue: None for queue in _EIGHT} if any("random-detect ecn" in each for each in self.all_ecn) else {}
+        ecn: dict[int, EcnView | None] = (
+            dict.fromkeys(_EIGHT) if any("random-detect ecn" in each for each in self.all_ecn) else {}
+        )
         weights: dict[int, int | None] = {}
         for block in reversed(blocks):
             for words, inner in block.inner.items():
@@ -193,7 +202,11 @@ class _Switch:
         watch = [words for words in self.root.inner if words.startswith("priority-flow-control pause watchdog")]
         timeouts = [float(words.split()[-1]) for words in watch if re.search(r"timeout [\d.]+$", words)]
         name = self.root.after("hostname ")
-        loopbacks = {words.removeprefix("interface "): block for words, block in self.root.inner.items() if words.startswith("interface Loopback")}
+        loopbacks = {
+            words.removeprefix("interface "): block
+            for words, block in self.root.inner.items()
+            if words.startswith("interface Loopback")
+        }
         return DeviceView(
             os="eos",
             name=name,
@@ -232,7 +245,10 @@ class _Switch:
         if self.bgp is None:
             return None
         bgp = self.bgp
-        family = next((block for words, block in bgp.inner.items() if words in {"address-family ipv4", "address-family ipv4 unicast"}), _Block("", 0))
+        family = next(
+            (block for words, block in bgp.inner.items() if words in {"address-family ipv4", "address-family ipv4 unicast"}),
+            _Block("", 0),
+        )
         commands: dict[str, dict[str, _Block]] = {}
         for block in (family, bgp):
             for words, inner in block.inner.items():
@@ -250,7 +266,9 @@ class _Switch:
             bgp.key,
             asn=_as_number(bgp.key.split()[2]),
             router_id=bgp.after("router-id "),
-            neighbors={name: _neighbor(name, commands, is_active) for name in commands if name not in groups and _is_neighbor(name)},
+            neighbors={
+                name: _neighbor(name, commands, is_active) for name in commands if name not in groups and _is_neighbor(name)
+            },
             max_paths=int(paths) if paths.isdecimal() else None,
             relaxes="no bgp bestpath as-path multipath-relax" not in bgp.inner,
             hold_s=int(timers[1]) if len(timers) > 1 and timers[1].isdecimal() else _HOLD_S,
@@ -387,7 +405,11 @@ def _bfd(root: _Block) -> Iterator[tuple[str, BfdView]]:
 
 
 def _traits(switch: _Switch) -> Traits:
-    device = {words: "yes" for words in switch.root.inner if words.startswith(("qos map", "priority-flow", "ip load", "load-balance", "ip routing", "ip hardware"))}
+    device = {
+        words: "yes"
+        for words in switch.root.inner
+        if words.startswith(("qos map", "priority-flow", "ip load", "load-balance", "ip routing", "ip hardware"))
+    }
     for block in switch.profiles.values():
         device |= {each.key: "yes" for each in _every(block)}
     bgp = switch.bgp
@@ -398,7 +420,8 @@ def _traits(switch: _Switch) -> Traits:
     ports = {
         name: {words: "yes" for words in block.inner if not own.match(words)}
         for name, block in switch.ports.items()
-        if "shutdown" not in block.inner and (block.after("service-profile ") or block.after("ip address ") or "ipv6 enable" in block.inner)
+        if "shutdown" not in block.inner
+        and (block.after("service-profile ") or block.after("ip address ") or "ipv6 enable" in block.inner)
     }
     return Traits(device, ports)
 
@@ -415,12 +438,19 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
             yield Fault("HW845", port.key_of("service-profile "), message, "define it, or correct the name")
         view = switch.views.get(name)
         if view is not None and any(view.pfc.values()) and not view.queues:
-            message = "PFC is on, and the port does not trust DSCP; routed packets get the port's own class, and none is in the paused queue"
-            yield Fault("HW816", port.key_of("qos trust" if port.after("qos trust") else "no qos trust"), message, "set `qos trust dscp`")
+            message = (
+                "PFC is on, and the port does not trust DSCP; routed packets get the port's own class, and none is in the "
+                "paused queue"
+            )
+            yield Fault(
+                "HW816", port.key_of("qos trust" if port.after("qos trust") else "no qos trust"), message, "set `qos trust dscp`"
+            )
         commands = [words for block in switch.qos_of(port) for words in block.inner]
         lossless = [words for words in commands if re.fullmatch(r"priority-flow-control priority \d no-drop", words)]
         if lossless and not {"priority-flow-control on", "priority-flow-control mode on"} & set(commands):
-            message = "priorities are no-drop, and `priority-flow-control on` is missing; the port sends and obeys no pause, and drops"
+            message = (
+                "priorities are no-drop, and `priority-flow-control on` is missing; the port sends and obeys no pause, and drops"
+            )
             yield Fault("HW806", switch.qos_of(port)[-1].key, message, "add `priority-flow-control on`")
             break
     yield from _queues(switch)
@@ -429,32 +459,49 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
 
 def _queues(switch: _Switch) -> Iterator[Fault]:
     for block in (*switch.profiles.values(), *switch.ports.values()):
-        shares = [int(share) for words, inner in block.inner.items() if _QUEUE.fullmatch(words) and (share := inner.after("bandwidth percent ") or "").isdecimal()]
+        shares = [
+            int(share)
+            for words, inner in block.inner.items()
+            if _QUEUE.fullmatch(words) and (share := inner.after("bandwidth percent ") or "").isdecimal()
+        ]
         if sum(shares) > 100:
-            message = f"the queues' shares are {sum(shares)} % together; EOS scales or refuses them, and the lossless queue gets another share than is meant"
+            message = (
+                f"the queues' shares are {sum(shares)} % together; EOS scales or refuses them, and the lossless queue gets "
+                "another share than is meant"
+            )
             yield Fault("HW815", block.key, message, "let them sum to 100")
     view = next((view for view in switch.views.values() if any(view.pfc.values())), None)
     if view is None:
         return
     lossless = [priority for priority, on in view.pfc.items() if on]
     for priority in lossless:
-        share = view.weights.get(view.paused_queues.get(priority, priority), 100)
-        if share is not None and share < 10 and len(view.weights) > 1:
-            message = f"the lossless queue {view.paused_queues[priority]} gets {share} % of a full link; other traffic makes it pause all senders"
+        percent = view.weights.get(view.paused_queues.get(priority, priority), 100)
+        if percent is not None and percent < 10 and len(view.weights) > 1:
+            message = (
+                f"the lossless queue {view.paused_queues[priority]} gets {percent} % of a full link; other traffic makes it "
+                "pause all senders"
+            )
             yield Fault("HW815", switch.ports[next(iter(switch.views))].key, message, "give it the larger share", doubtful=True)
 
 
 def _watchdog(root: _Block) -> Iterator[Fault]:
     values = {}
     for words, block in root.inner.items():
-        found = re.fullmatch(r"priority-flow-control pause watchdog (?:default )?(timeout|polling-interval|recovery-time) ([\d.]+).*", words)
+        found = re.fullmatch(
+            r"priority-flow-control pause watchdog (?:default )?(timeout|polling-interval|recovery-time) ([\d.]+).*", words
+        )
         if found:
             values[found[1]] = (float(found[2]), block.key)
         if re.fullmatch(r"priority-flow-control pause watchdog action (notify-only|forward)", words):
-            message = "the watchdog only notifies; the queue of a port that is paused for ever is not emptied, and the pause spreads"
+            message = (
+                "the watchdog only notifies; the queue of a port that is paused for ever is not emptied, and the pause spreads"
+            )
             yield Fault("HW811", block.key, message, "set `action drop`", doubtful=True)
     poll = values.get("polling-interval")
     for name in ("timeout", "recovery-time"):
         if poll is not None and name in values and poll[0] > values[name][0] / 2:
-            message = f"the watchdog polls every {poll[0]} s, and its {name} is {values[name][0]} s; EOS wants at most half, and refuses the pair"
+            message = (
+                f"the watchdog polls every {poll[0]} s, and its {name} is {values[name][0]} s; EOS wants at most half, and "
+                "refuses the pair"
+            )
             yield Fault("HW811", poll[1], message, f"set {values[name][0] / 2} or less")

@@ -176,7 +176,9 @@ class _Switch:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.ports: dict[str, Tree] = {name: node for name, node in _at(tree, "interface").items() if re.fullmatch(r"swp\d+(s\d+)?", name)}
+        self.ports: dict[str, Tree] = {
+            name: node for name, node in _at(tree, "interface").items() if re.fullmatch(r"swp\d+(s\d+)?", name)
+        }
 
     @cached_property
     def roce(self) -> str | None:
@@ -247,7 +249,9 @@ class _Switch:
             if queue is not None:
                 is_marked = _is_on(node, "ecn")
                 base = ecn.get(queue) or _ROCE_ECN
-                lowest, highest, percent = (_number(_value(node, name)) for name in ("min-threshold", "max-threshold", "probability"))
+                lowest, highest, percent = (
+                    _number(_value(node, name)) for name in ("min-threshold", "max-threshold", "probability")
+                )
                 view = EcnView(lowest or base.min_bytes, highest or base.max_bytes, base.percent if percent is None else percent)
                 ecn[queue] = None if is_marked is False else view
         return ecn
@@ -284,7 +288,11 @@ class _Switch:
         speed = re.fullmatch(r"(\d+)([GM])?", _value(node, "link", "speed") or "")
         words = (_value(node, "description") or "").split()
         key = f"interface|{name}"
-        pause = self.profile(node, "link-pause") if _at(node, "qos", "link-pause") or "default-global" in _at(self.tree, "qos", "link-pause") else {}
+        pause = (
+            self.profile(node, "link-pause")
+            if _at(node, "qos", "link-pause") or "default-global" in _at(self.tree, "qos", "link-pause")
+            else {}
+        )
         link_local = _is_on(node, "ip", "ipv6")
         return PortView(
             enabled=_is_on(node, "link"),
@@ -312,7 +320,9 @@ class _Switch:
         base = _ROCE_ECN
         for profile, node in _at(self.tree, "qos", "congestion-control").items():
             for queue, own in _at(node, "traffic-class").items():
-                lowest, highest, percent = (_number(_value(own, name)) for name in ("min-threshold", "max-threshold", "probability"))
+                lowest, highest, percent = (
+                    _number(_value(own, name)) for name in ("min-threshold", "max-threshold", "probability")
+                )
                 key = f"qos|congestion-control|{profile}|traffic-class|{queue}"
                 view = EcnView(lowest or base.min_bytes, highest or base.max_bytes, base.percent if percent is None else percent)
                 # A class that only turns ECN off, or sets RED, has no thresholds to judge.
@@ -325,8 +335,13 @@ class _Switch:
             for name, node in _at(bgp, kind).items():
                 own = _at(node, "bfd")
                 if any(each in own for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")):
-                    receive, transmit, multiplier = (_number(_value(own, each)) for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier"))
-                    yield f"{kind} {name}", BfdView(f"vrf|default|router|bgp|{kind}|{name}|bfd", transmit or 300, receive or 300, multiplier or 3)
+                    receive, transmit, multiplier = (
+                        _number(_value(own, each)) for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")
+                    )
+                    yield (
+                        f"{kind} {name}",
+                        BfdView(f"vrf|default|router|bgp|{kind}|{name}|bfd", transmit or 300, receive or 300, multiplier or 3),
+                    )
 
     def _bgp(self) -> BgpView | None:
         shared, bgp = _at(self.tree, "router", "bgp"), _at(self.tree, "vrf", "default", "router", "bgp")
@@ -405,7 +420,9 @@ def _traits(switch: _Switch) -> Traits:
     for path in _paths(switch.tree, ()):
         if path[:1] == ("qos",) or path[:2] in {("system", "forwarding"), ("router", "adaptive-routing"), ("router", "policy")}:
             device["|".join(path)] = "yes"
-        if path[:5] == ("vrf", "default", "router", "bgp", "peer-group") or path[:4] == ("vrf", "default", "router", "bgp") and path[4:5] in (("path-selection",), ("timers",)):
+        if path[:5] == ("vrf", "default", "router", "bgp", "peer-group") or (
+            path[:4] == ("vrf", "default", "router", "bgp") and path[4:5] in (("path-selection",), ("timers",))
+        ):
             device["|".join(path)] = "yes"
     ports = {}
     for name, node in switch.ports.items():
@@ -432,8 +449,15 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
     for name, node in switch.ports.items():
         for kind, own in _at(node, "qos").items():
             profile = _value(own, "profile")
-            if profile is not None and profile != "default-global" and profile not in _at(qos, kind) and not profile.startswith("lossy-multi-tc"):
-                message = f"there is no profile {profile} of `qos {kind}`; NVUE refuses the file, and the switch keeps its old settings"
+            if (
+                profile is not None
+                and profile != "default-global"
+                and profile not in _at(qos, kind)
+                and not profile.startswith("lossy-multi-tc")
+            ):
+                message = (
+                    f"there is no profile {profile} of `qos {kind}`; NVUE refuses the file, and the switch keeps its old settings"
+                )
                 yield Fault("HW845", f"interface|{name}|qos|{kind}|profile", message, "define it, or correct the name")
     for name, node in _at(bgp, "neighbor").items():
         group = _value(node, "peer-group")
@@ -451,12 +475,18 @@ def _profiles(switch: _Switch) -> Iterator[Fault]:
     qos = _at(switch.tree, "qos")
     for name, node in _at(qos, "mapping").items():
         if _value(node, "trust") in {"l2", "port"} and (switch.roce or _at(qos, "pfc")):
-            message = f"the profile {name} does not trust DSCP; routed packets have no VLAN tag, so all get one priority, and none is paused"
+            message = (
+                f"the profile {name} does not trust DSCP; routed packets have no VLAN tag, so all get one priority, and none "
+                "is paused"
+            )
             yield Fault("HW816", f"qos|mapping|{name}|trust", message, "set `trust both`")
     for name, node in _at(qos, "pfc").items():
         halves = {way: _is_on(node, way) for way in ("tx", "rx") if way in node}
         if False in halves.values() and (switch.roce in _LOSSLESS or _at(node, "switch-priority")):
-            message = f"the PFC profile {name} has {' and '.join(way for way, on in halves.items() if on is False)} off; pauses work one way or not at all, and packets are dropped"
+            message = (
+                f"the PFC profile {name} has {' and '.join(way for way, on in halves.items() if on is False)} off; pauses "
+                "work one way or not at all, and packets are dropped"
+            )
             yield Fault("HW806", f"qos|pfc|{name}", message, "set `tx` and `rx` to `enable`")
         xoff, buffer = _number(_value(node, "xoff-threshold")), _number(_value(node, "port-buffer"))
         if xoff is not None and buffer is not None and xoff >= buffer:
@@ -465,23 +495,41 @@ def _profiles(switch: _Switch) -> Iterator[Fault]:
         if _value(node, "cable-length") == "0":
             message = "the cable length is 0; there is no headroom, and what arrives after the pause is dropped"
             yield Fault("HW808", f"qos|pfc|{name}|cable-length", message, "set the length in metres")
+    yield from _shares(switch)
+
+
+def _shares(switch: _Switch) -> Iterator[Fault]:
+    qos = _at(switch.tree, "qos")
     pools = {name: _number(_value(node, "memory-percent")) for name, node in _at(qos, "traffic-pool").items()}
     total = sum(share or 0 for share in pools.values())
     if total > 100:
-        yield Fault("HW814", "qos|traffic-pool", f"the traffic pools have {total} % of the memory; NVUE refuses the file, and the switch keeps its old settings", "let them sum to 100")
+        yield Fault(
+            "HW814",
+            "qos|traffic-pool",
+            f"the traffic pools have {total} % of the memory; NVUE refuses the file, and the switch keeps its old settings",
+            "let them sum to 100",
+        )
     for name, share in pools.items():
         if "lossless" in name and share is not None and share < 20:
-            message = f"the lossless pool has {share} % of the memory; collectives fill it at once, and the switch pauses their senders"
+            message = (
+                f"the lossless pool has {share} % of the memory; collectives fill it at once, and the switch pauses their senders"
+            )
             yield Fault("HW814", f"qos|traffic-pool|{name}", message, "give it the larger share, for example 90", doubtful=True)
     for name, node in _at(qos, "egress-scheduler").items():
-        shares = [share for own in _at(node, "traffic-class").values() if (share := _number(_value(own, "bw-percent"))) is not None]
+        shares = [
+            share for own in _at(node, "traffic-class").values() if (share := _number(_value(own, "bw-percent"))) is not None
+        ]
         if sum(shares) > 100:
-            message = f"the shares of {name} are {sum(shares)} % together; NVUE refuses the file, and the switch keeps its old settings"
+            message = (
+                f"the shares of {name} are {sum(shares)} % together; NVUE refuses the file, and the switch keeps its old settings"
+            )
             yield Fault("HW815", f"qos|egress-scheduler|{name}", message, "let them sum to 100")
         share = _number(_value(node, "traffic-class", "3", "bw-percent"))
         if share is not None and share < 10 and switch.roce:
             message = f"the RDMA queue gets {share} % of a full link; other traffic makes it pause the senders of all collectives"
-            yield Fault("HW815", f"qos|egress-scheduler|{name}|traffic-class|3", message, "give it the larger share", doubtful=True)
+            yield Fault(
+                "HW815", f"qos|egress-scheduler|{name}|traffic-class|3", message, "give it the larger share", doubtful=True
+            )
 
 
 def _breakouts(switch: _Switch) -> Iterator[Fault]:
@@ -490,7 +538,14 @@ def _breakouts(switch: _Switch) -> Iterator[Fault]:
         mode = re.fullmatch(r"(\d)x.*", _value(node, "link", "breakout") or "")
         if mode is None:
             continue
-        parts = sorted(int(other.rpartition("s")[2]) for other in switch.ports if other.startswith(f"{name}s") and other[len(name) + 1 :].isdecimal())
+        parts = sorted(
+            int(other.rpartition("s")[2])
+            for other in switch.ports
+            if other.startswith(f"{name}s") and other[len(name) + 1 :].isdecimal()
+        )
         if parts and parts[-1] >= int(mode[1]):
-            message = f"the breakout {mode[0]} makes {mode[1]} ports, and {name}s{parts[-1]} is configured; it has no lanes, and stays down"
+            message = (
+                f"the breakout {mode[0]} makes {mode[1]} ports, and {name}s{parts[-1]} is configured; it has no lanes, and "
+                "stays down"
+            )
             yield Fault("HW824", f"interface|{name}|link|breakout", message, "set the breakout of the ports that there are")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from headway.templates.commands import ShellCommand, commands
@@ -21,11 +22,26 @@ _DSCPS = range(64)
 _HOST = "host"
 
 _PROGRAMS = {
-    *("dcb", "mlnx_qos", "cma_roce_tos", "cma_roce_mode", "ethtool", "ip", "sysctl", "setpci", "mlxconfig", "echo", "printf", "tee"),
+    *(
+        "dcb",
+        "mlnx_qos",
+        "cma_roce_tos",
+        "cma_roce_mode",
+        "ethtool",
+        "ip",
+        "sysctl",
+        "setpci",
+        "mlxconfig",
+        "echo",
+        "printf",
+        "tee",
+    ),
     *("set_qos", "set_address", "setting", "cma_tos", "if_there", "either"),
 }
 # Of /proc/sys/net/ipv4/conf/INTERFACE, as sysctl names them.
-_SYSCTL = re.compile(r"net[./]ipv4[./](?:conf[./]([^./=]+)[./])?(rp_filter|arp_ignore|arp_announce|arp_filter|fib_multipath_hash_policy|ip_forward)")
+_SYSCTL = re.compile(
+    r"net[./]ipv4[./](?:conf[./]([^./=]+)[./])?(rp_filter|arp_ignore|arp_announce|arp_filter|fib_multipath_hash_policy|ip_forward)"
+)
 
 # The long names of mlnx_qos, and its options and those of cma_roce_tos that take a value.
 _MLNX_QOS = {"-i": "--interface", "-f": "--pfc"}
@@ -75,7 +91,9 @@ def read(text: str) -> Reading:
         key if end == _HOST else f"{end}|{key}": setting for end, state in ends.items() for key, setting in state.settings.items()
     }
     settings.update({f"adapter|{index}": Setting(adapter, line) for index, (adapter, line) in enumerate(adapters)})
-    return Reading(settings, views, device=host_view(settings), faults=partial(faults, settings, views), traits=partial(traits, settings))
+    return Reading(
+        settings, views, device=host_view(settings), faults=partial(faults, settings, views), traits=partial(traits, settings)
+    )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -138,47 +156,8 @@ def _is_unknown(value: str) -> bool:
 
 def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
     """Yield the settings of the command, given the words that it gets through a pipe."""
+    yield from _of_program(command.words)
     match command.words:
-        case ("dcb", *arguments):
-            yield from _of_dcb(arguments)
-        case ("mlnx_qos", *arguments):
-            yield from _of_mlnx_qos(_options(arguments))
-        case ("cma_roce_tos", *arguments):
-            options = dict(_options(arguments))
-            if "-t" in options:
-                yield _Change(_named(options.get("-d", "")), "default_roce_tos", options["-t"])
-        case ("cma_roce_mode", *arguments):
-            options = dict(_options(arguments))
-            if "-m" in options:
-                yield _Change(_named(options.get("-d", "")), "roce_mode", options["-m"])
-        case ("set_address", adapter, address, gateway, table):
-            for name, value in (("address", address), ("gateway", gateway), ("table", table)):
-                yield _Change(_named(adapter), name, value)
-        case ("setting", device, name, value):
-            yield _Change(_named(device), name, value)
-        case ("sysctl", *arguments):
-            for word in arguments:
-                name, _, value = word.lstrip("-").partition("=")
-                if value and (found := _SYSCTL.fullmatch(name)):
-                    device = found[1] or "all"
-                    yield _Change(_HOST if device in {"all", "default"} else _named(device), found[2], value)
-        case ("ip", *arguments):
-            yield from _of_ip(arguments)
-        case ("setpci", *arguments):
-            yield from _of_setpci(arguments)
-        case ("mlxconfig", *arguments):
-            for word in arguments:
-                name, _, value = word.partition("=")
-                if value and name.isupper():
-                    yield _Change(_HOST, f"mlxconfig|{name}", value)
-        case ("ethtool", "--set-fec", device, "encoding", encoding):
-            yield _Change(_named(device), "fec", encoding)
-        case ("ethtool", "-s", device, *pairs):
-            for name, value in zip(pairs[::2], pairs[1::2], strict=False):
-                yield _Change(_named(device), f"link|{name}", value)
-        case ("ethtool", "-A" | "--pause", device, *pauses):
-            for way, state in zip(pauses[::2], pauses[1:4:2], strict=False):
-                yield _Change(_named(device), f"pause|{way}", state)
         case ("cma_tos", adapter, value):
             yield _Change(_named(adapter), "default_roce_tos", value)
         case ("if_there", file, value) | ("either", file, _, value):
@@ -188,6 +167,55 @@ def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
         case ("tee", *files) if command.piped and shown:
             for file in files:
                 yield from _of_file(file, shown)
+
+
+def _of_program(words: tuple[str, ...]) -> Iterator[_Change]:
+    match words:
+        case ("dcb", *arguments):
+            yield from _of_dcb(arguments)
+        case ("mlnx_qos", *arguments):
+            yield from _of_mlnx_qos(_options(arguments))
+        case ("cma_roce_tos" | "cma_roce_mode" as name, *arguments):
+            options = dict(_options(arguments))
+            option, key = ("-t", "default_roce_tos") if name == "cma_roce_tos" else ("-m", "roce_mode")
+            if option in options:
+                yield _Change(_named(options.get("-d", "")), key, options[option])
+        case ("set_address", adapter, address, gateway, table):
+            for name, value in (("address", address), ("gateway", gateway), ("table", table)):
+                yield _Change(_named(adapter), name, value)
+        case ("setting", device, name, value):
+            yield _Change(_named(device), name, value)
+        case ("ip", *arguments):
+            yield from _of_ip(arguments)
+        case ("setpci", *arguments):
+            yield from _of_setpci(arguments)
+        case ("sysctl" | "mlxconfig", *arguments):
+            yield from _of_assignments(arguments)
+        case ("ethtool", option, device, *rest):
+            yield from _of_ethtool(option, _named(device), rest)
+
+
+def _of_assignments(arguments: list[str]) -> Iterator[_Change]:
+    """Yield sysctl's `NAME=VALUE` of interfaces, and mlxconfig's."""
+    for word in arguments:
+        name, _, value = word.lstrip("-").partition("=")
+        if value and (found := _SYSCTL.fullmatch(name)):
+            device = found[1] or "all"
+            yield _Change(_HOST if device in {"all", "default"} else _named(device), found[2], value)
+        elif value and name.isupper():
+            yield _Change(_HOST, f"mlxconfig|{name}", value)
+
+
+def _of_ethtool(option: str, end: str, rest: list[str]) -> Iterator[_Change]:
+    pairs = list(zip(rest[::2], rest[1::2], strict=False))
+    if option in {"-A", "--pause"}:
+        for way, state in pairs[:2]:
+            yield _Change(end, f"pause|{way}", state)
+    elif option == "-s":
+        for name, value in pairs:
+            yield _Change(end, f"link|{name}", value)
+    elif option == "--set-fec" and rest[:1] == ["encoding"] and len(rest) > 1:
+        yield _Change(end, "fec", rest[1])
 
 
 def _of_ip(arguments: list[str]) -> Iterator[_Change]:
@@ -204,12 +232,12 @@ def _of_ip(arguments: list[str]) -> Iterator[_Change]:
         case ("address" | "addr" | "a", "add" | "replace", address, "dev", device, *_) if not _is_unknown(address):
             yield _Change(_named(device), f"address|{address}", address)
         case ("route" | "r" | "ro", "add" | "replace", target, *words):
-            pairs = dict(zip(words, words[1:], strict=False))
+            pairs = dict(pairwise(words))
             via, table = pairs.get("via", ""), pairs.get("table", "main")
             if via and not _is_unknown(via + table + target):
                 yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
         case ("rule" | "ru", "add", *words):
-            pairs = dict(zip(words, words[1:], strict=False))
+            pairs = dict(pairwise(words))
             table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
             if table and source and not _is_unknown(table + source):
                 yield _Change(_HOST, f"rule|{source}", table)

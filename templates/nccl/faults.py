@@ -72,36 +72,104 @@ _LEAVE = "leave it out"
 _UNLESS = "leave it out, unless you are looking for a fault"
 _RDMA_OFF = "NCCL uses no RDMA adapter, and collectives between nodes run over TCP at a tenth of the speed"
 _HARMS: Mapping[str, tuple[_Harm, ...]] = {
-    "NCCL_IB_RETRY_CNT": (_Harm(_below(3), "one lost packet or a path that changes ends the job", "leave it out: the default is 7"),),
+    "NCCL_IB_RETRY_CNT": (
+        _Harm(_below(3), "one lost packet or a path that changes ends the job", "leave it out: the default is 7"),
+    ),
     "NCCL_IB_TIMEOUT": (
         _Harm(_is("0"), "a retransmission never starts, and one lost packet hangs the job", "set 20"),
-        _Harm(_below(14), "packets that wait in a congested queue are sent again, and the retries run out: the job ends", "set 20"),
+        _Harm(
+            _below(14), "packets that wait in a congested queue are sent again, and the retries run out: the job ends", "set 20"
+        ),
         _Harm(_below(18), "a path that changes for a second exhausts the retries, and the job ends", "set 20", doubtful=True),
         _Harm(_above(22), "one lost packet idles the job for half a minute or more before it is sent again", "set 20"),
     ),
     "NCCL_IB_GID_INDEX": (
-        _Harm(_is("0", "1", "2"), "the first GIDs are link-local or RoCE v1, which no router forwards: connections between nodes fail",
-              "leave it out, and set NCCL_IB_ROCE_VERSION_NUM=2; NCCL finds the index by it", doubtful=True),
-        _Harm(lambda value: value.strip() not in {"", "-1", "0", "1", "2"}, "the index differs from host to host with the order of addresses; where it is another GID, connections fail",
-              "leave it out, and set NCCL_IB_ADDR_RANGE; NCCL 2.21 and later finds the index", doubtful=True),
+        _Harm(
+            _is("0", "1", "2"),
+            "the first GIDs are link-local or RoCE v1, which no router forwards: connections between nodes fail",
+            "leave it out, and set NCCL_IB_ROCE_VERSION_NUM=2; NCCL finds the index by it",
+            doubtful=True,
+        ),
+        _Harm(
+            lambda value: value.strip() not in {"", "-1", "0", "1", "2"},
+            "the index differs from host to host with the order of addresses; where it is another GID, connections fail",
+            "leave it out, and set NCCL_IB_ADDR_RANGE; NCCL 2.21 and later finds the index",
+            doubtful=True,
+        ),
     ),
-    "NCCL_IB_ROCE_VERSION_NUM": (_Harm(_is("1"), "RoCE v1 has no IP header: no router forwards it, and no switch sees its DSCP", "set 2"),),
-    "NCCL_IB_PCI_RELAXED_ORDERING": (_Harm(_is("0"), "in virtual machines and behind a busy root complex, adapters reach half of their speed", _LEAVE, doubtful=True),),
-    "NCCL_IB_QPS_PER_CONNECTION": (_Harm(_above(16), "each adapter holds so many queue pairs that its cache misses, and small messages slow down", "set 4", doubtful=True),),
+    "NCCL_IB_ROCE_VERSION_NUM": (
+        _Harm(_is("1"), "RoCE v1 has no IP header: no router forwards it, and no switch sees its DSCP", "set 2"),
+    ),
+    "NCCL_IB_PCI_RELAXED_ORDERING": (
+        _Harm(
+            _is("0"),
+            "in virtual machines and behind a busy root complex, adapters reach half of their speed",
+            _LEAVE,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_IB_QPS_PER_CONNECTION": (
+        _Harm(
+            _above(16),
+            "each adapter holds so many queue pairs that its cache misses, and small messages slow down",
+            "set 4",
+            doubtful=True,
+        ),
+    ),
     "NCCL_IB_ADAPTIVE_ROUTING": (),
-    "NCCL_IB_FIFO_TC": (_Harm(_is("0"), "the messages by which receivers grant buffers have DSCP 0: they wait behind, and are dropped with, ordinary traffic", _LEAVE),),
-    "NCCL_IB_TC": (_Harm(_is("0"), "RDMA packets have DSCP 0: switches treat them as ordinary traffic, and drop them", "set DSCP << 2 of the lossless class"),),
+    "NCCL_IB_FIFO_TC": (
+        _Harm(
+            _is("0"),
+            "the messages by which receivers grant buffers have DSCP 0: they wait behind, and are dropped with, ordinary traffic",
+            _LEAVE,
+        ),
+    ),
+    "NCCL_IB_TC": (
+        _Harm(
+            _is("0"),
+            "RDMA packets have DSCP 0: switches treat them as ordinary traffic, and drop them",
+            "set DSCP << 2 of the lossless class",
+        ),
+    ),
     "NCCL_IB_MERGE_NICS": (),
-    "NCCL_P2P_DISABLE": (_Harm(_is("1"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),),
-    "NCCL_P2P_LEVEL": (_Harm(_is("LOC", "0"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),),
-    "NCCL_SHM_DISABLE": (_Harm(_is("1"), "ranks of a node without a direct path use the network for each other's data", _UNLESS, doubtful=True),),
+    "NCCL_P2P_DISABLE": (
+        _Harm(_is("1"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),
+    ),
+    "NCCL_P2P_LEVEL": (
+        _Harm(_is("LOC", "0"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),
+    ),
+    "NCCL_SHM_DISABLE": (
+        _Harm(_is("1"), "ranks of a node without a direct path use the network for each other's data", _UNLESS, doubtful=True),
+    ),
     "NCCL_NVLS_ENABLE": (),
-    "NCCL_NET_GDR_LEVEL": (_Harm(_is("LOC", "0"), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _UNLESS),),
+    "NCCL_NET_GDR_LEVEL": (
+        _Harm(_is("LOC", "0"), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _UNLESS),
+    ),
     "NCCL_NET_GDR_READ": (),
-    "NCCL_CROSS_NIC": (_Harm(_is("1"), "rings change rails, and their packets cross the spines that a rail-optimized fabric spares them", "set 0 on rails, or leave it out", doubtful=True),),
-    "NCCL_DEBUG": (_Harm(_is("TRACE"), "every operation of every rank writes lines, and the log's file system slows the job", "set WARN or INFO", doubtful=True),),
-    "NCCL_BUFFSIZE": (_Harm(_below(1 << 20), "buffers are smaller than what an adapter has in flight, and its link idles", _LEAVE, doubtful=True),),
-    "NCCL_MAX_NCHANNELS": (_Harm(_below(4), "few blocks of a GPU copy data, and neither NVLink nor the adapters are busy", _LEAVE, doubtful=True),),
+    "NCCL_CROSS_NIC": (
+        _Harm(
+            _is("1"),
+            "rings change rails, and their packets cross the spines that a rail-optimized fabric spares them",
+            "set 0 on rails, or leave it out",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_DEBUG": (
+        _Harm(
+            _is("TRACE"),
+            "every operation of every rank writes lines, and the log's file system slows the job",
+            "set WARN or INFO",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_BUFFSIZE": (
+        _Harm(
+            _below(1 << 20), "buffers are smaller than what an adapter has in flight, and its link idles", _LEAVE, doubtful=True
+        ),
+    ),
+    "NCCL_MAX_NCHANNELS": (
+        _Harm(_below(4), "few blocks of a GPU copy data, and neither NVLink nor the adapters are busy", _LEAVE, doubtful=True),
+    ),
     "NCCL_DMABUF_ENABLE": (_Harm(_is("0"), "without nvidia-peermem loaded GPUDirect RDMA is off", _LEAVE, doubtful=True),),
 }
 
@@ -154,7 +222,9 @@ def _of_value(name: str, value: str) -> Iterator[Fault]:
     if name in _BOUNDS and number is not None:
         lowest, highest = _BOUNDS[name]
         if not lowest <= number <= highest:
-            message = f"`{name}` is {value}, and {lowest} to {highest} are possible; connections fail, or use other bits than are meant"
+            message = (
+                f"`{name}` is {value}, and {lowest} to {highest} are possible; connections fail, or use other bits than are meant"
+            )
             yield Fault("HW861", name, message, f"set {lowest} to {highest}")
             return
     words, wanted = _WORDS.get(name, (frozenset[str](), ""))
@@ -172,7 +242,9 @@ def _of_value(name: str, value: str) -> Iterator[Fault]:
     if name == "NCCL_SOCKET_IFNAME":
         yield from _interface(name, value)
     if name == "NCCL_IB_HCA" and value and not _LIST.fullmatch(value):
-        message = f"`{name}` is `{value}`, which is not a list of adapters; NCCL finds none of them, and falls back to TCP or ends"
+        message = (
+            f"`{name}` is `{value}`, which is not a list of adapters; NCCL finds none of them, and falls back to TCP or ends"
+        )
         yield Fault("HW865", name, message, "set `=mlx5_0,mlx5_1`")
     if name == "NCCL_IB_ADDR_RANGE" and value and not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", value):
         message = f"`{name}` is `{value}`, which is not a network; NCCL finds no GID in it, and no connection is made"
@@ -185,7 +257,15 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
         return Fault("HW864", name, message, harm.hint, harm.doubtful)
     if name in {"NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"}:
         return Fault("HW863", name, message, harm.hint, harm.doubtful)
-    if name in {"NCCL_CROSS_NIC", "NCCL_IB_FIFO_TC", "NCCL_IB_TC", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_DEBUG", "NCCL_BUFFSIZE", "NCCL_MAX_NCHANNELS"}:
+    if name in {
+        "NCCL_CROSS_NIC",
+        "NCCL_IB_FIFO_TC",
+        "NCCL_IB_TC",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_DEBUG",
+        "NCCL_BUFFSIZE",
+        "NCCL_MAX_NCHANNELS",
+    }:
         return Fault("HW867", name, message, harm.hint, harm.doubtful)
     return Fault("HW862", name, message, harm.hint, harm.doubtful)
 

@@ -1,4 +1,4 @@
-"""`headway audit`: finds what harms a training run in switch, host and job files, and compares them with each other and with a cluster file."""
+"""`headway audit`: finds what harms a run in switch, host and job files, and compares them with each other and with a cluster file."""
 
 import argparse
 import sys
@@ -15,7 +15,6 @@ from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 
-
 # Pages and programs show commands that are in force nowhere.
 _PROSE = frozenset({".md", ".rst", ".html", ".py", ".ipynb", ".csv", ".log", ".pdf"})
 _LARGEST_BYTES = 16 << 20
@@ -31,7 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
     add_color(parser)
-    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}; the name or content of most files shows theirs. Without --cluster the rules of docs/audit.md apply, and the files are compared with each other."
+    kinds = ", ".join(readers_by_kind())
+    parser.epilog = (
+        f"Kinds: {kinds}; the name or content of most files shows theirs. Without --cluster headway applies the rules of docs/audit.md, "
+        "and compares the files with each other."
+    )
 
 
 def run(args: argparse.Namespace) -> int:

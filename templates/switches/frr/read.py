@@ -117,4 +117,3 @@ def _routing(values: Mapping[str, str]) -> RoutingView:
         neighbors=frozenset(name for name in names if exchanges_routes(bgp, name)),
         max_paths=int(max_paths) if max_paths is not None and max_paths.isdecimal() else None,
     )
-

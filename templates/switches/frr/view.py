@@ -16,7 +16,6 @@ _USUAL_HOLD_S = 180
 # FRR's default in seconds for the datacenter profile is 10, and 120 elsewhere.
 _SLOW_CONNECT_S = 30
 _SLOW_ADVERTISEMENT_S = 5
-_FASTEST_BFD_MS = 50
 
 
 def device_view(values: Mapping[str, str]) -> DeviceView:
@@ -85,7 +84,9 @@ def _ports(values: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
             blocks.setdefault(name.split()[0], {}).update({rest: value} if rest else {})
     for name, block in blocks.items():
         addresses = [
-            rest.split()[2] for rest, value in block.items() if rest.startswith("ip address ") and value == _YES and rest.split()[2:]
+            rest.split()[2]
+            for rest, value in block.items()
+            if rest.startswith("ip address ") and value == _YES and rest.split()[2:]
         ]
         words = block.get("description", "").split()
         keys = {"port": f"interface {name}", "peer": f"interface {name}|description", "enabled": f"interface {name}|shutdown"}
@@ -195,7 +196,12 @@ def _neighbor(instance: str, bgp: Mapping[str, str], commands: Mapping[str, Mapp
 def _announced(bgp: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the networks of its `network` and `aggregate-address` lines; None if it redistributes, so that others are announced too."""
     prefixes = tuple(f"{block}|" for block in _UNICAST)
-    lines = [key.removeprefix(prefix) for key, value in bgp.items() for prefix in (*prefixes, "") if value == _YES and key.startswith(prefix)]
+    lines = [
+        key.removeprefix(prefix)
+        for key, value in bgp.items()
+        for prefix in (*prefixes, "")
+        if value == _YES and key.startswith(prefix)
+    ]
     if any(line.startswith(("redistribute ", "neighbor")) and "redistribute" in line for line in lines):
         return None
     return tuple(dict.fromkeys(line.split()[1] for line in lines if line.startswith(("network ", "aggregate-address "))))
@@ -224,13 +230,18 @@ def faults(values: Mapping[str, str]) -> Iterator[Fault]:
     groups = {name for name in _names(bgp) if bgp.get(f"neighbor {name}|peer-group") == _YES}
     for key, value in bgp.items():
         if key.endswith("|bfd profile") and value not in profiles:
-            message = f"there is no BFD profile {value}; the session runs with BFD's defaults, or without, and a dead link is found later"
+            message = (
+                f"there is no BFD profile {value}; the session runs with BFD's defaults, or without, and a dead link is found "
+                "later"
+            )
             yield Fault("HW845", f"{instance}|{key}", message, "define it below `bfd`, or correct the name")
         if key.endswith(("|interface peer-group", "|peer-group")) and value not in {_YES, _NO} and value not in groups:
             message = f"there is no peer group {value}; FRR refuses the line, and the link carries nothing"
             yield Fault("HW845", f"{instance}|{key}", message, f"add `neighbor {value} peer-group`, or correct the name")
         if key.endswith("|advertisement-interval") and (_number(value) or 0) > _SLOW_ADVERTISEMENT_S:
-            message = f"routes are announced every {value} s; after the loss of a link, collectives wait as long for the next path"
+            message = (
+                f"routes are announced every {value} s; after the loss of a link, collectives wait as long for the next path"
+            )
             yield Fault("HW842", f"{instance}|{key}", message, "set 0", doubtful=True)
         if key.endswith("|timers connect") and (_number(value) or 0) > _SLOW_CONNECT_S:
             message = f"a lost session is tried again after {value} s; the link stays idle as long after it is mended"
@@ -238,13 +249,15 @@ def faults(values: Mapping[str, str]) -> Iterator[Fault]:
         if key.endswith("timers") or key == "timers bgp":
             yield from _timers(f"{instance}|{key}", value)
     yield from _forwarding(values)
-    yield from _bfd_times(values)
 
 
 def _timers(key: str, value: str) -> Iterator[Fault]:
     numbers = [number for word in value.split() if (number := _number(word)) is not None]
     if len(numbers) == 2 and 0 < numbers[1] < 3 * numbers[0]:
-        message = f"keepalives come every {numbers[0]} s, and a session ends after {numbers[1]} s without one; one late packet takes a healthy link down"
+        message = (
+            f"keepalives come every {numbers[0]} s, and a session ends after {numbers[1]} s without one; one late packet "
+            "takes a healthy link down"
+        )
         yield Fault("HW842", key, message, f"set {numbers[1] // 3 or 1} {max(3, numbers[1])}")
 
 
@@ -256,11 +269,3 @@ def _forwarding(values: Mapping[str, str]) -> Iterator[Fault]:
         if key.endswith("|bgp graceful-shutdown") and value == _YES:
             message = "BGP is in graceful shutdown; its neighbors use every other path first, and these links stay idle"
             yield Fault("HW834", key, message, "remove `bgp graceful-shutdown`")
-
-
-def _bfd_times(values: Mapping[str, str]) -> Iterator[Fault]:
-    for _, view in _bfd(values):
-        interval = max(view.transmit_ms or 0, view.receive_ms or 0)
-        if (view.multiplier or 3) < 2 or interval * (view.multiplier or 3) < _FASTEST_BFD_MS:
-            message = f"BFD takes a link down after {interval * (view.multiplier or 3)} ms; one delayed packet of a busy CPU does so, and paths flap"
-            yield Fault("HW841", view.key, message, "use 300 ms and a multiplier of 3")

@@ -179,9 +179,8 @@ def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPl
         for gbps, metres in sorted({(port.gbps, port.metres) for port in switch.ports if port.role == role}):
             lengths = hwsku.headroom.get(gbps, {})
             if lengths and metres not in lengths:
-                message = (
-                    f"{hwsku.name} has headroom at {gbps}Gb/s for cables of {joined_or([str(each) for each in lengths])} metres, not for {metres}"
-                )
+                known = joined_or([str(each) for each in lengths])
+                message = f"{hwsku.name} has headroom at {gbps}Gb/s for cables of {known} metres, not for {metres}"
                 longer = min((each for each in lengths if each > metres), default=None)
                 hint = (
                     f"set {longer}m" if longer else "use a shorter cable, or add the length to the HwSKU's pg_profile_lookup.ini"

@@ -96,7 +96,10 @@ def _hardware(tables: Tables) -> Iterator[Fault]:
     owner = next((each for each in hardware().values() if name in each.hwskus), None)
     by_platform = next((each for each in hardware().values() if each.platform == platform), None)
     if owner is not None and platform is not None and owner.platform != platform:
-        message = f"the HwSKU {name} is of the platform {owner.platform}, not of {platform}; SONiC finds no port and buffer files, and no port comes up"
+        message = (
+            f"the HwSKU {name} is of the platform {owner.platform}, not of {platform}; SONiC finds no port and buffer files, "
+            "and no port comes up"
+        )
         yield Fault("HW846", f"{key}|hwsku", message, "set the HwSKU that `show platform summary` prints")
         return
     if by_platform is not None and isinstance(name, str) and owner is None:
@@ -106,7 +109,10 @@ def _hardware(tables: Tables) -> Iterator[Fault]:
     is_dynamic = device.get("buffer_model") == "dynamic"
     sizeless = [pool for pool, row in tables.get("BUFFER_POOL", {}).items() if "size" not in row]
     if sizeless and not is_dynamic and "buffer_model" in device:
-        message = f"the pool {sizeless[0]} has no size, which only the dynamic buffer model computes; without pools every lossless queue drops"
+        message = (
+            f"the pool {sizeless[0]} has no size, which only the dynamic buffer model computes; without pools every lossless "
+            "queue drops"
+        )
         yield Fault("HW846", f"{key}|buffer_model", message, "set `buffer_model` to `dynamic`, or give the pools their sizes")
     if owner is not None:
         yield from _model(tables, owner, owner.hwskus[str(name)], device)
@@ -116,12 +122,17 @@ def _model(tables: Tables, model: Hardware, hwsku: HwSku, device: Row) -> Iterat
     """Compare with what SONiC's device tree has for this HwSKU."""
     own = "dynamic" if hwsku.is_dynamic else "traditional"
     if device.get("buffer_model", own) != own:
-        message = f"the buffer model of {hwsku.name} is {own}; with the other one SONiC computes no headroom, and a paused queue drops"
+        message = (
+            f"the buffer model of {hwsku.name} is {own}; with the other one SONiC computes no headroom, and a paused queue drops"
+        )
         yield Fault("HW846", "DEVICE_METADATA|localhost|buffer_model", message, f"set `buffer_model` to `{own}`")
     sizes = {row.get("size") for name, row in tables.get("BUFFER_POOL", {}).items() if name == "egress_lossless_pool"}
     size = number(next(iter(sizes), None))
     if size is not None and hwsku.egress_pool_bytes is not None and size < hwsku.egress_pool_bytes // 2:
-        message = f"the egress pool has {size} bytes, and {hwsku.egress_pool_bytes} in SONiC's {hwsku.name}; lossless queues drop when it is full"
+        message = (
+            f"the egress pool has {size} bytes, and {hwsku.egress_pool_bytes} in SONiC's {hwsku.name}; lossless queues drop "
+            "when it is full"
+        )
         yield Fault("HW814", "BUFFER_POOL|egress_lossless_pool|size", message, f"set {hwsku.egress_pool_bytes}")
     outside = {port.name for port in model.extra}
     for port, row in tables.get("PORT", {}).items():
@@ -131,10 +142,16 @@ def _model(tables: Tables, model: Hardware, hwsku: HwSku, device: Row) -> Iterat
         cage, lane = divmod(digits, model.cage_lanes)
         first = str(row.get("lanes", "")).split(",")[0].strip()
         if first and first != str(model.cages[cage] + lane):
-            message = f"its first lane is {first}, but {model.cages[cage] + lane} on this switch; another cage comes up, and the cable's link stays down"
+            message = (
+                f"its first lane is {first}, but {model.cages[cage] + lane} on this switch; another cage comes up, and the "
+                "cable's link stays down"
+            )
             yield Fault("HW824", f"PORT|{port}|lanes", message, f"take the lanes from port_config.ini of {hwsku.name}")
         if number(row.get("index")) not in (None, cage + 1):
-            message = f"its index is {row['index']}, but {cage + 1} on this switch; SONiC reads another module, and the link may stay down"
+            message = (
+                f"its index is {row['index']}, but {cage + 1} on this switch; SONiC reads another module, and the link may "
+                "stay down"
+            )
             yield Fault("HW824", f"PORT|{port}|index", message, f"set {cage + 1}")
 
 
@@ -157,7 +174,9 @@ def _ports(tables: Tables) -> Iterator[Fault]:
             yield Fault("HW824", f"PORT|{port}|alias", message, "use the alias of port_config.ini")
         yield from _speed(port, row, len(lanes))
         if row.get("pfc_asym") == "on":
-            message = "asymmetric PFC is on; the port obeys a pause of any priority, so a faulty adapter stops ordinary traffic too"
+            message = (
+                "asymmetric PFC is on; the port obeys a pause of any priority, so a faulty adapter stops ordinary traffic too"
+            )
             yield Fault("HW812", f"PORT|{port}|pfc_asym", message, "set `pfc_asym` to `off`", doubtful=True)
     yield from _breakouts(tables)
 
@@ -191,7 +210,9 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
         if not count.isdecimal() or not inside or "+" in mode:
             continue
         if int(count) != len(inside):
-            message = f"{mode} makes {count} ports of the cage, and `PORT` has {len(inside)}; the others have no lanes, and stay down"
+            message = (
+                f"{mode} makes {count} ports of the cage, and `PORT` has {len(inside)}; the others have no lanes, and stay down"
+            )
             yield Fault("HW824", key, message, "set the mode of the ports that there are")
         for name, row in inside:
             mbps = number(row.get("speed"))
@@ -246,11 +267,16 @@ def _chain(tables: Tables, key: str, maps: Row, priorities: tuple[int, ...]) -> 
     for priority in priorities:
         queue, group = paused.get(priority), pausing.get(priority, priority)
         if queue is None:
-            message = f"PFC is on for priority {priority}, and no queue is mapped to it; a pause frame stops nothing, and packets are dropped"
+            message = (
+                f"PFC is on for priority {priority}, and no queue is mapped to it; a pause frame stops nothing, and packets "
+                "are dropped"
+            )
             yield Fault("HW806", f"{place}|pfc_enable", message, "add the priority to `MAP_PFC_PRIORITY_TO_QUEUE`")
             continue
         if pausing and priority not in pausing:
-            message = f"PFC is on for priority {priority}, and no priority group is mapped to it; no pause is sent for its packets"
+            message = (
+                f"PFC is on for priority {priority}, and no priority group is mapped to it; no pause is sent for its packets"
+            )
             yield Fault("HW806", f"{place}|pfc_enable", message, "add the priority to `PFC_PRIORITY_TO_PRIORITY_GROUP_MAP`")
         for dscp, traffic_class in classes.items():
             in_queue, in_group = queues.get(traffic_class) == queue, groups.get(traffic_class, traffic_class) == group
@@ -264,11 +290,16 @@ def _chain(tables: Tables, key: str, maps: Row, priorities: tuple[int, ...]) -> 
                 yield Fault("HW806", f"DSCP_TO_TC_MAP|{referred(maps.get('dscp_to_tc_map'))}|{dscp}", message, _SAME)
                 break
         if classes and not any(queues.get(each) == queue for each in classes.values()):
-            message = f"PFC is on for priority {priority}, and no DSCP leads to its queue {queue}; the packets that it should protect are dropped elsewhere"
+            message = (
+                f"PFC is on for priority {priority}, and no DSCP leads to its queue {queue}; the packets that it should "
+                "protect are dropped elsewhere"
+            )
             yield Fault("HW812", f"{place}|pfc_enable", message, "enable PFC for the priority of the RDMA traffic", doubtful=True)
         # CS6 is BGP's (RFC 4594) and the notifications' (mlx5's default).
         if queues.get(classes.get(48, -1)) == queue and queues.get(classes.get(0, -1)) != queue:
-            message = f"PFC pauses queue {queue}, which has DSCP 48 in it: BGP and congestion notifications; a pause then ends sessions"
+            message = (
+                f"PFC pauses queue {queue}, which has DSCP 48 in it: BGP and congestion notifications; a pause then ends sessions"
+            )
             yield Fault("HW812", f"{place}|pfc_enable", message, "leave this priority out of `pfc_enable`")
 
 
@@ -297,38 +328,60 @@ def _buffers(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterato
         extra = sorted(group for group, row in groups.get(port, {}).items() if group not in given and _holds(tables, row))
         if extra and groups and ("extra", tuple(extra)) not in seen:
             seen.add(("extra", tuple(extra)))
-            message = f"group {extra[0]} has headroom on {port}, and PFC is off for its priority; this memory is missing to the lossless traffic"
+            message = (
+                f"group {extra[0]} has headroom on {port}, and PFC is off for its priority; this memory is missing to the "
+                "lossless traffic"
+            )
             yield Fault("HW814", f"BUFFER_PG|{port}", message, "remove the group's row, or enable PFC for it", doubtful=True)
     for name, row in tables.get("BUFFER_PROFILE", {}).items():
         threshold = str(row.get("dynamic_th", "0"))
         if not threshold.lstrip("-").isdecimal() or int(threshold) not in _DYNAMIC_TH:
-            message = f"the dynamic threshold is {threshold}, and SONiC accepts -8 to 7; the profile is not made, and its queues drop"
+            message = (
+                f"the dynamic threshold is {threshold}, and SONiC accepts -8 to 7; the profile is not made, and its queues drop"
+            )
             yield Fault("HW813", f"BUFFER_PROFILE|{name}|dynamic_th", message, "set 7 for lossless traffic")
 
 
 def _of_group(tables: Tables, port: str, group: int, row: Row, must_have: bool) -> Iterator[Fault]:
     profile = referred(row.get("profile"))
     if row and profile and not _holds(tables, row):
-        message = f"group {group} is lossless by PFC, and its buffer profile {profile} has no headroom; what arrives after the pause is dropped"
+        message = (
+            f"group {group} is lossless by PFC, and its buffer profile {profile} has no headroom; what arrives after the "
+            "pause is dropped"
+        )
         yield Fault("HW807", f"BUFFER_PG|{port}|{group}", message, "give it `NULL` (computed) or a profile with `xoff`")
     elif must_have and not row:
-        message = f"PFC is on for group {group}, and `BUFFER_PG` has no row for it; it has no headroom, and drops what arrives after the pause"
-        yield Fault("HW808", f"PORT_QOS_MAP|{port}|pfc_enable", message, f"add `BUFFER_PG|{port}|{group}` with the profile `NULL`")
+        message = (
+            f"PFC is on for group {group}, and `BUFFER_PG` has no row for it; it has no headroom, and drops what arrives "
+            "after the pause"
+        )
+        yield Fault(
+            "HW808", f"PORT_QOS_MAP|{port}|pfc_enable", message, f"add `BUFFER_PG|{port}|{group}` with the profile `NULL`"
+        )
 
 
 def _of_queue(tables: Tables, port: str, queue: int, row: Row, must_have: bool) -> Iterator[Fault]:
     name = referred(row.get("profile"))
     profile = row_of(tables, "BUFFER_PROFILE", name)
     if name and (_is_lossy(name) or _is_lossy(referred(profile.get("pool")))):
-        message = f"queue {queue} is lossless by PFC, and its buffer profile {name} is for lossy traffic; it drops RDMA packets when it is full"
+        message = (
+            f"queue {queue} is lossless by PFC, and its buffer profile {name} is for lossy traffic; it drops RDMA packets "
+            "when it is full"
+        )
         yield Fault("HW807", f"BUFFER_QUEUE|{port}|{queue}", message, "give it the egress profile of lossless traffic")
         return
     if must_have and not row:
-        message = f"queue {queue} is lossless by PFC, and `BUFFER_QUEUE` has no row for it; it has the default, which drops when it is full"
+        message = (
+            f"queue {queue} is lossless by PFC, and `BUFFER_QUEUE` has no row for it; it has the default, which drops when it "
+            "is full"
+        )
         yield Fault("HW807", f"PORT_QOS_MAP|{port}|pfc_enable", message, "give it the egress profile of lossless traffic")
     threshold = str(profile.get("dynamic_th", "7"))
     if threshold.lstrip("-").isdecimal() and int(threshold) in _DYNAMIC_TH and int(threshold) < _LOW_EGRESS_TH:
-        message = f"lossless queues have the dynamic threshold {threshold}; they drop at the way out before the group at the way in pauses"
+        message = (
+            f"lossless queues have the dynamic threshold {threshold}; they drop at the way out before the group at the way in "
+            "pauses"
+        )
         doubtful = int(threshold) >= _LEAST_EGRESS_TH
         yield Fault("HW813", f"BUFFER_PROFILE|{name}|dynamic_th", message, "set 7, as SONiC's own templates do", doubtful)
 
@@ -351,10 +404,16 @@ def _cables(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterator
             continue
         key, metres = cables.get(port, ("CABLE_LENGTH", -1))
         if metres == -1:
-            message = f"PFC is on for {port}, and `CABLE_LENGTH` has no length of its cable; SONiC computes no headroom, and what arrives after the pause is dropped"
+            message = (
+                f"PFC is on for {port}, and `CABLE_LENGTH` has no length of its cable; SONiC computes no headroom, and what "
+                "arrives after the pause is dropped"
+            )
             yield Fault("HW808", f"PORT_QOS_MAP|{port}|pfc_enable", message, "add the length of its cable to `CABLE_LENGTH`")
         elif not metres:
-            message = f"the cable of {port} has the length `{'0m' if metres == 0 else 'of no number'}`; SONiC gives the port no lossless headroom, and what arrives after the pause is dropped"
+            message = (
+                f"the cable of {port} has the length `{'0m' if metres == 0 else 'of no number'}`; SONiC gives the port no "
+                "lossless headroom, and what arrives after the pause is dropped"
+            )
             yield Fault("HW808", key, message, "set the length in metres: `5m`")
 
 
@@ -369,10 +428,16 @@ def _watchdog(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterat
         for field in ("detection_time", "restoration_time"):
             value = number(row.get(field))
             if value is not None and poll is not None and value < poll:
-                message = f"the watchdog's {field} is {value} ms, shorter than its poll interval of {poll} ms; SONiC refuses it, and a pause storm stops the fabric"
+                message = (
+                    f"the watchdog's {field} is {value} ms, shorter than its poll interval of {poll} ms; SONiC refuses it, "
+                    "and a pause storm stops the fabric"
+                )
                 yield Fault("HW811", f"PFC_WD|{port}|{field}", message, f"set {poll} or more")
         if row.get("action") in ("forward", "alert"):
-            message = f"the watchdog's action is {row['action']}; the queue of a port that is paused for ever is not emptied, and the pause spreads"
+            message = (
+                f"the watchdog's action is {row['action']}; the queue of a port that is paused for ever is not emptied, and "
+                "the pause spreads"
+            )
             yield Fault("HW811", f"PFC_WD|{port}|action", message, "set `drop`", doubtful=True)
     for port, priorities in lossless.items():
         if not priorities or port == "global":
@@ -380,10 +445,16 @@ def _watchdog(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterat
         own = _row_of_port(tables, port)
         watched = own.get("pfcwd_sw_enable")
         if port not in rows:
-            message = f"PFC is on for {port}, and the watchdog of the other ports is not on there; a pause storm from this port stops the fabric"
+            message = (
+                f"PFC is on for {port}, and the watchdog of the other ports is not on there; a pause storm from this port "
+                "stops the fabric"
+            )
             yield Fault("HW811", f"PORT_QOS_MAP|{port}|pfc_enable", message, f"add `PFC_WD|{port}`")
         elif isinstance(watched, str) and not set(map(str, priorities)) <= {word.strip() for word in watched.split(",")}:
-            message = f"the watchdog watches priorities {watched or 'none'} of {port}, and PFC is on for {','.join(map(str, priorities))}; a pause storm of the others stops the fabric"
+            message = (
+                f"the watchdog watches priorities {watched or 'none'} of {port}, and PFC is on for "
+                f"{','.join(map(str, priorities))}; a pause storm of the others stops the fabric"
+            )
             yield Fault("HW811", f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", message, "set the priorities of `pfc_enable`")
 
 
@@ -392,7 +463,9 @@ def _schedulers(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iter
     seen = set()
     for port, rows in by_port(tables, "QUEUE").items():
         schedulers = {queue: row_of(tables, "SCHEDULER", referred(row.get("scheduler"))) for queue, row in rows.items()}
-        weights = {queue: number(row.get("weight")) or 1 for queue, row in schedulers.items() if row and row.get("type") != "STRICT"}
+        weights = {
+            queue: number(row.get("weight")) or 1 for queue, row in schedulers.items() if row and row.get("type") != "STRICT"
+        }
         for priority in lossless.get(port, ()):
             name = referred(rows.get(priority, {}).get("scheduler"))
             if name in seen or priority not in schedulers:
@@ -400,14 +473,22 @@ def _schedulers(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iter
             seen.add(name)
             row = schedulers[priority]
             if number(row.get("pir")):
-                message = f"the scheduler {name} limits the lossless queue to {row['pir']} bytes a second; all traffic behind it is paused"
+                message = (
+                    f"the scheduler {name} limits the lossless queue to {row['pir']} bytes a second; all traffic behind it is "
+                    "paused"
+                )
                 yield Fault("HW815", f"SCHEDULER|{name}|pir", message, "remove `pir`", doubtful=True)
             share = 100 * weights.get(priority, 0) // max(1, sum(weights.values()))
             if priority in weights and len(weights) > 1 and share < _LEAST_SHARE:
-                message = f"the lossless queue gets {share} % of a full link; other traffic makes it pause the senders of all collectives"
+                message = (
+                    f"the lossless queue gets {share} % of a full link; other traffic makes it pause the senders of all "
+                    "collectives"
+                )
                 yield Fault("HW815", f"SCHEDULER|{name}|weight", message, "give it the larger share", doubtful=True)
             if row.get("type") == "STRICT":
-                message = f"the lossless queue is strict; while collectives run, the queues of the rest, TCP and storage, get nothing"
+                message = (
+                    "the lossless queue is strict; while collectives run, the queues of the rest, TCP and storage, get nothing"
+                )
                 yield Fault("HW815", f"SCHEDULER|{name}|type", message, "use `DWRR` with a weight", doubtful=True)
 
 

@@ -61,7 +61,9 @@ def asic_of(platform: str) -> Asic | None:
     return next((asic for start, asic in _ASICS.items() if name.startswith(start)), None)
 
 
-def headroom(asic: Asic, mbps: int, metres: int, lanes: int, roce_mtu: int, small_percent: int, port_mtu: int = _PORT_MTU) -> Headroom:
+def headroom(
+    asic: Asic, mbps: int, metres: int, lanes: int, roce_mtu: int, small_percent: int, port_mtu: int = _PORT_MTU
+) -> Headroom:
     """Return a port's headroom in bytes. `roce_mtu`: bytes of the longest lossless packet; `small_percent`: share of packets of 64 bytes.
 
     Raises ValueError for a speed without a pause time.
@@ -95,7 +97,7 @@ def least_bytes(mbps: int, metres: int, port_mtu: int = _PORT_MTU) -> float | No
 
 
 def group_bytes(shared: int, dynamic_th: int) -> int:
-    """Return the most bytes of a shared pool that one priority group fills before it pauses its sender: the share of alpha, 2^dynamic_th."""
+    """Return the most bytes of a shared pool that one priority group fills before it pauses its sender, by alpha = 2^dynamic_th."""
     alpha = 2.0**dynamic_th
     return int(shared * alpha / (1 + alpha))
 
@@ -108,7 +110,10 @@ def headroom_faults(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> 
     if pool is None:
         return
     if reserved >= pool:
-        message = f"all ports' headroom is {reserved} bytes, and the pool has {pool}; the switch refuses some of it, and those ports drop lossless packets"
+        message = (
+            f"all ports' headroom is {reserved} bytes, and the pool has {pool}; the switch refuses some of it, and those "
+            "ports drop lossless packets"
+        )
         hint = "shorten the cables, lower `small_packet_percentage`, or use fewer lossless priorities"
         yield Fault("HW814", pool_key, message, hint)
         return
@@ -123,7 +128,9 @@ def headroom_faults(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> 
                 f"queues mark all packets from {highest} bytes on, but a group pauses its sender at {most} at the latest "
                 f"(pool {pool}, headroom {reserved}); PFC stops whole links before senders slow down"
             )
-            yield Fault("HW802", f"WRED_PROFILE|{name}|green_max_threshold", message, f"set less than {most}, for example 2097152")
+            yield Fault(
+                "HW802", f"WRED_PROFILE|{name}|green_max_threshold", message, f"set less than {most}, for example 2097152"
+            )
 
 
 def _too_small(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterator[Fault]:

@@ -192,7 +192,9 @@ def _bgp(tables: Tables, device: Row) -> BgpView | None:
         if "|" not in key
     }
     # bgpcfgd's templates relax paths and permit all routes (docker-fpm-frr, bgpd.main.conf.j2).
-    return BgpView(keys["asn"], asn=asn, router_id=_text(device.get("bgp_router_id")), neighbors=neighbors, relaxes=True, keys=keys)
+    return BgpView(
+        keys["asn"], asn=asn, router_id=_text(device.get("bgp_router_id")), neighbors=neighbors, relaxes=True, keys=keys
+    )
 
 
 def _of_frrcfgd(tables: Tables) -> BgpView | None:
@@ -228,5 +230,3 @@ def _of_frrcfgd(tables: Tables) -> BgpView | None:
             "relaxes": "BGP_GLOBALS|default",
         },
     )
-
-
