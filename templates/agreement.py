@@ -7,7 +7,7 @@ notifications travel apart from it.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 
@@ -136,7 +136,9 @@ def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
     yield from _dissent(of_all, agreed, authorities)
     for scope in dict.fromkeys(scope for scope, _ in said):
         own = [each for other, each in said if other == scope and each.fact[0] in _OF_DEVICES]
-        yield from _dissent(own, *_majority(own, by_end or len({each.file for each in own}) == 1))
+        for found in _dissent(own, *_majority(own, by_end or len({each.file for each in own}) == 1)):
+            # On these an engineer gives ports a profile one by one, and storage or management ports none.
+            yield replace(found, doubtful=True) if scope[0] in FOREIGN else found
     yield from _chain(readings, agreed)
 
 
@@ -145,7 +147,7 @@ def _scope(reading: Reading) -> tuple[str, str | None]:
     device = reading.device
     if device is None:
         return ("", None)
-    name = device.name or ""
+    name = (device.name or "").lower()
     return (device.os, device.role or next((role for role in ("spine", "leaf") if role in name), None))
 
 
@@ -262,7 +264,8 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
 
 def _is_unmarked(reading: Reading) -> bool:
     """Return whether it is the environment of a job that uses RDMA adapters and sets no traffic class."""
-    setting = reading.settings
+    # Only a job's variables are few; a switch's settings are read from its text when they are asked for.
+    setting = reading.settings if "NCCL" in reading.qos else {}
     uses_rdma = "NCCL_IB_HCA" in setting or ("NCCL_NET" in setting and setting["NCCL_NET"].value == "IB")
     return uses_rdma and "NCCL_IB_TC" not in setting
 

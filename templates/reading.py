@@ -102,9 +102,9 @@ class NeighborView:
 class BgpView:
     """BGP of a switch's default VRF. `max_paths`, `relaxes` and `hold_s` are in force, by the file or the device's default; None: unknown.
 
-    `relaxes`: paths through different AS numbers may be used together. `requires_policy`: of external neighbors, without which no route passes.
-    `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its interfaces, or
-    unknown.
+    `relaxes`: paths through different AS numbers may be used together. `requires_policy`: external neighbors exchange nothing without a
+    route map. `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its
+    interfaces, or unknown.
     """
 
     key: str

@@ -51,7 +51,7 @@ def _odd(members: Mapping[tuple[str, str], Mapping[str, str]]) -> list[tuple[tup
     wanted = {key: (value, count) for key, values in counts.items() for value, count in values.most_common(1)}
     unequal = {key for key, (_, count) in wanted.items() if count == total - 1}
     strange = {key for key, values in counts.items() if sum(values.values()) == 1}
-    for member, own in members.items():
+    for member, own in members.items() if unequal or strange else ():
         for key in unequal:
             value = wanted[key][0]
             if own.get(key) != value:

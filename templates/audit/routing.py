@@ -1,7 +1,7 @@
 """Rules about BGP: sessions that come up, all equal paths in use, routes that are exchanged, and a dead link that is found in time."""
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headway.templates.audit.finding import Finding
 from headway.templates.audit.machines import Link, Machine, is_within, network_of
@@ -180,13 +180,14 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
             doubtful=machine.role != "leaf",
         )
         return
+    addresses = list(_addresses(up))
     own = {
         name: [network for address in port.view.addresses if (network := network_of(address)) is not None]
         for name, port in machine.ports.items()
         if name not in up
     }
     for name, networks in own.items():
-        if any(_neighbor_in(each, networks) for each in up):
+        if any(address in network for address in addresses for network in networks):
             continue
         unheard = next(
             (each for each in networks if not any(is_within(each, other) for other in announced)),
@@ -218,12 +219,14 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
             yield Finding("HW838", machine.bgp_file, family, message, "announce the networks of its ports", doubtful=True)
 
 
-def _neighbor_in(name: str, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return any(address in network for network in networks)
+def _addresses(names: Iterable[str]) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    for name in names:
+        # A name of an interface begins with a letter that no address begins with, or has no dot and colon.
+        if "." in name or ":" in name:
+            try:
+                yield ipaddress.ip_address(name.partition("%")[0])
+            except ValueError:
+                continue
 
 
 def _hashing(machine: Machine) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import PurePosixPath
 
 from headway.templates.commands import ShellCommand, commands
 from headway.templates.hosts.view import NO_QOS, faults, host_view, traits
@@ -17,6 +16,9 @@ from headway.templates.reading import QosView, Reading, Setting
 
 _PRIORITIES = range(8)
 _DSCPS = range(64)
+
+# systemd's, before a command.
+_EXEC = re.compile(r"^Exec\w+=[-@:+!]*")
 
 # The end of a command without an adapter, such as those inside of `set_qos`.
 _HOST = "host"
@@ -101,7 +103,7 @@ def read(text: str) -> Reading:
 
 def _call(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the first known program, by its name, and its arguments: without `sudo`, `ExecStart=` and the like."""
-    names = [PurePosixPath(re.sub(r"^Exec\w+=[-@:+!]*", "", word)).name for word in words]
+    names = [_EXEC.sub("", word).rpartition("/")[2] for word in words]
     start = next((index for index, name in enumerate(names) if name in _PROGRAMS), len(words))
     return (*names[start : start + 1], *words[start + 1 :])
 

@@ -210,7 +210,8 @@ def _classes(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> I
             )
             yield Fault("HW852", key, message, "set `--trust dscp`", doubtful=True)
     for end, view in views.items():
-        prefix = f"{end}|" if any(key.startswith(f"{end}|") for key in settings) else ""
+        has_own = any(key.startswith(f"{end}|") and not key.removeprefix(f"{end}|").startswith(NO_QOS) for key in settings)
+        prefix = f"{end}|" if has_own else ""
         cnp = view.marks.get("cnp")
         if cnp is not None and cnp > _MOST_DSCP:
             message = (

@@ -1,5 +1,6 @@
 """Finds what harms a training run in one `config_db.json`, by SONiC's own references between tables, whatever the other files are."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -199,10 +200,14 @@ def _speed(port: str, row: Row, lanes: int) -> Iterator[Fault]:
 def _breakouts(tables: Tables) -> Iterator[Fault]:
     """Compare each breakout mode with the ports that there are."""
     cages = sorted((value, name) for name in tables.get("BREAKOUT_CFG", {}) if (value := _place(name)) is not None)
-    starts = sorted((value, name, row) for name, row in tables.get("PORT", {}).items() if (value := _place(name)) is not None)
+    rows = tables.get("PORT", {})
+    starts = sorted(
+        ((value, name, row) for name, row in rows.items() if (value := _place(name)) is not None), key=lambda each: each[0]
+    )
+    places = [value for value, _, _ in starts]
     for index, (first, cage) in enumerate(cages):
         end = cages[index + 1][0] if index + 1 < len(cages) else first + 8
-        inside = [(name, row) for value, name, row in starts if first <= value < end]
+        inside = [(name, row) for _, name, row in starts[bisect_left(places, first) : bisect_left(places, end)]]
         mode = str(tables["BREAKOUT_CFG"][cage].get("brkout_mode", ""))
         count, _, speeds = mode.partition("x")
         gbps = {number(word) for word in speeds.replace("[", ",").replace("]", "").replace("G", "").split(",")}

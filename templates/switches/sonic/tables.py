@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -26,7 +27,12 @@ def numbers_of(tables: Tables, table: str, reference: Any) -> dict[int, int]:
 
 def number(value: Any) -> int | None:
     """Return the number that the text is; None for other texts."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()) else None
+    return _parsed(value) if isinstance(value, str) else None
+
+
+@lru_cache(8192)
+def _parsed(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else None
 
 
 def by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
@@ -39,11 +45,13 @@ def by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
     return found
 
 
+@lru_cache(65536)
 def _key_ports(key: str) -> list[str]:
     """Parse `Ethernet0`, several ports separated by commas in old releases, or `host|asic|Ethernet0` in a chassis."""
     return key.rpartition("|")[0].rpartition("|")[2].split(",")
 
 
+@lru_cache(65536)
 def _key_numbers(key: str) -> range:
     """Parse `3` or `3-4`; empty for other texts."""
     found = re.fullmatch(r"([0-9]{1,2})(?:-([0-9]{1,2}))?", key.rpartition("|")[2])

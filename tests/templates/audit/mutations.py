@@ -233,7 +233,7 @@ FRR = (
     frr("slow reconnect", "timers connect 1", "timers connect 120", at=EVERY),
     frr("nexthop groups of the kernel on one switch", r"^no zebra nexthop.*\n"),
     frr("graceful shutdown", "bgp log-neighbor-changes", "bgp graceful-shutdown"),
-    frr("host name of another switch", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    frr("host name of another switch in frr.conf", "hostname rails-leaf-1", "hostname rails-leaf-2"),
 )
 
 HOSTS = (

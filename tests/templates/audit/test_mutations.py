@@ -70,7 +70,8 @@ def test_mistakes_are_of_many_kinds_and_names_of_one() -> None:
 def test_most_findings_have_the_line_of_their_setting() -> None:
     with_line, count = 0, 0
     for each in (*NVUE, *EOS, *FRR):
-        problems = alone(each.apply(healthy(each.os)))
+        # Those of HW602 are about all ports of a file, not one line.
+        problems = [problem for problem in alone(each.apply(healthy(each.os))) if problem.code != "HW602"]
         count += len(problems)
         with_line += sum(problem.span is not None for problem in problems)
     assert count > with_line > count * 3 // 4
