@@ -145,13 +145,16 @@ def test_check_reads_the_committed_files_beside_the_documents(tmp_path: Path, ca
     assert main(["check", str(story / "job.yaml")]) == 0
 
 
-def test_a_kind_can_be_told_where_the_name_does_not(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kind_is_recognized_by_its_content_or_by_its_prefix(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = rendered / "running"
     (rendered / ARTIFACTS["sonic"]).rename(odd)
-    assert audit(odd) == 1
-    assert "error[HW604]: its kind cannot be told from its name" in capsys.readouterr().out
+    assert audit(odd) == 0
     assert audit(f"sonic:{odd}") == 0
     assert audit(f"frr:{odd}") == 1
+    odd.write_text("nothing of interest\n")
+    capsys.readouterr()
+    assert audit(odd) == 1
+    assert "error[HW604]: its kind cannot be told from its name or content" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"PORT": 3}', ""])
