@@ -54,6 +54,10 @@ VERBS: Mapping[str, Verb] = {
         "Compare the switch, host and NCCL settings in force with each other and with a cluster",
         "headway audit collected/ --cluster cluster.yaml",
     ),
+    "prepare": Verb(
+        "Make a corpus of token shards from text or JSON lines",
+        "headway prepare web/*.jsonl.gz -o corpora/web --tokenizer tokenizer.json --end '<|endoftext|>'",
+    ),
     "run": Verb("Run a job on this machine, with the processes of all its nodes", "headway run job.yaml"),
     "torchrun": Verb(
         "Run an unmodified script with torchrun's flags and restart it after failures",

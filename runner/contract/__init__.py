@@ -20,6 +20,16 @@ from headway.runner.contract.base import Base, CheckpointId
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
 from headway.runner.contract.cause_kind import CauseKind
 from headway.runner.contract.codec import RecordError, decode, from_json, to_json
+from headway.runner.contract.corpus import (
+    CORPUS_SCHEMA,
+    END_BYTES,
+    INDEX_NAME,
+    LARGEST_PERIOD,
+    TOKEN_BYTES,
+    CorpusIndex,
+    Mixture,
+    Shard,
+)
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
 from headway.runner.contract.history import Change, in_force
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
@@ -56,12 +66,17 @@ from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdi
 
 __all__ = [
     "ATTEMPT_TAKEN",
+    "CORPUS_SCHEMA",
     "DEFAULT_TIMEOUTS",
+    "END_BYTES",
     "HEARTBEAT",
+    "INDEX_NAME",
+    "LARGEST_PERIOD",
     "LEDGER_BUCKETS",
     "RUN_SCHEMA",
     "SECTIONS",
     "STACKS_SIGNAL",
+    "TOKEN_BYTES",
     "VERDICTS",
     "Base",
     "Batch",
@@ -70,6 +85,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "CheckpointId",
+    "CorpusIndex",
     "Corruption",
     "Data",
     "Domain",
@@ -80,6 +96,7 @@ __all__ = [
     "Limits",
     "Mesh",
     "MetricsLine",
+    "Mixture",
     "Model",
     "Notify",
     "Optimizer",
@@ -88,6 +105,7 @@ __all__ = [
     "Restart",
     "RunConfig",
     "RunDirectory",
+    "Shard",
     "Store",
     "SubmissionOutcome",
     "TextEnum",
