@@ -65,7 +65,7 @@ def make_shard(name: str, part: Part) -> Shard | CorpusError:
     """Write the shard and return what its index says; its files are complete and on disk. A shard without tokens has no files."""
     settings, tokenizer = _process[0]
     try:
-        return _Writer(settings, name).write(_encoded(part, settings, tokenizer))
+        return write_shard(Path(settings.folder), name, settings.dtype, _encoded(part, settings, tokenizer))
     except CorpusError as error:
         return error
     except OSError as error:
@@ -94,12 +94,17 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def write_shard(folder: Path, name: str, dtype: str, found: Iterator[list[int]]) -> Shard:
+    """Write documents, each the list of its tokens, as a shard. Its files appear when they are complete and on disk."""
+    return _Writer(folder, name, dtype).write(found)
+
+
 class _Writer:
     """Writes the two files under other names first, so that each is either complete or absent."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
-        self._dtype, self._name = settings.dtype, name
-        self._paths = [Path(settings.folder) / f"{name}.{kind}" for kind in ("tokens", "ends")]
+    def __init__(self, folder: Path, name: str, dtype: str) -> None:
+        self._dtype, self._name = dtype, name
+        self._paths = [folder / f"{name}.{kind}" for kind in ("tokens", "ends")]
         self._hashes = [xxhash.xxh3_128(), xxhash.xxh3_128()]
         self._ends = array("Q")
         self._tokens = self._largest = self._documents = 0

@@ -31,7 +31,7 @@ from headway.runner.contract.corpus import (
     Shard,
 )
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
-from headway.runner.contract.history import Change, in_force
+from headway.runner.contract.history import Change, in_force, samples_before
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
 from headway.runner.contract.metrics import MetricsLine
 from headway.runner.contract.run_config import (
@@ -126,6 +126,7 @@ __all__ = [
     "partner_of",
     "read_outcome",
     "read_verdict",
+    "samples_before",
     "set_by",
     "settled",
     "slot_of",

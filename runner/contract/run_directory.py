@@ -83,6 +83,11 @@ class RunDirectory:
         return {number: self.journal(number) for number in numbers if self.journal(number).exists()}
 
     @property
+    def verified(self) -> Path:
+        """The corpora whose shards the attempt has verified."""
+        return self.attempt_directory / "verified.json"
+
+    @property
     def attempts(self) -> Path:
         return self.root / "attempts"
 

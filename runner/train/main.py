@@ -32,8 +32,9 @@ from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
 from headway.runner.history import at, position
 from headway.runner.lines import append_line, cut_torn_line
+from headway.runner.train.corpora import Reader, open_corpora
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.data import Corpus, DataError, open_corpus
+from headway.runner.train.data import DataError, Samples, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
@@ -54,7 +55,7 @@ class Trainer:
         self.device = _device(job.config.backend, worker.local_rank)
         self.ranks = Ranks(worker.rank, worker.world_size)
         assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
-        self.corpus: Corpus = open_corpus(job.config.data)
+        self.corpus = self._open_data()
         checkpoint = job.config.checkpoint
         self.place = place_of(worker, job.config, self.directory, checkpoint)
         self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
@@ -68,6 +69,15 @@ class Trainer:
         self.gradients = Gradients(worker, self.state, self.corpus, self.ranks, self.mesh, self._pipeline())
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
+
+    def _open_data(self) -> Samples:
+        """Return the job's samples; collective. Raises DataError before anything is trained on them."""
+        config, worker = self.job.config, self.worker
+        assert config.data is not None  # noqa: S101
+        if config.data.kind != "tokens":
+            return open_corpus(config.data)
+        with in_section("data"):
+            return open_corpora(config, Reader(self.ranks, worker.local_rank, config.procs_per_slot, self.directory.verified))
 
     def _build(self) -> TrainState:
         """Return the sharded model with its optimizer, as it is before step 0."""

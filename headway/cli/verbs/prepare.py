@@ -20,9 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "complete stay. docs/data.md shows a whole example."
     )
     parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE", help="files of text or of JSON lines, in order")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="the corpus's folder, new or unfinished")
     parser.add_argument(
-        "--tokenizer", type=Path, required=True, metavar="FILE", help="a tokenizer.json of the library tokenizers; none is downloaded"
+        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the corpus's folder, new or unfinished"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a tokenizer.json of the library tokenizers; none is downloaded",
     )
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--end", metavar="TOKEN", help="the token after each document, for example `<|endoftext|>`")
@@ -58,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         return fail(f"`{args.output}` cannot be written: {error.strerror}", 3)
     shards = "1 shard" if len(index.shards) == 1 else f"{len(index.shards):,} shards"
     print(f"{args.output}: {index.tokens:,} tokens of {index.documents:,} documents in {shards}, {index.dtype}")
-    print(f"  tokens 0 to {index.largest:,}; a model needs `vocab_size: {index.largest + 1}` or more, the tokenizer has {index.vocab_size:,}")
+    print(
+        f"  tokens 0 to {index.largest:,}; a model needs `vocab_size: {index.largest + 1}` or more, the tokenizer has {index.vocab_size:,}"
+    )
     if not is_new:
         print("it exists already, unchanged", file=sys.stderr)
     return 0
