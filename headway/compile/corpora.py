@@ -102,7 +102,7 @@ def _check_amount(plan: JobPlan, corpora: Sequence[dict[str, Any]], indexes: dic
             continue
         times = count / windows
         message = (
-            f"{name} has {windows:,} sequences of {batch.sequence_length:,} tokens, but {steps:,} steps take {count:,} of it: "
+            f"{steps:,} steps take {count:,} sequences of {batch.sequence_length:,} tokens from {name}, which has {windows:,}: "
             f"{times:.2f} passes"
         )
         hint = f"set `epochs: {-(-count // windows)}` for it, lower its `weight`, or train fewer steps"

@@ -1,5 +1,6 @@
 """Defines the index of a corpus of tokens (`corpus.json`), and the order in which several corpora are mixed."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
@@ -94,7 +95,7 @@ class Mixture:
         """Raises ValueError for a weight that is too small beside the others."""
         self.shares = _whole_shares(weights)
         self.period = sum(self.shares)
-        self._order = _chairmen(self.shares)
+        self._order = _chairmen(tuple(self.shares))
         # At each place, how often its corpus stands before it in the period.
         self._earlier = []
         counts = [0] * len(self.shares)
@@ -138,21 +139,22 @@ def _whole_shares(weights: Sequence[float]) -> list[int]:
     return rounded
 
 
-def _chairmen(shares: Sequence[int]) -> list[int]:
+@functools.cache
+def _chairmen(shares: tuple[int, ...]) -> list[int]:
     """Return the corpora of one period: of those that are far enough behind their share, the one that must come soonest."""
-    from fractions import Fraction  # noqa: PLC0415
-
     total, others = sum(shares), 2 * len(shares) - 2
     if not others:
         return [0]
     order: list[int] = []
     counts = [0] * len(shares)
+    # Divides by the share, in whole numbers.
+    factors = [lcm(*shares) // share for share in shares]
     for place in range(1, total + 1):
         # Times total * others, so that all numbers are whole.
         behind = [(share * place - count * total) * others for share, count in zip(shares, counts, strict=True)]
         late = [corpus for corpus, each in enumerate(behind) if each >= total]
         slack = total * (others - 1)
-        chosen = min(late, key=lambda corpus: (Fraction(slack - behind[corpus], shares[corpus]), corpus))
+        chosen = min(late, key=lambda corpus: ((slack - behind[corpus]) * factors[corpus], corpus))
         order.append(chosen)
         counts[chosen] += 1
     return order

@@ -50,8 +50,8 @@ class Tokens(Section):
     document_mask: bool = Field(False, examples=[True])
     """Whether tokens attend to their own document only, and positions start again in each document."""
     verify: Literal["job", "node", "sizes"] = Field("job", examples=["node"])
-    """What is compared with the corpora's hashes before the first step: `job`, every shard once, shared out over all ranks; `node`, every
-    shard on every node, for copies on the nodes' own disks; `sizes`, none. Every node compares all sizes."""
+    """Where shards are compared with their hashes before the first step: once in the `job`, on each `node`, or nowhere, only their
+    `sizes` (docs/data.md)."""
 
 
 DATA: Mapping[str, DataKind] = types.MappingProxyType(
