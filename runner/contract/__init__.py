@@ -34,6 +34,7 @@ from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
 from headway.runner.contract.history import Change, in_force, samples_before
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
 from headway.runner.contract.metrics import MetricsLine
+from headway.runner.contract.profile import ProfileRequest
 from headway.runner.contract.run_config import (
     RUN_SCHEMA,
     Batch,
@@ -61,6 +62,7 @@ from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
 from headway.runner.contract.submission import SubmissionOutcome, parse_outcome, read_outcome
 from headway.runner.contract.text_enum import TextEnum
+from headway.runner.contract.throughput import step_flops
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -101,6 +103,7 @@ __all__ = [
     "Notify",
     "Optimizer",
     "Ports",
+    "ProfileRequest",
     "RecordError",
     "Restart",
     "RunConfig",
@@ -130,6 +133,7 @@ __all__ = [
     "set_by",
     "settled",
     "slot_of",
+    "step_flops",
     "to_json",
     "with_shared",
     "without_shared",

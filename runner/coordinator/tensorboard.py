@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "HEADWAY_TENSORBOARD"
 POLL_S = 5.0
-_TAGS = ("loss", "grad_norm", "step_s", "save_s", "memory_bytes")
+_TAGS = ("loss", "grad_norm", "step_s", "save_s", "memory_bytes", "device_bytes", "communication_s")
 
 
 class Follower:
@@ -60,7 +60,7 @@ def _event(line: Mapping[str, Any]) -> Any:
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    values = [Summary.Value(tag=tag, simple_value=float(line[tag])) for tag in _TAGS if tag in line]
+    values = [Summary.Value(tag=tag, simple_value=float(line[tag])) for tag in _TAGS if line.get(tag) is not None]
     if line.get("step_s"):
         values.append(Summary.Value(tag="tokens_per_s", simple_value=line["tokens"] / line["step_s"]))
     return Event(wall_time=line["wall"], step=line["step"], summary=Summary(value=values))
