@@ -154,10 +154,13 @@ def _recorded(file: str) -> float:
 
 def _metrics_of(name: str) -> Path:
     """The file, or that of the run in the folder or of this name."""
+    if Path(name).is_file():
+        return Path(name)
     try:
-        return Path(name) if Path(name).is_file() else RunDirectory(find_run(name, searched(os.environ))).metrics
+        run = RunDirectory(find_run(name, searched(os.environ)))
     except RunError:
         return Path(name)
+    return run.metrics if run.handle.is_file() else Path(name)
 
 
 def _refuse_implausible(seconds: float, estimated: float, told: str) -> None:

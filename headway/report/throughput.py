@@ -2,9 +2,9 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from headway.runner.contract import MetricsLine, RunConfig, step_flops
+from headway.runner.contract import MetricsLine, RunConfig, step_rates
 
 # The first steps of a generation compile kernels, fill caches and set up communicators (headway/planner/speed/calibrate.py has as many).
 WARM_UP = 5
@@ -24,9 +24,9 @@ class PlannedStep:
 class Throughput:
     """The median over a run's valid steps after each generation's warm-up.
 
-    `flops_causal` and `flops_full` are operations a second of one rank, where attention counts the half that a causal mask leaves or
-    the full square; `mfu_causal` and `mfu_full` their shares of a GPU's peak in bf16. `exposed` is the share of the time that
-    rank 0 waited for communication. None: not known.
+    `tflops_causal` and `tflops_full` are 10^12 operations a second of one rank, where attention counts the half that a causal mask
+    leaves or the full square; `mfu_causal` and `mfu_full` their shares of a GPU's peak in bf16. `exposed` is the share of the time
+    that rank 0 waited for communication. None: not known.
     """
 
     step_s: float
@@ -34,8 +34,8 @@ class Throughput:
     memory_bytes: int
     device_bytes: int | None
     exposed: float | None
-    flops_causal: float | None
-    flops_full: float | None
+    tflops_causal: float | None
+    tflops_full: float | None
     mfu_causal: float | None
     mfu_full: float | None
 
@@ -46,21 +46,20 @@ def throughput(lines: Sequence[MetricsLine], config: RunConfig | None) -> Throug
     seconds = sum(line.step_s for line in counted)
     if seconds <= 0:
         return None
-    rates = _rates(counted, config)
-    peak = None if config is None or config.peak_tflops is None else config.peak_tflops * 1e12
-    causal, full = rates or (None, None)
+    rates = [step_rates(config, line.tokens, line.step_s) for line in counted if line.step_s > 0]
+    medians = {name: statistics.median(each[name] for each in rates) for name in rates[0]}
     devices = [line.device_bytes for line in counted if line.device_bytes is not None]
     waits = [line.communication_s for line in counted if line.communication_s is not None]
     return Throughput(
         step_s=statistics.median(line.step_s for line in counted),
-        tokens_s=statistics.median(line.tokens / line.step_s for line in counted if line.step_s > 0),
+        tokens_s=medians["tokens_per_s"],
         memory_bytes=max(line.memory_bytes for line in counted),
         device_bytes=max(devices, default=None),
         exposed=sum(waits) / seconds if len(waits) == len(counted) else None,
-        flops_causal=causal,
-        flops_full=full,
-        mfu_causal=None if causal is None or peak is None else causal / peak,
-        mfu_full=None if full is None or peak is None else full / peak,
+        tflops_causal=medians.get("tflops_causal"),
+        tflops_full=medians.get("tflops_full"),
+        mfu_causal=medians.get("mfu_causal"),
+        mfu_full=medians.get("mfu_full"),
     )
 
 
@@ -71,20 +70,3 @@ def _counted(lines: Sequence[MetricsLine]) -> Iterator[MetricsLine]:
         seen[place] = seen.get(place, 0) + 1
         if seen[place] > WARM_UP:
             yield line
-
-
-def _rates(lines: Sequence[MetricsLine], config: RunConfig | None) -> tuple[float, float] | None:
-    """Return operations a second of one rank, causal and full; None for a trainer whose model headway does not know."""
-    if config is None or config.model is None or config.batch is None:
-        return None
-    model, batch = config.model, config.batch
-    found = [
-        [
-            flops / line.step_s
-            for flops in step_flops(model, replace(batch, global_sequences=line.tokens // batch.sequence_length))
-        ]
-        for line in lines
-        if line.step_s > 0
-    ]
-    causal, full = (statistics.median(each) / config.world_size for each in zip(*found, strict=True))
-    return causal, full

@@ -89,10 +89,9 @@ def speed(found: Throughput) -> str:
 
 def rate(found: Throughput) -> str | None:
     """`412 TFLOP/s a rank (436 with attention's full square)`; None for an unknown model."""
-    if found.flops_causal is None or found.flops_full is None:
+    if found.tflops_causal is None or found.tflops_full is None:
         return None
-    causal, full = (f"{each / 1e12:.3g}" for each in (found.flops_causal, found.flops_full))
-    return f"{causal} TFLOP/s a rank ({full} with attention's full square)"
+    return f"{found.tflops_causal:.3g} TFLOP/s a rank ({found.tflops_full:.3g} with attention's full square)"
 
 
 def memory(found: Throughput) -> str:

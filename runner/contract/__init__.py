@@ -62,7 +62,7 @@ from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
 from headway.runner.contract.submission import SubmissionOutcome, parse_outcome, read_outcome
 from headway.runner.contract.text_enum import TextEnum
-from headway.runner.contract.throughput import step_flops
+from headway.runner.contract.throughput import step_flops, step_rates
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
@@ -134,6 +134,7 @@ __all__ = [
     "settled",
     "slot_of",
     "step_flops",
+    "step_rates",
     "to_json",
     "with_shared",
     "without_shared",
