@@ -38,8 +38,8 @@ from headway.runner.contract import (
     node_of,
     orders,
     read_verdict,
-    step_rates,
     set_by,
+    step_rates,
 )
 from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.causes import passing_fault

@@ -14,8 +14,8 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes: [{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7}]
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups: [{name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7}]
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: /scratch/runs, shared: true}]
 """
 JOB = """\
@@ -25,12 +25,12 @@ name: case
 cluster: lab
 nodes: 2
 model: {vocab_size: 32000, layers: 16, hidden: 2048, heads: 16, kv_heads: 4, ffn_hidden: 5632, more}
-data: {kind: python_stdlib}
+data: {kind: python-stdlib}
 layout: {tp: 2, dp_shard: 8}
 batch: {global: 128 sequences, micro: 1, sequence: 4096}
 optimizer: {lr: 0.001}
 steps: 1000
-checkpoint: {tiers: [{kind: disk, every: 100 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 100 steps}]}
 """
 
 

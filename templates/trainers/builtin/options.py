@@ -55,5 +55,5 @@ class Tokens(Section):
 
 
 DATA: Mapping[str, DataKind] = types.MappingProxyType(
-    {"python_stdlib": DataKind(PythonStdlib), "files": DataKind(Files), "tokens": DataKind(Tokens)}
+    {"python-stdlib": DataKind(PythonStdlib), "files": DataKind(Files), "tokens": DataKind(Tokens)}
 )
