@@ -15,7 +15,7 @@ _CORPORA: Path = ("data", "options", "corpora")
 
 
 def check_corpora(plan: JobPlan, document: FilePath) -> Iterator[Problem]:
-    """Yield what the runner would refuse before step 0, as far as this machine can tell: it does not hash any shard."""
+    """Yield what the runner would refuse before step 0, as far as this machine knows: it does not hash any shard."""
     data = plan.run.data
     if data is None or data.kind != _KIND:
         return
@@ -88,7 +88,7 @@ def _check_amount(plan: JobPlan, corpora: Sequence[dict[str, Any]], indexes: dic
     try:
         counts = Mixture([corpus["weight"] for corpus in corpora]).counts(samples)
     except ValueError:
-        # The trainer's check says so.
+        # The trainer's check reports it.
         return
     for number, index in indexes.items():
         windows, count, epochs = index.windows(batch.sequence_length), counts[number], corpora[number]["epochs"]

@@ -156,7 +156,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _finished(folder: Path, source: str) -> CorpusIndex | None:
-    """Return the index if the folder has this corpus, complete. Raises CorpusError if it has another one, or one that lacks files."""
+    """Return the index if the folder has this corpus, complete. Raises CorpusError if it has another one, or one with missing files."""
     file = folder / INDEX_NAME
     if not file.exists():
         return None

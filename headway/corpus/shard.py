@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """What all shards have in common. `end` is the token after each document."""
+    """The settings of all shards. `end` is the token after each document."""
 
     folder: str
     tokenizer: str
@@ -62,7 +62,7 @@ def _end_with(sentinel: int) -> None:
 
 
 def make_shard(name: str, part: Part) -> Shard | CorpusError:
-    """Write the shard and return what its index says; its files are complete and on disk. A shard without tokens has no files."""
+    """Write the shard and return its entry in the index; its files are complete and on disk. A shard without tokens has no files."""
     settings, tokenizer = _process[0]
     try:
         return write_shard(Path(settings.folder), name, settings.dtype, _encoded(part, settings, tokenizer))

@@ -12,7 +12,7 @@ from headway.corpus.division import Span
 
 
 class CorpusError(Exception):
-    """Inputs that no corpus can be made of, or a folder that is in use; the message says what to do."""
+    """Inputs that no corpus can be made of, or a folder that is in use; the message has the remedy."""
 
 
 def documents(span: Span, field: str) -> Iterator[str]:

@@ -110,7 +110,7 @@ class RunSummary:
     completed step that is still valid. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
     between submission and the last record; `goodput` is productive seconds over `wall_s`, None without a ledger. `lost_s` is what
     the failures cost, `costs` the same by kind. `tokens_per_s` is over the valid
-    steps, `throughput` over those after the warm-up, `planned_step` what the planner says of the job, if it was asked. Times of day are
+    steps, `throughput` over those after the warm-up, `planned_step` the planner's estimate, if one was made. Times of day are
     Unix seconds.
     """
 
@@ -172,7 +172,7 @@ class RunSummary:
 
 
 def summarize(directory: Path, planned: PlannedStep | None = None) -> RunSummary:
-    """The summary of the run in `directory`, beside what was `planned`.
+    """The summary of the run in `directory`, with the `planned` step to compare it with.
 
     Raises RunError for a directory that is no run or holds what no runner writes.
     """

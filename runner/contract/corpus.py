@@ -85,18 +85,18 @@ class CorpusIndex:
 
 
 class Mixture:
-    """The order of several corpora, by their weights: at each place of the endless sequence of samples stands a corpus.
+    """The order of several corpora, by their weights: each place of the endless sequence of samples has a corpus.
 
     Up to any place, a corpus has been chosen its share of the times, give or take less than one: the chairman assignment
     (Tijdeman, Discrete Mathematics 32, 1980, p. 323). The order repeats itself after `period` places.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        """Raises ValueError for a weight that is too small beside the others."""
+        """Raises ValueError for a weight that is too small compared with the others."""
         self.shares = _whole_shares(weights)
         self.period = sum(self.shares)
         self._order = _chairmen(tuple(self.shares))
-        # At each place, how often its corpus stands before it in the period.
+        # At each place, how often its corpus comes before it in the period.
         self._earlier = []
         counts = [0] * len(self.shares)
         for corpus in self._order:

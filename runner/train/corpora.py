@@ -36,8 +36,8 @@ Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A corpus as the spec names it: the most passes over it are `epochs`."""
+class CorpusChoice:
+    """A corpus that the spec names: the most passes over it are `epochs`."""
 
     path: str
     weight: float = 1.0
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ShardReader:
     """This rank among those that share the work of verifying shards. `verified` is the file in which the first rank notes the
     corpora of which that is done."""
 
@@ -118,28 +118,28 @@ class Corpora:
 # --- opening and verifying --------------------------------------------------------------------------------------------
 
 
-def open_corpora(config: RunConfig, reader: Reader) -> Corpora:
+def open_corpora(config: RunConfig, reader: ShardReader) -> Corpora:
     """Open the job's corpora; collective. Raises DataError on all ranks, with what is wrong with them on any node.
 
-    Every node looks for every file and its size. The hashes are verified as `verify` says: `job` divides the files over all
+    Every node looks for every file and its size. The hashes are verified as `verify` specifies: `job` divides the files over all
     ranks, once in an attempt; `node` over the ranks of each node, in every generation, for nodes with copies of their own;
     `sizes` skips them.
     """
     assert config.data is not None and config.model is not None and config.batch is not None  # noqa: PT018, S101
     options = config.data.options
-    wanted = [Wanted(**each) for each in options["corpora"]]
+    choices = [CorpusChoice(**each) for each in options["corpora"]]
     found: list[CorpusIndex] = []
     problems: list[str] = []
-    for each in wanted:
+    for each in choices:
         try:
             found.append(read_index(Path(each.path)))
         except DataError as error:
             problems.append(str(error))
-    fingerprint = _fingerprint(wanted, found)
-    _agree([*problems, *([] if problems else _mistakes(config, wanted, found))], fingerprint, reader.ranks)
-    _verify(wanted, found, reader, options["verify"], fingerprint)
-    texts = [TokenText(Path(each.path), index) for each, index in zip(wanted, found, strict=True)]
-    return Corpora(texts, Mixture([each.weight for each in wanted]), fingerprint, bool(options["document_mask"]))
+    fingerprint = _fingerprint(choices, found)
+    _agree([*problems, *([] if problems else _mistakes(config, choices, found))], fingerprint, reader.ranks)
+    _verify(choices, found, reader, options["verify"], fingerprint)
+    texts = [TokenText(Path(each.path), index) for each, index in zip(choices, found, strict=True)]
+    return Corpora(texts, Mixture([each.weight for each in choices]), fingerprint, bool(options["document_mask"]))
 
 
 def read_index(folder: Path) -> CorpusIndex:
@@ -155,17 +155,17 @@ def read_index(folder: Path) -> CorpusIndex:
     return index
 
 
-def _mistakes(config: RunConfig, wanted: Sequence[Wanted], found: Sequence[CorpusIndex]) -> Iterator[str]:
+def _mistakes(config: RunConfig, choices: Sequence[CorpusChoice], found: Sequence[CorpusIndex]) -> Iterator[str]:
     """Yield what makes the corpora unfit for this job."""
     assert config.model is not None and config.batch is not None and config.steps is not None  # noqa: PT018, S101
     steps = config.last_step or config.steps
     length, samples = config.batch.sequence_length, position(config, steps)
-    counts = Mixture([each.weight for each in wanted]).counts(samples)
-    for each, index, count in zip(wanted, found, counts, strict=True):
+    counts = Mixture([each.weight for each in choices]).counts(samples)
+    for each, index, count in zip(choices, found, counts, strict=True):
         if index.largest >= config.model.vocab_size:
             yield f"the corpus `{each.path}` has token {index.largest}, the model's `vocab_size` is {config.model.vocab_size}"
         if index.tokenizer != found[0].tokenizer:
-            yield f"the corpora `{wanted[0].path}` and `{each.path}` are of different tokenizers"
+            yield f"the corpora `{choices[0].path}` and `{each.path}` are of different tokenizers"
         windows = index.windows(length)
         if count > windows * each.epochs:
             yield (
@@ -174,28 +174,30 @@ def _mistakes(config: RunConfig, wanted: Sequence[Wanted], found: Sequence[Corpu
             )
 
 
-def _verify(wanted: Sequence[Wanted], found: Sequence[CorpusIndex], reader: Reader, verify: str, fingerprint: str) -> None:
-    """Raise DataError on all ranks for files that are not as the index says, on any node."""
+def _verify(
+    choices: Sequence[CorpusChoice], found: Sequence[CorpusIndex], reader: ShardReader, verify: str, fingerprint: str
+) -> None:
+    """Raise DataError on all ranks for files that differ from the index, on any node."""
     is_due = verify == "node"
     if verify == "job":
         # The first rank decides for all: a file may appear on other nodes later.
         is_done = reader.ranks.rank == 0 and reader.verified.exists() and reader.verified.read_text() == json.dumps(fingerprint)
         is_due = reader.ranks.gather(bytes([not is_done]))[0] == bytes([1])
-    _agree([*_damage(wanted, found, reader, verify, is_due=is_due)], fingerprint, reader.ranks)
+    _agree([*_damage(choices, found, reader, verify, is_due=is_due)], fingerprint, reader.ranks)
     if is_due and verify == "job" and reader.ranks.rank == 0:
         write_atomic(reader.verified, json.dumps(fingerprint).encode())
 
 
 def _damage(
-    wanted: Sequence[Wanted], found: Sequence[CorpusIndex], reader: Reader, verify: str, *, is_due: bool
+    choices: Sequence[CorpusChoice], found: Sequence[CorpusIndex], reader: ShardReader, verify: str, *, is_due: bool
 ) -> Iterator[str]:
-    """Yield the files of this rank's part that are not as the index says; their contents are compared if that `is_due`."""
+    """Yield the files of this rank's part that differ from the index; their contents are compared if that `is_due`."""
     rank, ranks = (
         (reader.ranks.rank, reader.ranks.world_size) if verify == "job" else (reader.local_rank, reader.local_world_size)
     )
     files = (
         (Path(each.path) / name, size, shard.hashes[name])
-        for each, index in zip(wanted, found, strict=True)
+        for each, index in zip(choices, found, strict=True)
         for shard in index.shards
         for name, size in shard.sizes(index.dtype).items()
     )
@@ -255,8 +257,8 @@ def _listed(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_NAMED]) + rest
 
 
-def _fingerprint(wanted: Sequence[Wanted], found: Sequence[CorpusIndex]) -> str:
+def _fingerprint(choices: Sequence[CorpusChoice], found: Sequence[CorpusIndex]) -> str:
     """Return a hash over all tokens, documents' ends and weights; where the corpora are and from which inputs does not count."""
     content = [[dataclasses.astuple(shard)[1:] for shard in index.shards] for index in found]
-    shares = Mixture([each.weight for each in wanted]).shares
+    shares = Mixture([each.weight for each in choices]).shares
     return xxhash.xxh3_128_hexdigest(json.dumps([content, shares]).encode())

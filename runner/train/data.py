@@ -26,14 +26,14 @@ class Window(NamedTuple):
     """A sample. `tokens`: (length + 1,) int64; inputs are [:-1], targets [1:].
 
     `starts`: (length,) int64, for each input the place at which its document begins, 0 for one that began earlier; None
-    if documents are not told apart.
+    if documents are not kept apart.
     """
 
     tokens: torch.Tensor
     starts: torch.Tensor | None = None
 
 
-class Samples(Protocol):
+class SampleSource(Protocol):
     """The endless sequence of a run's samples, and a fingerprint: a run that resumes on other data would not be the same run."""
 
     @property

@@ -18,7 +18,7 @@ from headway.runner.checkpoint.rng import drawn_from, restore_rng, rng_state
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_corrupted
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.data import Samples, Window
+from headway.runner.train.data import SampleSource, Window
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import clip_gradients
 from headway.runner.train.parallel import Parts, RankMesh, sync_gradients
@@ -83,7 +83,7 @@ class Gradients:
 
     worker: Worker
     state: TrainState
-    corpus: Samples
+    corpus: SampleSource
     ranks: Ranks
     mesh: RankMesh
     # With `pp` above 1.

@@ -32,9 +32,9 @@ from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
 from headway.runner.history import at, position
 from headway.runner.lines import append_line, cut_torn_line
-from headway.runner.train.corpora import Reader, open_corpora
+from headway.runner.train.corpora import ShardReader, open_corpora
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.data import DataError, Samples, open_corpus
+from headway.runner.train.data import DataError, SampleSource, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
@@ -74,14 +74,16 @@ class Trainer:
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
 
-    def _open_data(self) -> Samples:
+    def _open_data(self) -> SampleSource:
         """Return the job's samples; collective. Raises DataError before anything is trained on them."""
         config, worker = self.job.config, self.worker
         assert config.data is not None  # noqa: S101
         if config.data.kind != "tokens":
             return open_corpus(config.data)
         with in_section("data"):
-            return open_corpora(config, Reader(self.ranks, worker.local_rank, config.procs_per_slot, self.directory.verified))
+            return open_corpora(
+                config, ShardReader(self.ranks, worker.local_rank, config.procs_per_slot, self.directory.verified)
+            )
 
     def _build(self) -> TrainState:
         """Return the sharded model with its optimizer, as it is before step 0."""

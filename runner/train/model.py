@@ -182,7 +182,7 @@ def rotary_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tenso
     """Return cos and sin of position times frequency (arXiv 2104.09864, equation 15).
 
     For positions (sequence,) each is (sequence, head_dim / 2); for those of every sample, (batch, sequence), each is
-    (batch, 1, sequence, head_dim / 2), where the 1 stands for all heads.
+    (batch, 1, sequence, head_dim / 2), where the 1 is for all heads.
     """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
     angles = positions.float().unsqueeze(-1) * frequencies

@@ -7,7 +7,7 @@ parts r and 2 x cp - 1 - r (arXiv 2407.21783, section 3.3.2). Then every pair of
 * keys of a later rank: the second half of the queries, all keys;
 * its own keys: a causal square.
 
-Where documents are told apart, each rectangle has a mask, which torch's flash kernels do not take: it is computed by the formula,
+Where documents are kept apart, each rectangle has a mask, which torch's flash kernels do not take: it is computed by the formula,
 some queries at a time.
 
 torch's own context_parallel has no CPU kernel (torch 2.13).

@@ -28,7 +28,7 @@ from headway.runner.contract import (
     to_json,
 )
 from headway.runner.contract import CorpusIndex as Index
-from headway.runner.train.corpora import Reader, TokenText, open_corpora, read_index
+from headway.runner.train.corpora import ShardReader, TokenText, open_corpora, read_index
 from headway.runner.train.data import DataError
 from headway.runner.train.model import Transformer, document_mask, initialize
 from tests.support.corpora import documents, write_corpus
@@ -108,7 +108,7 @@ class Case:
     def opened(self, **options: Any) -> Any:
         assert self.config.data is not None
         data = dataclasses.replace(self.config.data, options={**self.config.data.options, **options})
-        reader = Reader(Ranks(), 0, 1, self.root / "verified.json")
+        reader = ShardReader(Ranks(), 0, 1, self.root / "verified.json")
         return open_corpora(dataclasses.replace(self.config, data=data), reader)
 
     def changed(self, **values: Any) -> "Case":
