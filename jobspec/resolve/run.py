@@ -61,6 +61,7 @@ def resolve_run(
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
         limits=contract.Limits(job.limits.run.time, job.limits.run.gpu_hours if group.gpus else None),
         domains=domains,
+        peak_tflops=None if group.known_gpu is None else float(group.known_gpu.bf16_tflops),
         segment_required=together is not None,
         segment_slots=together or 1,
         cluster=cluster,

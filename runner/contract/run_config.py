@@ -283,6 +283,7 @@ class RunConfig:
     partner_segment: int = 1
     cluster: str | None = None
     metrics_port: int | None = None
+    peak_tflops: float | None = None
     peer_dscp: int | None = None
     ports: Ports = field(default_factory=Ports)
     run: str | None = None

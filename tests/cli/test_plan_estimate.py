@@ -142,6 +142,9 @@ def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> Non
     lines = [json.dumps({"generation": 1, "step": step, "step_s": free * (9 if step <= 5 else 0.8)}) for step in range(1, 20)]
     (metrics := job.parent / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert step_s(job, capsys, "--calibrate", str(metrics)) == pytest.approx(free * 0.8, rel=0.01)
+    # The same by the run's folder.
+    (job.parent / "handle.json").touch()
+    assert step_s(job, capsys, "--calibrate", str(job.parent)) == pytest.approx(free * 0.8, rel=0.01)
 
 
 def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, capsys: Capture) -> None:
@@ -155,7 +158,7 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s` nor a file"),
+        (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s`, nor a run, nor a file"),
         (["--calibrate", "/"], "`/` cannot be read: Is a directory"),
         (["--calibrate", "=8.2s"], "`=8.2s` has no job"),
         (["--calibrate", "0s"], "a measured step takes no time"),

@@ -12,6 +12,7 @@ import torch
 from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, RunDirectory, Tier
 from headway.runner.contract import Trainer as Kind
+from headway.runner.train.data import Window
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
@@ -34,8 +35,8 @@ class Faulty(Gradients):
             return float("nan"), norm
         return loss, norm
 
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        loss = super()._loss(tokens)
+    def _loss(self, micro: Window) -> torch.Tensor:
+        loss = super()._loss(micro)
         return loss * float("nan") if not self.alone and self._fails() else loss
 
     def _fails(self) -> bool:
