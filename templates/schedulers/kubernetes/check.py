@@ -54,7 +54,7 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
 
 
 def _bytes_of(memory: str) -> int:
-    """Return the bytes of a quantity of Kubernetes, which may leave out the `B`."""
+    """Return the bytes of a quantity of Kubernetes, in which the `B` is optional."""
     return parse_bytes(f"{memory.removesuffix('B')}B")
 
 
