@@ -27,7 +27,7 @@ SOAK_MOMENTS ?= 3
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
-	@echo 'make test-fast    the tests that start no training process and no real part'
+	@echo 'make test-fast    the tests that start no training process and no real part, and take little CPU'
 	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'

@@ -79,6 +79,14 @@ VERBS: Mapping[str, Verb] = {
         "List, verify, compare, export and import a run's checkpoints",
         "headway checkpoint verify train-1",
     ),
+    "import": Verb(
+        "Write the job that an sbatch script describes, and list what of it is not in the job",
+        "headway import sbatch train.sbatch --cluster cluster.yaml -o job.yaml",
+    ),
+    "discover": Verb(
+        "Describe a cluster from what its scheduler knows: write its document and inventory",
+        "headway discover slurm -o clusters/big",
+    ),
     "schema": Verb(
         "Print the JSON Schema of the documents, for editors",
         "headway schema TrainingJob > job.schema.json",

@@ -36,7 +36,10 @@ from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
 from headway.runner.contract.metrics import MetricsLine
 from headway.runner.contract.profile import ProfileRequest
 from headway.runner.contract.run_config import (
+    CAPTURED_TIERS,
     RUN_SCHEMA,
+    STORED_TIERS,
+    TIER_KINDS,
     Batch,
     Checkpoint,
     Corruption,
@@ -68,6 +71,7 @@ from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdi
 
 __all__ = [
     "ATTEMPT_TAKEN",
+    "CAPTURED_TIERS",
     "CORPUS_SCHEMA",
     "DEFAULT_TIMEOUTS",
     "END_BYTES",
@@ -78,6 +82,8 @@ __all__ = [
     "RUN_SCHEMA",
     "SECTIONS",
     "STACKS_SIGNAL",
+    "STORED_TIERS",
+    "TIER_KINDS",
     "TOKEN_BYTES",
     "VERDICTS",
     "Base",

@@ -20,7 +20,7 @@ from headway.runner.boot.heartbeat import HeartbeatReporter, in_section, report_
 from headway.runner.boot.hooks import prepare_signs
 from headway.runner.boot.limitations import suppress_errors
 from headway.runner.checkpoint.authority import place_of, say_outcome, say_refused, say_retired
-from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
+from headway.runner.checkpoint.chain import Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.ranks import PeerError, Ranks
@@ -29,7 +29,7 @@ from headway.runner.checkpoint.rng import seed_all
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
+from headway.runner.contract import STORED_TIERS, Exit, MetricsLine, RunConfig, RunDirectory, from_json
 from headway.runner.history import at, position
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.train.corpora import ShardReader, open_corpora
@@ -192,7 +192,7 @@ class Trainer:
 
     def _stored_tiers(self) -> set[str]:
         """Return the tiers of a run's last state: all that outlive the allocation."""
-        return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in TIERS}
+        return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in STORED_TIERS}
 
     def _to_save(self) -> RankState:
         return self.state.to_save(self.ranks)

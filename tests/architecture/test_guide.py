@@ -15,6 +15,7 @@ PAGES = ("guide.md", pytest.param("data.md", marks=pytest.mark.slow), pytest.par
 BLOCK = re.compile(r"^```(yaml|python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_every_step_of_a_page_says_what_the_page_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
