@@ -1,5 +1,6 @@
 """Finds what an unknown field is meant to be: a misspelt field, another program's name for one, or a field of another section."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -157,8 +158,9 @@ def accepts(info: FieldInfo, value: Any) -> bool:
     """Return whether the field takes the value."""
     try:
         form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        TypeAdapter(form).validate_python(value)
-    except ValidationError:
+        # As documents are read: a list is a tuple, and "8" is no integer.
+        TypeAdapter(form).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, TypeError, ValueError):
         return False
     return True
 
