@@ -1,7 +1,7 @@
 """Turns Pydantic's errors into problems: what was found, what was expected, where, and what to do."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec import repair
+from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.forms import form
@@ -22,7 +23,7 @@ from headway.jobspec.spec.resilience import EnvName
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO
-from headway.jobspec.suggest import Hint, joined_or, listed
+from headway.jobspec.suggest import Hint, joined_or, listed, nearest
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 from headway.jobspec.unknown import HEAD, Meaning, accepts, alias_or_nearest, meanings, names_of
 
@@ -97,7 +98,7 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
         ]
         problems = [_head_of_kubernetes(head, document)]
     else:
-        lost = _lost_indents(found, meant, document, prefix)
+        lost = _lost_indents(found, meant, model, document, prefix)
         problems = [problem for problem, _ in lost]
         covered = {loc for _, locs in lost for loc in locs}
         found = [details for details in found if details["loc"] not in covered]
@@ -117,11 +118,22 @@ def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Coll
 
 
 def _lost_indents(
-    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
+    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document, prefix: Path
 ) -> list[tuple[Problem, set[Path]]]:
     """Return one problem, with the errors that it covers, for each section whose fields are not below it: an empty one with its fields
     at the top, and a kind with its options next to it."""
-    lost: list[tuple[Problem, set[Path]]] = []
+    lost: list[tuple[Problem, set[Path]]] = [*_items_by_kind(found, document, prefix), *_split_items(found, document, prefix)]
+    # Several names of one section's fields, `ecn_min` and `ecn_max`: one problem.
+    same: dict[tuple[Path, str], list[Path]] = {}
+    for loc, place in meant.items():
+        if place.hint.fix is None and place.target is not None:
+            same.setdefault((loc[:-1], place.hint.text), []).append(loc)
+    for locs in same.values():
+        if len(locs) > 1 and meant[locs[0]].target[-1:] != ("options",):
+            names = listed([str(loc[-1]) for loc in locs])
+            message = f"{names} are not fields of {_place((*prefix, *locs[0][:-1]), owner_of(model, locs[0][:-1]) or model)}"
+            path = (*prefix, *locs[0])
+            lost.append((Problem("HW201", document.name, path, message, meant[locs[0]].hint.text, at_key=True), set(locs)))
     for section in dict.fromkeys(
         loc[:-1] for loc, place in meant.items() if place.target == (*names_of((*prefix, *loc[:-1])), "options")
     ):
@@ -141,6 +153,37 @@ def _lost_indents(
             hint = f"indent {names} below `{loc[-1]}`"
             lost.append((Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *keys}))
     return lost
+
+
+def _items_by_kind(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
+    """Yield one problem for each item of a list that is written as its kind alone, with its fields below: `{shared: {every: 2h}}`."""
+    for at in dict.fromkeys(details["loc"][:-1] for details in found if details["type"] == "missing" and details["loc"][-1] == "kind"):
+        item = document.value((*prefix, *at))
+        if isinstance(item, dict) and len(item) == 1 and isinstance(inside := next(iter(item.values())), dict):
+            kind = str(next(iter(item)))
+            message = f"`{kind}` is not a field of `{dotted((*prefix, *at))}`"
+            hint = f"write the item as {_short_flow({'kind': kind, **inside})}"
+            covered = {details["loc"] for details in found if details["loc"][: len(at)] == at}
+            yield Problem("HW201", document.name, (*prefix, *at, kind), message, hint, at_key=True), covered
+
+
+def _split_items(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
+    """Yield one problem for each two items that are one with a `- ` too many: what each of them lacks the other one has."""
+    lacking: dict[Path, set[str]] = {}
+    for details in found:
+        if details["type"] == "missing" and isinstance(details["loc"][-2:-1][0] if len(details["loc"]) > 1 else None, int):
+            lacking.setdefault(details["loc"][:-1], set()).add(str(details["loc"][-1]))
+    for at, names in lacking.items():
+        after = (*at[:-1], int(at[-1]) + 1)
+        first, second = document.value((*prefix, *at)), document.value((*prefix, *after))
+        if not isinstance(first, dict) or not isinstance(second, dict) or not names <= second.keys() or first.keys() & second.keys():
+            continue
+        if lacking.get(after, set()) and lacking[after] <= first.keys():
+            parts = listed([str(key) for key in second])
+            message = f"{parts} {'is an item' if len(second) == 1 else 'are an item'} of the list without {listed(sorted(lacking[after]))}"
+            hint = f"remove the `- ` before it: {parts} {'belongs' if len(second) == 1 else 'belong'} to the item above"
+            covered = {(*place, name) for place in (at, after) for name in lacking[place]}
+            yield Problem("HW202", document.name, (*prefix, *after), message, hint, at_key=True), covered
 
 
 def _head_of_kubernetes(head: Sequence[str], document: Document) -> Problem:
@@ -227,6 +270,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
     hint = _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path))
+    if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
+        hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model))
 
 
@@ -370,6 +415,8 @@ def _pairs(items: list[Any]) -> Hint | None:
 
 def _of_form(pattern: Any, value: Any) -> Hint | None:
     """Return the text that has the form, if the value is near to one."""
+    if isinstance(value, str) and pattern is not None and value != value.strip() and re.fullmatch(str(pattern), value.strip()):
+        return Hint(f"write `{flow(value.strip())}`, without blanks around it", flow(value.strip()))
     fix = _REPAIRS.get(str(pattern))
     hint = fix(value) if fix is not None else None
     return hint if hint is not None and (hint.fix is None or re.fullmatch(str(pattern), hint.fix.strip('"'))) else None

@@ -257,9 +257,9 @@ def lists_of_mapping(value: Mapping[str, Any], fields: Sequence[str]) -> Iterato
             yield [{name: key, **each} for key, each in value.items()]
     if len(fields) > 1 and fields[0] != "name" and all(isinstance(each, str) for each in inside):
         yield [{fields[0]: key, fields[1]: each} for key, each in value.items()]
-    if len(inside) == 1:
+    if not fields and len(inside) == 1:
         yield inside[0]
-    if inside and isinstance(inside[0], str) and all(isinstance(each, list) for each in inside[1:]):
+    if len(inside) > 1 and isinstance(inside[0], str) and all(isinstance(each, list) for each in inside[1:]):
         yield [inside[0], *(item for each in inside[1:] for item in each)]
     yield [value]
     yield list(value)

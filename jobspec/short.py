@@ -62,5 +62,11 @@ def has_two_programs(document: Document) -> bool:
     return document.value(_RUN) is not None and document.keys.get(_TRAINER) not in (None, document.keys.get(_RUN))
 
 
+def is_unclear(document: Document) -> bool:
+    """Return whether the document says that it runs a program and not which: its `run` has the wrong form, or it has a `trainer` too."""
+    given = document.value(_RUN)
+    return _RUN in document.values and (not _is_argv(given) or has_two_programs(document))
+
+
 def _is_argv(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
