@@ -158,7 +158,7 @@ def _lost_indents(
 def _items_by_kind(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
     """Yield one problem for each item of a list that is written as its kind alone, with its fields below: `{shared: {every: 2h}}`."""
     for at in dict.fromkeys(details["loc"][:-1] for details in found if details["type"] == "missing" and details["loc"][-1] == "kind"):
-        item = document.value((*prefix, *at))
+        item = document.value((*prefix, *at)) if at and isinstance(at[-1], int) else None
         if isinstance(item, dict) and len(item) == 1 and isinstance(inside := next(iter(item.values())), dict):
             kind = str(next(iter(item)))
             message = f"`{kind}` is not a field of `{dotted((*prefix, *at))}`"
@@ -171,7 +171,7 @@ def _split_items(found: Sequence[ErrorDetails], document: Document, prefix: Path
     """Yield one problem for each two items that are one with a `- ` too many: what each of them lacks the other one has."""
     lacking: dict[Path, set[str]] = {}
     for details in found:
-        if details["type"] == "missing" and isinstance(details["loc"][-2:-1][0] if len(details["loc"]) > 1 else None, int):
+        if details["type"] == "missing" and any(isinstance(each, int) for each in details["loc"][-2:-1]):
             lacking.setdefault(details["loc"][:-1], set()).add(str(details["loc"][-1]))
     for at, names in lacking.items():
         after = (*at[:-1], int(at[-1]) + 1)

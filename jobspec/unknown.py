@@ -68,7 +68,10 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         return Meaning(Hint(f"write `set: {{{key}: {flow(value)}}}`"), (*here, "set"))
     if (joined := _section_of_joined(key, fields)) is not None and isinstance(around, dict):
         given = {name: value for each, value in around.items() if (name := _joined_name(each, joined, fields)) is not None}
-        return Meaning(Hint(f"write `{joined}: {flow(given)}`"), (*here, joined))
+        inner = field_names(model_of(fields[joined].annotation) or owner)
+        lacking = {name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples}
+        also = f", with {listed(list(lacking))} of your own" if lacking else ""
+        return Meaning(Hint(f"write `{joined}: {flow({**given, **lacking})}`{also}"), (*here, joined))
     # Of options, those of another kind are not among the fields.
     found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
     names = [place[-1] for place in found if place[:-1] == here]

@@ -125,16 +125,11 @@ def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> I
         message = f"the nodes `{group.name}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
     else:
         message = f"`{url}` is not in any object store of `{cluster.name}`"
-    if around:
-        hint = f"add `{group.name}` to `groups` of `{around[0].name}` if its nodes reach it"
-        yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
-        return
     usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
-    hint = (
-        f"use one that these nodes reach: {listed(usable)}"
-        if usable
-        else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
-    )
+    hints = [f"use one that these nodes reach: {listed(usable)}"] if usable else []
+    if around:
+        hints.append(f"add `{group.name}` to `groups` of `{around[0].name}` if its nodes reach it")
+    hint = ", or ".join(hints) or "add it to the cluster's `storage`: `{kind: object, url: ...}`"
     yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
 
 

@@ -101,7 +101,9 @@ def _oldest_drivers(cluster: Cluster, known: Compatibility) -> dict[str, str]:
 
 
 def _models(cluster: Cluster) -> list[str]:
-    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in cluster.node_groups]
+    # Groups that have problems are none yet.
+    groups = getattr(cluster, "node_groups", ())
+    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in groups]
     return [gpu for gpu in described if gpu is not None]
 
 
