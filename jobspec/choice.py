@@ -52,7 +52,7 @@ def choose(
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
     beside = {key: value for key, value in choice.items() if key not in ("kind", "options")}
     found, problems = validate(table[kind].options, {**beside, **(options or {})}, document, (*path, "options"))
-    # What is beside `options` has a problem already, and is not missing in it.
+    # What is next to `options` has a problem already, and is not missing in it.
     return (None, [each for each in problems if each.path in document.values or not beside]) if beside else (found, problems)
 
 

@@ -168,7 +168,7 @@ def _items_by_kind(found: Sequence[ErrorDetails], document: Document, prefix: Pa
 
 
 def _split_items(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
-    """Yield one problem for each two items that are one with a `- ` too many: what each of them lacks the other one has."""
+    """Yield one problem for each two items that are one with a `- ` too many: the fields that one of them is missing are in the other."""
     lacking: dict[Path, set[str]] = {}
     for details in found:
         if details["type"] == "missing" and any(isinstance(each, int) for each in details["loc"][-2:-1]):

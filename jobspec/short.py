@@ -63,9 +63,9 @@ def has_two_programs(document: Document) -> bool:
 
 
 def is_unclear(document: Document) -> bool:
-    """Return whether the document says that it runs a program and not which: its `run` has the wrong form, or it has a `trainer` too."""
+    """Return whether the document runs a program of its own and does not name it: `run` has the wrong form, or there is a `trainer` too."""
     given = document.value(_RUN)
-    return _RUN in document.values and (not _is_argv(given) or has_two_programs(document))
+    return given is not None and (not _is_argv(given) or has_two_programs(document))
 
 
 def _is_argv(value: object) -> bool:

@@ -198,7 +198,7 @@ def _no_colon(line: str, begin: Span) -> Explained:
 
 
 def _colon_before(lines: list[str], here: Span) -> Explained | None:
-    """Explain a line without a space after its colon, which libyaml reads as a text that goes on in the next line, `pp:4`."""
+    """Explain a line without a space after its colon, which libyaml reads as a text that continues in the next line, `pp:4`."""
     at = next((at for at in range(here.line - 1, -1, -1) if lines[at].strip() and not lines[at].lstrip().startswith("#")), None)
     joined = None if at is None else re.match(r"(\s*(?:- )?)([\w-]+):([^\s/:][^:]*?)\s*$", lines[at])
     if at is None or joined is None:

@@ -28,7 +28,7 @@ def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
 def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]], *, has_all: bool = True) -> Iterator[Problem]:
     """Check all inventories of a cluster that passed its checks against it and each other, in addition to the problems of each.
 
-    If others, or parts of these, cannot be read (not `has_all`), nothing is said to be missing.
+    If others, or parts of these, cannot be read (not `has_all`), nothing is reported as missing.
     """
     cabling = Cabling(cluster)
     for inventory in inventories:
