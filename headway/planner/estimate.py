@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headway.planner.from_plan import EstimateError
-from headway.planner.memory.hints import remedies
+from headway.planner.memory.hints import hints
 from headway.planner.memory.ledger import MemoryUse, checkpoint_bytes, peak
 from headway.planner.schedules.orders import ScheduleError
 from headway.planner.speed.step import EstimatedStep, step_time
@@ -76,8 +76,7 @@ class Estimate:
     @cached_property
     def hints(self) -> tuple[str, ...]:
         """Changes for a step that is not certain to fit, as text."""
-        found, _ = remedies(self.training, self.memory)
-        return found
+        return hints(self.training, self.memory)
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -8,7 +8,7 @@ from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, states_framework, training_of
-from headway.planner.memory.hints import remedies
+from headway.planner.memory.hints import STILL_TOO_LARGE, hints, ranks_needed
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
@@ -39,17 +39,23 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )
-    found, nodes = remedies(training, use)
-    beyond = "" if nodes is None else _beyond(nodes, cluster.group(plan.group))
-    hint = "; or ".join(found) + beyond or "use GPUs with more memory: more of these are not enough with this batch"
+    hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE)) or _more(
+        training, plan, cluster.group(plan.group)
+    )
     yield Problem(
         "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
     )
 
 
-def _beyond(nodes: int, group: GroupPlan) -> str:
-    free = group.count - group.held_back
-    return f", but `{group.name}` has {counted(free, 'node')} for jobs" if nodes > free else ""
+def _more(training: Training, plan: JobPlan, group: GroupPlan) -> str:
+    """Return the remedy where no setting is enough on these GPUs: the nodes that are, if any number is."""
+    found = ranks_needed(training)
+    if found is None:
+        return "use GPUs with more memory, or split the model further: by `tp`, `pp` or `cp`"
+    factor, words = found
+    nodes, free = plan.slots * factor, group.count - group.held_back
+    beyond = f", but `{group.name}` has {counted(free, 'node')} for jobs" if nodes > free else ""
+    return f"use {nodes} nodes with {words}{beyond}"
 
 
 def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterator[Problem]:
