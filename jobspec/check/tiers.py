@@ -106,26 +106,26 @@ def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
             f"the nodes `{group.name}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
             f"it is for {listed(shared[0].groups)}"
         )
-        other = [storage.name for storage in shared if _reaches(storage, group)]
-        hint = f"put {listed(other[:1])} first in the cluster's `storage`" if other else "run on one of those groups: `group`"
+        hint = f"add `{group.name}` to `groups` of `{shared[0].name}` if its nodes mount it, or run on one of those groups: `group`"
         yield Problem("HW706", JOB, ("group",), message, hint)
 
 
 def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
-    stores = {storage.url: storage for storage in cluster.storage if storage.kind == "object" and storage.url is not None}
+    # A `path` in place of the `url` is a problem of the cluster's document, and so is a group that it does not have.
+    stores = {place: storage for storage in cluster.storage if storage.kind == "object" and (place := storage.url or storage.path)}
+    known = {nodes.name for nodes in cluster.node_groups}
     around = [storage for prefix, storage in stores.items() if _is_inside(url, prefix)]
-    if any(_reaches(storage, group) for storage in around):
+    if any(_reaches(storage, group) or not known.issuperset(storage.groups) for storage in around):
         return
     if around:
         message = f"the nodes `{group.name}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
     else:
         message = f"`{url}` is not in any object store of `{cluster.name}`"
     usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
-    hint = (
-        f"use one that these nodes reach: {listed(usable)}"
-        if usable
-        else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
-    )
+    hints = [f"use one that these nodes reach: {listed(usable)}"] if usable else []
+    if around:
+        hints.append(f"add `{group.name}` to `groups` of `{around[0].name}` if its nodes reach it")
+    hint = ", or ".join(hints) or "add it to the cluster's `storage`: `{kind: object, url: ...}`"
     yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
 
 

@@ -165,7 +165,10 @@ def _check_model(plan: JobPlan) -> Iterator[Problem]:
     decoder, source = as_decoder(plan.model), _source(plan.spec["model"])
     if isinstance(decoder, str) and source is not None and _is_taken(plan.spec, "model"):
         message = f"the trainer `builtin` builds decoders of the Llama family, but this model has {decoder}"
-        yield Problem("HW306", JOB, source, message, "use the trainer `script` with a training script that builds it")
+        hint = "use the trainer `script` with a training script that builds it"
+        if source[-1] == "head_dim":
+            hint = f"leave `head_dim` out, or {hint}"
+        yield Problem("HW306", JOB, source, message, hint)
 
 
 def _is_taken(spec: Mapping[str, Any], section: str) -> bool:
