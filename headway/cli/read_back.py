@@ -77,7 +77,7 @@ def compare(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Ite
 
 
 def harms(readings: Mapping[str, Reading]) -> Iterator[Problem]:
-    """What harms a training run in the files by themselves, at the line of its setting."""
+    """Yield a problem for each finding about the files by themselves, at the line of its setting."""
     for found in findings(readings):
         yield _problem_of(found, readings)
 

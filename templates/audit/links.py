@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.machines import Link, Machine, Port, network_of
+from headway.templates.audit.machines import JoinedPorts, Machine, Port, network_of
 
 # A packet of 4096 bytes and its RoCE v2 headers.
 _LEAST_MTU = 4200
@@ -90,7 +90,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def check_cables(found: list[Machine], cables: list[Link]) -> Iterator[Finding]:
+def check_cables(found: list[Machine], cables: list[JoinedPorts]) -> Iterator[Finding]:
     """Yield findings about the two ends of each cable."""
     for link in cables:
         a, b = link.a.ports[link.a_port], link.b.ports[link.b_port]
@@ -114,7 +114,7 @@ def check_cables(found: list[Machine], cables: list[Link]) -> Iterator[Finding]:
     yield from _missing_ends(found)
 
 
-def _unequal(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
+def _unequal(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Finding]:
     ours, theirs = a.view, b.view
     is_host = "host" in (link.a.os, link.b.os)
     if ours.mtu is not None and theirs.mtu is not None and ours.mtu != theirs.mtu:
@@ -144,7 +144,7 @@ def _unequal(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
         yield Finding("HW808", file, key, message, "set the cable's length at both ends")
 
 
-def _networks(link: Link, a: Port, b: Port, where: str) -> Iterator[Finding]:
+def _networks(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Finding]:
     ours, theirs = ({network_of(address) for address in port.view.addresses} - {None} for port in (a, b))
     if ours and theirs and not ours & theirs:
         file, key = b.at("addresses")

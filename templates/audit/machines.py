@@ -47,13 +47,13 @@ class Machine:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What no other machine has."""
+        """Its AS number, router ID and addresses, which no other machine has."""
         addresses = sorted(address for port in self.ports.values() for address in port.view.addresses)
         return (self.bgp.asn if self.bgp else None, self.bgp.router_id if self.bgp else None, tuple(addresses))
 
 
 @dataclass(frozen=True)
-class Link:
+class JoinedPorts:
     """A cable between two ports, as at least one of the ends has it."""
 
     a: Machine
@@ -80,28 +80,28 @@ def machines(readings: Mapping[str, Reading]) -> list[Machine]:
     return list(found.values())
 
 
-def links(found: list[Machine]) -> list[Link]:
+def links(found: list[Machine]) -> list[JoinedPorts]:
     """Return the cables with both ends among the machines, by the ends that files name, or by the network of a link."""
     by_name: dict[str, list[Machine]] = {}
     for machine in found:
         by_name.setdefault(machine.name, []).append(machine)
-    known: dict[frozenset[tuple[int, str]], Link] = {}
+    known: dict[frozenset[tuple[int, str]], JoinedPorts] = {}
     networks: dict[Network, tuple[Machine, str]] = {}
     for machine in found:
         for name, port in machine.ports.items():
             peer = port.view.peer
             others = by_name.get(peer[0], []) if peer else []
             if peer and len(others) == 1 and peer[1] in others[0].ports and others[0] is not machine:
-                _add(known, Link(machine, name, others[0], peer[1]))
+                _add(known, JoinedPorts(machine, name, others[0], peer[1]))
             for network in (each for address in port.view.addresses if (each := network_of(address)) is not None):
                 if network.prefixlen in _OF_LINKS:
                     other, other_port = networks.setdefault(network, (machine, name))
                     if other is not machine and not (peer and others):
-                        _add(known, Link(other, other_port, machine, name))
+                        _add(known, JoinedPorts(other, other_port, machine, name))
     return list(known.values())
 
 
-def _add(known: dict[frozenset[tuple[int, str]], Link], link: Link) -> None:
+def _add(known: dict[frozenset[tuple[int, str]], JoinedPorts], link: JoinedPorts) -> None:
     known.setdefault(frozenset({(id(link.a), link.a_port), (id(link.b), link.b_port)}), link)
 
 

@@ -1,4 +1,4 @@
-"""Rules about queues: when they mark, which are paused, and whether a pause can last for ever."""
+"""Rules about queues: when they mark, which are paused, and whether a pause can last without a limit."""
 
 from collections.abc import Iterator
 

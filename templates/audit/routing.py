@@ -4,10 +4,10 @@ import ipaddress
 from collections.abc import Iterable, Iterator
 
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.machines import Link, Machine, is_within, network_of
+from headway.templates.audit.machines import JoinedPorts, Machine, is_within, network_of
 from headway.templates.reading import BgpView, NeighborView
 
-# A session is said to be slow from this hold time on; FRR's and EOS's default is 180 s, that of the datacenter profile 9 s.
+# A session is slow from this hold time on; FRR's and EOS's default is 180 s, that of the datacenter profile 9 s.
 _SLOW_HOLD_S = 60
 _MULTIPLIER = 3
 # Less than the scheduling delay of a busy switch's CPU.
@@ -19,7 +19,7 @@ def hold_of(bgp: BgpView, neighbor: NeighborView) -> int | None:
     return bgp.hold_s if neighbor.hold_s is None else neighbor.hold_s
 
 
-def check_routing(machine: Machine, cables: list[Link]) -> Iterator[Finding]:
+def check_routing(machine: Machine, cables: list[JoinedPorts]) -> Iterator[Finding]:
     """Yield findings about the machine's BGP."""
     bgp = machine.bgp
     if bgp is None or bgp.neighbors is None:
@@ -164,7 +164,7 @@ def _policies(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
 
 
 def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
-    """Find networks of the switch's ports that nobody hears of, and announced ones that it does not have."""
+    """Find networks of the switch's ports that are not announced, and announced ones that it does not have."""
     if bgp.announces is None or not up:
         return
     announced = {network for each in bgp.announces if (network := network_of(each)) is not None}
@@ -239,7 +239,7 @@ def _hashing(machine: Machine) -> Iterator[Finding]:
             yield Finding("HW835", file, device.keys.get("hashed", ""), message, "hash source and destination port too")
 
 
-def check_sessions(cables: list[Link]) -> Iterator[Finding]:
+def check_sessions(cables: list[JoinedPorts]) -> Iterator[Finding]:
     """Yield sessions, and BFD, of which one end only has its part."""
     for link in cables:
         for machine, name, other, other_port in link.ends:
