@@ -129,7 +129,7 @@ def _lost_indents(
         if place.hint.fix is None and place.target is not None:
             same.setdefault((loc[:-1], place.hint.text), []).append(loc)
     for locs in same.values():
-        if len(locs) > 1 and meant[locs[0]].target[-1:] != ("options",):
+        if len(locs) > 1 and (meant[locs[0]].target or ())[-1:] != ("options",):
             names = listed([str(loc[-1]) for loc in locs])
             message = f"{names} are not fields of {_place((*prefix, *locs[0][:-1]), owner_of(model, locs[0][:-1]) or model)}"
             path = (*prefix, *locs[0])
@@ -157,7 +157,9 @@ def _lost_indents(
 
 def _items_by_kind(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
     """Yield one problem for each item of a list that is written as its kind alone, with its fields below: `{shared: {every: 2h}}`."""
-    for at in dict.fromkeys(details["loc"][:-1] for details in found if details["type"] == "missing" and details["loc"][-1] == "kind"):
+    for at in dict.fromkeys(
+        details["loc"][:-1] for details in found if details["type"] == "missing" and details["loc"][-1] == "kind"
+    ):
         item = document.value((*prefix, *at)) if at and isinstance(at[-1], int) else None
         if isinstance(item, dict) and len(item) == 1 and isinstance(inside := next(iter(item.values())), dict):
             kind = str(next(iter(item)))
@@ -176,7 +178,12 @@ def _split_items(found: Sequence[ErrorDetails], document: Document, prefix: Path
     for at, names in lacking.items():
         after = (*at[:-1], int(at[-1]) + 1)
         first, second = document.value((*prefix, *at)), document.value((*prefix, *after))
-        if not isinstance(first, dict) or not isinstance(second, dict) or not names <= second.keys() or first.keys() & second.keys():
+        if (
+            not isinstance(first, dict)
+            or not isinstance(second, dict)
+            or not names <= second.keys()
+            or first.keys() & second.keys()
+        ):
             continue
         if lacking.get(after, set()) and lacking[after] <= first.keys():
             parts = listed([str(key) for key in second])
@@ -259,7 +266,11 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         return problem("HW204", f"{name} must be {context['what']}, found {found}", advice)
     if kind in _TYPES:
         hint = _of_type(kind, loc, info, document, path)
-        return problem("HW203", f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model) or (_of_key(path) if found == "nothing" else None))
+        return problem(
+            "HW203",
+            f"{name} must be {_TYPES[kind]}, found {found}",
+            hint or _about(loc, model) or (_of_key(path) if found == "nothing" else None),
+        )
     if kind == "literal_error":
         allowed = literals_of(info)
         hint = alias_or_nearest(str(details["input"]), allowed, "")

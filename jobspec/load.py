@@ -196,7 +196,9 @@ class _Reader:
         if place is not None:
             self.values[place] = whole
         fix = f"{number}.{event.value}"
-        self._problem("HW110", whole, f"`{number},{event.value}` has a comma in it, which begins another field", f"write `{fix}`", fix)
+        self._problem(
+            "HW110", whole, f"`{number},{event.value}` has a comma in it, which begins another field", f"write `{fix}`", fix
+        )
 
     def _skip(self, event: yaml.Event) -> None:
         """Read past a node without keeping it. Forbidden content is still refused."""

@@ -62,14 +62,23 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
-        note, told = _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr"))), _TOLD.match(note)
+        note, told = (
+            _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr"))),
+            _TOLD.match(note),
+        )
         return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
-    if "set" in fields and (path := field_of(model, tuple(key.split(".")))) is not None and accepts(path, value := document.value((*prefix, *loc))):
+    if (
+        "set" in fields
+        and (path := field_of(model, tuple(key.split(".")))) is not None
+        and accepts(path, value := document.value((*prefix, *loc)))
+    ):
         return Meaning(Hint(f"write `set: {{{key}: {flow(value)}}}`"), (*here, "set"))
     if (joined := _section_of_joined(key, fields)) is not None and isinstance(around, dict):
         given = {name: value for each, value in around.items() if (name := _joined_name(each, joined, fields)) is not None}
         inner = field_names(model_of(fields[joined].annotation) or owner)
-        lacking = {name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples}
+        lacking = {
+            name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples
+        }
         also = f", with {listed(list(lacking))} of your own" if lacking else ""
         return Meaning(Hint(f"write `{joined}: {flow({**given, **lacking})}`{also}"), (*here, joined))
     # Of options, those of another kind are not among the fields.

@@ -120,7 +120,11 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
     unbuilt = {problem.document for problem in problems if problem.code == "HW306" and problem.path[:1] == ("model",)}
     unknown = {(problem.document, problem.path[:_NEAR]) for problem in problems if problem.code == "HW513"}
     # A mapping of secrets' values in place of a list of their names.
-    secrets = {(problem.document, problem.path[:1]) for problem in problems if problem.code == "HW215" and problem.path[:1] == ("secrets",)}
+    secrets = {
+        (problem.document, problem.path[:1])
+        for problem in problems
+        if problem.code == "HW215" and problem.path[:1] == ("secrets",)
+    }
     last = {(problem.document, problem.path, problem.code): problem for problem in problems if problem.code in _ONCE}
     causes = [
         problem

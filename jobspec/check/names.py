@@ -12,7 +12,9 @@ _SSH_PORT = 22
 _OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
 
 
-def check_unique(document: str, path: Path, key: str | None, names: Sequence[str], items: Sequence[object] = ()) -> Iterator[Problem]:
+def check_unique(
+    document: str, path: Path, key: str | None, names: Sequence[str], items: Sequence[object] = ()
+) -> Iterator[Problem]:
     """Yield a problem for each name that occurred before in the list at `path`; `key` is the name's field in an item,
     if it has one. Of equal `items` one is too many."""
     before: set[str] = set()

@@ -23,7 +23,9 @@ def check_secrets(document: Document) -> Iterator[Problem]:
         # The trainer's arguments that `run` is short for are at the same place.
         if path[:3] == _ARGV and ("run", *path[3:]) in document.credentials:
             continue
-        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _hint(document, path))
+        yield Problem(
+            "HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _hint(document, path)
+        )
     for line, start, end, kind in _in_comments(document):
         message = f"the comment holds a secret in clear text: {kind}"
         yield Problem("HW215", document.name, (), message, _HINT, span=Span(line, start, line, end))

@@ -106,13 +106,17 @@ def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
             f"the nodes `{group.name}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
             f"it is for {listed(shared[0].groups)}"
         )
-        hint = f"add `{group.name}` to `groups` of `{shared[0].name}` if its nodes mount it, or run on one of those groups: `group`"
+        hint = (
+            f"add `{group.name}` to `groups` of `{shared[0].name}` if its nodes mount it, or run on one of those groups: `group`"
+        )
         yield Problem("HW706", JOB, ("group",), message, hint)
 
 
 def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
     # A `path` in place of the `url` is a problem of the cluster's document, and so is a group that it does not have.
-    stores = {place: storage for storage in cluster.storage if storage.kind == "object" and (place := storage.url or storage.path)}
+    stores = {
+        place: storage for storage in cluster.storage if storage.kind == "object" and (place := storage.url or storage.path)
+    }
     known = {nodes.name for nodes in cluster.node_groups}
     around = [storage for prefix, storage in stores.items() if _is_inside(url, prefix)]
     if any(_reaches(storage, group) or not known.issuperset(storage.groups) for storage in around):
