@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from headway.templates.kind import JobKind
 from headway.templates.trainers.builtin import BUILTIN
+from headway.templates.trainers.hf import HF
 from headway.templates.trainers.script import SCRIPT
 
-TRAINERS: Mapping[str, JobKind] = types.MappingProxyType({"builtin": BUILTIN, "script": SCRIPT})
+TRAINERS: Mapping[str, JobKind] = types.MappingProxyType({"builtin": BUILTIN, "script": SCRIPT, "hf": HF})
