@@ -240,10 +240,12 @@ class Lacks:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Fields, or whole sections, that the configuration has no key for: the training script reads them, if `arguments` pass them."""
+    """Fields, or whole sections, that the configuration has no key for. With `asked` the training script reads them, if
+    `arguments` pass them; else the trainer's options or its data say them."""
 
     fields: tuple[str, ...]
     where: str
+    asked: bool = True
     keys: tuple[str, ...] = ()
 
     def write(self, known: Known) -> Mapping[str, Any]:
@@ -300,7 +302,7 @@ class Table:
     @property
     def left(self) -> tuple[str, ...]:
         """The fields and sections that are left to the script."""
-        return tuple(name for row in self.rows if isinstance(row, Elsewhere) for name in row.fields)
+        return tuple(name for row in self.rows if isinstance(row, Elsewhere) and row.asked for name in row.fields)
 
 
 def path_of(name: str) -> tuple[str, ...]:
