@@ -69,7 +69,7 @@ class Command:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def no_doubts(options: Any, plan: JobPlan, known: Known) -> Iterator[Problem]:
+def no_doubts(options: Any, plan: JobPlan, cluster: ClusterPlan, known: Known) -> Iterator[Problem]:
     """Return no problems: the table has all of them."""
     return iter(())
 
@@ -92,7 +92,7 @@ class Framework:
     table: Table
     options: type[FrameworkOptions]
     command: Callable[[Any, JobPlan, Config], Command]
-    check: Callable[[Any, JobPlan, Known], Iterator[Problem]] = no_doubts
+    check: Callable[[Any, JobPlan, ClusterPlan, Known], Iterator[Problem]] = no_doubts
     more: Callable[[Any, JobPlan], Config] = no_keys
     normal: Callable[[str], str] = same_key
     data: Mapping[str, DataKind] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Framework:
         yield from _check_tiers(self.table, plan)
         yield from check_history(plan)
         yield from check_corruption(plan)
-        yield from self.check(options, plan, known)
+        yield from self.check(options, plan, cluster, known)
         yield from self._check_arguments(options, plan)
         untold = list(_untold(self.table, options, plan, known))
         if untold:
@@ -192,11 +192,6 @@ def limits_of(table: Table) -> Limited:
     """Return the degrees and choices that a layout of `auto` cannot have."""
     lacking = ((path_of(name), row) for row in table.rows if isinstance(row, Lacks) for name in row.fields)
     return {path: (row.allowed, row.why) for path, row in lacking if path[0] in ("layout", "recompute")}
-
-
-def prepared(words: Mapping[str, Any] | str) -> Late:
-    """Return the text as one that the runner completes."""
-    return Late(words)
 
 
 def _render(options: FrameworkOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.plan import JobPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.suggest import listed
 from headway.templates.trainers.table import Known
@@ -22,7 +22,7 @@ def registered(options: TorchtitanOptions, plan: JobPlan) -> tuple[str, str]:
     return found.module, found.config
 
 
-def check(options: TorchtitanOptions, plan: JobPlan, known: Known) -> Iterator[Problem]:
+def check(options: TorchtitanOptions, plan: JobPlan, cluster: ClusterPlan, known: Known) -> Iterator[Problem]:
     """Check that a function of the registry builds the model, in the format that the job says."""
     if (options.module is None) != (options.config is None):
         given, other = ("module", "config") if options.config is None else ("config", "module")
