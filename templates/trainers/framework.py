@@ -4,7 +4,7 @@ run.json describes it as a script: the runner needs to know nothing of framework
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class Late(str):
     """Text with names in braces that the runner fills in when it opens the run."""
 
 
+# What a training script does if nothing is passed to it, where that is not the field's default.
+_BY_ITSELF: Mapping[str, Any] = {"optimizer.schedule": "constant"}
 # The run's own folder for a framework's checkpoints, and the folder of the attempt's files.
 CHECKPOINTS = Late("{run_directory}/checkpoints")
 CONFIG = "{config}"
@@ -171,6 +173,10 @@ class Framework:
                 for message, mend in mistakes(text, known, invalid):
                     yield Problem("HW312", JOB, path, message, mend.text)
 
+        for index, argument in enumerate(getattr(options, "argv", ())):
+            for message, mend in mistakes(argument, known, invalid):
+                yield Problem("HW312", JOB, ("trainer", "options", "argv", index), message, mend.text, fix=mend.fix)
+
     def _arguments(self, options: FrameworkOptions, plan: JobPlan) -> Mapping[Path, str]:
         """Return the user's keys that are texts, each with its value, by their path in the spec."""
         own = self._own(options, plan)
@@ -185,7 +191,7 @@ def known_of(plan: JobPlan) -> dict[str, Any]:
     known |= {f"model.{name}": value for name, value in flat(model).items() if name in _OF_MODEL}
     if plan.mesh.pp == 1 and layout["virtual_stages"] == 1:
         known["layout.schedule"] = layout["schedule"]
-    return {**known, "backend": plan.backend}
+    return {**known, "backend": plan.backend, "slots": plan.slots, "procs": plan.procs_per_slot}
 
 
 def limits_of(table: Table) -> Limited:
@@ -211,10 +217,16 @@ def started(options: ScriptedOptions, *words: str) -> list[str]:
     return [*(["-m"] if options.module else []), options.script, *words]
 
 
+def words_of(argv: Iterable[str], plan: JobPlan) -> list[str]:
+    """Return further words of a script with the plan's values in place of their names."""
+    known = values(plan)
+    return [word for word in (_filled(argument, known, typed=False) for argument in argv) if word is not _LEFT_OUT]
+
+
 _LEFT_OUT = object()
 
 
-def _filled(value: Any, known: Mapping[str, Any]) -> Any:
+def _filled(value: Any, known: Mapping[str, Any], *, typed: bool = True) -> Any:
     """Return the value with its names filled in, in a list too."""
     if isinstance(value, list):
         return [each for each in (_filled(item, known) for item in value) if each is not _LEFT_OUT]
@@ -224,7 +236,7 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
         return _LEFT_OUT
     whole = value[1:-1]
     # A name alone keeps the type of its value.
-    if value == f"{{{whole}}}" and known.get(whole) is not None and not is_late(value):
+    if typed and value == f"{{{whole}}}" and known.get(whole) is not None and not is_late(value):
         return known[whole]
     text = fill(value, known)
     return Late(text) if is_late(value) else text
@@ -258,13 +270,20 @@ def _overlap(key: str, other: str) -> bool:
 def _untold(table: Table, options: FrameworkOptions, plan: JobPlan, known: Known) -> Iterator[str]:
     """Yield what the job says, that is left to the script, and that no argument contains: a whole section by its name."""
     names = values(plan)
-    used = {name for value in flat(options.arguments).values() for text in _texts(value) for name in names_meant(text, names)}
+    told = [*_texts(list(flat(options.arguments).values())), *getattr(options, "argv", ())]
+    used = {name for text in told for name in names_meant(text, names)}
     for name in table.left:
         if name == "model":
             if plan.model is not None and not any(section_of(each) == "model" for each in used):
                 yield name
-        elif name not in used and known[name] is not None and written(plan.spec, name) not in (None, defaults().get(name)):
+        elif name not in used and _is_said(name, plan, known):
             yield name
+
+
+def _is_said(name: str, plan: JobPlan, known: Known) -> bool:
+    """Return whether the job says something that a script does not do by itself: a schedule that is not constant, for one."""
+    value = known[name] if name.startswith("checkpoint.disk.") else written(plan.spec, name)
+    return value not in (None, _BY_ITSELF.get(name, defaults().get(name)))
 
 
 def _example(name: str, plan: JobPlan) -> str:

@@ -144,7 +144,9 @@ TABLE = Table(
             _sharding_objection,
         ),
         Lacks(("layout.pp",), (1,), "has no pipeline", "use the trainer `torchtitan` or `megatron`, or set `pp: 1`"),
-        Lacks(("layout.cp", "layout.tp", "layout.ep"), (1,), _NO_AXIS, "set it to 1, or use the trainer `torchtitan` or `megatron`"),
+        Lacks(
+            ("layout.cp", "layout.tp", "layout.ep"), (1,), _NO_AXIS, "set it to 1, or use the trainer `torchtitan` or `megatron`"
+        ),
         Lacks(("layout.sequence_parallel",), (False,), "has no tensor parallelism"),
         Lacks(("layout.schedule",), (), "has no pipeline"),
         Lacks(("layout.virtual_stages",), (1,), "has no pipeline"),
@@ -173,8 +175,13 @@ TABLE = Table(
         Same("optimizer.warmup_steps", "warmup_steps", 0),
         Computed(
             ("optimizer.schedule", "optimizer.decay_steps", "optimizer.min_lr_ratio"),
-            ("lr_scheduler_type", *(f"lr_scheduler_kwargs.{key}" for key in ("min_lr_rate", "lr_end", "power", "num_decay_steps",
-                                                                            "decay_type", "min_lr_ratio"))),
+            (
+                "lr_scheduler_type",
+                *(
+                    f"lr_scheduler_kwargs.{key}"
+                    for key in ("min_lr_rate", "lr_end", "power", "num_decay_steps", "decay_type", "min_lr_ratio")
+                ),
+            ),
             _schedule,
             _schedule_back,
         ),

@@ -285,7 +285,11 @@ def _overlap_objection(known: Known) -> Iterator[tuple[str, str, str]]:
     if known["overlap.parameters"] and not known["overlap.gradients"]:
         yield "overlap.parameters", "gathers parameters early only if it reduces gradients early", "set `gradients: true` too"
     if known["overlap.parameters"] and known["layout.sharding"] == "none":
-        yield "overlap.parameters", "gathers no parameters that are not split", "leave `parameters` out, or set `sharding: optimizer`"
+        yield (
+            "overlap.parameters",
+            "gathers no parameters that are not split",
+            "leave `parameters` out, or set `sharding: optimizer`",
+        )
 
 
 def _saves(known: Known) -> dict[str, Any]:
@@ -344,8 +348,10 @@ TABLE = Table(
         ),
         Choice("model.qk_norm", {True: {"qk_layernorm": True}, False: {"qk_layernorm": None}}),
         Computed(
-            tuple(f"model.experts.{name}" for name in ("count", "top_k", "ffn_hidden", "shared", "shared_ffn_hidden",
-                                                       "first_dense", "every")),
+            tuple(
+                f"model.experts.{name}"
+                for name in ("count", "top_k", "ffn_hidden", "shared", "shared_ffn_hidden", "first_dense", "every")
+            ),
             ("num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq"),
             _experts,
             _experts_back,
@@ -392,8 +398,13 @@ TABLE = Table(
         Lacks(("compile",), (False,), "compiles no blocks by a switch"),
         Computed(
             tuple(f"overlap.{name}" for name in ("gradients", "parameters", "tensor", "experts", "pipeline")),
-            ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
-             "no_overlap_p2p_communication"),
+            (
+                "overlap_grad_reduce",
+                "overlap_param_gather",
+                "tp_comm_overlap",
+                "overlap_moe_expert_parallel_comm",
+                "no_overlap_p2p_communication",
+            ),
             _overlap,
             _overlap_back,
             _overlap_objection,

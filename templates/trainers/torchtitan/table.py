@@ -234,9 +234,7 @@ TABLE = Table(
         Choice("recompute", {each: {"activation_checkpoint": each} for each in ("none", "selective", "full")}),
         Same("compile", "compile.enable", False),
         Lacks(("overlap.parameters", "overlap.gradients"), (True,), "leaves it to FSDP2, which does"),
-        Computed(
-            ("overlap.tensor",), ("compile.enable_async_tensor_parallel",), _async_tensor, _async_back, _async_objection
-        ),
+        Computed(("overlap.tensor",), ("compile.enable_async_tensor_parallel",), _async_tensor, _async_back, _async_objection),
         Lacks(("overlap.pipeline",), (), "leaves sends and receives to the schedule"),
         Lacks(("overlap.experts",), (False,), "overlaps no dispatch by a switch"),
         Same("optimizer.lr", f"{_ADAMW}.lr", 8e-4),
