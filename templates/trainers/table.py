@@ -136,7 +136,9 @@ class Same:
 
     def write(self, known: Known) -> Mapping[str, Any]:
         value = known[self.name]
-        return {} if value is None else {self.key: value if self.as_type is None else self.as_type(value)}
+        if value is not None and self.as_type is not None:
+            value = self.as_type(value)
+        return {} if value is None else {self.key: value}
 
     def read(self, config: Config, ranks: int) -> Mapping[str, Any]:
         value = config.get(self.key)

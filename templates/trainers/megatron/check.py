@@ -19,9 +19,13 @@ def check(options: MegatronOptions, plan: JobPlan, cluster: ClusterPlan, known: 
         yield Problem("HW306", JOB, ("trainer", "kind"), message, "use the trainer `builtin` or `hf`, or a cluster with GPUs")
         return
     gpu = cluster.group(plan.group).known_gpu
+    value = next((variable.value for variable in plan.env if variable.name == _VARIABLE), None)
+    if known["layout.sharding"] in ("gradients", "parameters") and value == "1":
+        message = f"Megatron-FSDP stops at its start if `{_VARIABLE}` is 1"
+        path = ("environment", _VARIABLE) if _VARIABLE in plan.spec["environment"] else ("layout", "sharding")
+        yield Problem("HW306", JOB, path, message, f"remove `{_VARIABLE}`, or set `sharding: optimizer`")
     is_free = known["layout.sharding"] in ("gradients", "parameters") or known["overlap.experts"]
     split = [axis for axis in ("tp", "cp") if getattr(plan.mesh, axis) > 1]
-    value = next((variable.value for variable in plan.env if variable.name == _VARIABLE), None)
     if split and value != "1" and gpu is not None and gpu.arch in _ASKS and not is_free:
         message = f"with `{split[0]}` Megatron-LM stops at its start unless `{_VARIABLE}` is 1"
         hint = f'set it in the job: `environment: {{{_VARIABLE}: "1"}}`'

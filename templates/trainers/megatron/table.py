@@ -49,7 +49,8 @@ def _data_parallel(known: Known) -> dict[str, Any]:
         case "none":
             return {}
         case "gradients" | "parameters" as split:
-            return {_FSDP: True, _SPLITS: _STRATEGIES[split], _SPLIT_OPTIMIZER: True, **several}
+            # It saves in a format of its own.
+            return {_FSDP: True, _SPLITS: _STRATEGIES[split], _SPLIT_OPTIMIZER: True, "ckpt_format": "fsdp_dtensor", **several}
     return {_SPLIT_OPTIMIZER: True, **several}
 
 
@@ -371,7 +372,7 @@ TABLE = Table(
         ),
         Computed(
             ("layout.dp_replicate", "layout.dp_shard", "layout.sharding"),
-            (_SPLIT_OPTIMIZER, _INSTANCES, _FSDP, _SPLITS),
+            (_SPLIT_OPTIMIZER, _INSTANCES, _FSDP, _SPLITS, "ckpt_format"),
             _data_parallel,
             _data_parallel_back,
             _data_parallel_objection,

@@ -30,8 +30,10 @@ _PRECISION = "training.mixed_precision_param"
 
 
 def _own(known: Known) -> dict[str, Any]:
-    """Return what a run of headway's needs whatever the job says: its folder, and a last checkpoint from which a run can go on."""
-    return {"dump_folder": Late("{run_directory}/torchtitan"), "checkpoint.last_save_model_only": False}
+    """Return what a run needs whatever the job says: its folder, a last checkpoint from which a run can go on, and no CUDA graphs
+    where torchtitan refuses them (trainer.py, `_validate_cuda_graphs`)."""
+    graphs = {"training.disable_cuda_graphs": True} if known["layout.pp"] > 1 or known["layout.ep"] > 1 else {}
+    return {"dump_folder": Late("{run_directory}/torchtitan"), "checkpoint.last_save_model_only": False, **graphs}
 
 
 def _replicas(known: Known) -> dict[str, Any]:
