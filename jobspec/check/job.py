@@ -15,7 +15,7 @@ from headway.jobspec.notation import counted, write_duration, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
-from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.spec.model import Model
 
 _GLOBAL = ("batch", "global")
