@@ -129,7 +129,9 @@ def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collec
     settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
     scheduler, trainer = options.scheduler, options.trainer
     runs_as = TRAINERS[decided.spec.trainer.kind].runs_as
-    return PlannedJob(with_settings(plan, settings, runs_as), cluster_plan, scheduler, trainer, decided, decisions, cluster.document)
+    return PlannedJob(
+        with_settings(plan, settings, runs_as), cluster_plan, scheduler, trainer, decided, decisions, cluster.document
+    )
 
 
 def _unused(

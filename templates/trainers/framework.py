@@ -160,8 +160,7 @@ class Framework:
         """Check the user's keys: none is one that headway sets, or is above or below one, and each text finds its values."""
         known, invalid = values(plan), {"model"} if plan.model is None and plan.spec["model"] is not None else set()
         ours = self._set(options, plan)
-        for key, value in flat(options.arguments).items():
-            path = (*_ARGUMENTS, key.split(".")[0])
+        for path, key, value in _own_keys(options):
             clash = next((each for each in ours if _overlap(self.normal(key), each)), None)
             if clash is not None:
                 setter = self.table.field_of(clash)
@@ -180,7 +179,14 @@ class Framework:
     def _arguments(self, options: FrameworkOptions, plan: JobPlan) -> Mapping[Path, str]:
         """Return the user's keys that are texts, each with its value, by their path in the spec."""
         own = self._own(options, plan)
-        return {(*_ARGUMENTS, key.split(".")[0]): f"{key}={value}" for key, value in own.items() if isinstance(value, str)}
+        found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
+        return {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+
+
+def _own_keys(options: FrameworkOptions) -> Iterator[tuple[Path, str, Any]]:
+    """Yield the user's keys: the path in the spec, the dotted key, its value."""
+    for name, content in options.arguments.items():
+        yield from (((*_ARGUMENTS, name), key, value) for key, value in flat({name: content}).items())
 
 
 def known_of(plan: JobPlan) -> dict[str, Any]:
@@ -282,7 +288,7 @@ def _untold(table: Table, options: FrameworkOptions, plan: JobPlan, known: Known
 
 def _is_said(name: str, plan: JobPlan, known: Known) -> bool:
     """Return whether the job says something that a script does not do by itself: a schedule that is not constant, for one."""
-    value = known[name] if name.startswith("checkpoint.disk.") else written(plan.spec, name)
+    value = known[name] if name.startswith("checkpoint.shared.") else written(plan.spec, name)
     return value not in (None, _BY_ITSELF.get(name, defaults().get(name)))
 
 
@@ -295,7 +301,7 @@ def _example(name: str, plan: JobPlan) -> str:
 def _check_tiers(table: Table, plan: JobPlan) -> Iterator[Problem]:
     """Check that checkpoints go to the runs' storage alone: the framework saves by its own code."""
     for index, tier in enumerate(plan.run.checkpoint.tiers):
-        if tier.kind != "disk":
+        if tier.kind != "shared":
             message = f"{table.name} saves by its own code, to the storage of the runs: not to `{tier.kind}`"
-            hint = "use `kind: disk`, or save by `headway.checkpoint` in a script of the trainer `script`"
+            hint = "use `kind: shared`, or save by `headway.checkpoint` in a script of the trainer `script`"
             yield Problem("HW306", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)

@@ -82,16 +82,16 @@ FIELDS = (
     "optimizer.schedule",
     "optimizer.decay_steps",
     "optimizer.min_lr_ratio",
-    "checkpoint.disk.steps",
-    "checkpoint.disk.seconds",
+    "checkpoint.shared.steps",
+    "checkpoint.shared.seconds",
     "checkpoint.keep",
     "resilience.timeouts.collective",
 )
 
 # The fields whose paths in a document are others.
 _PATHS: Mapping[str, tuple[str, ...]] = {
-    "checkpoint.disk.steps": ("checkpoint",),
-    "checkpoint.disk.seconds": ("checkpoint",),
+    "checkpoint.shared.steps": ("checkpoint",),
+    "checkpoint.shared.seconds": ("checkpoint",),
 }
 
 

@@ -24,16 +24,16 @@ EXPERTS = {"count": 8, "top_k": 2, "ffn_hidden": 512}
 def cluster(ranks: int) -> dict[str, Any]:
     """A Slurm cluster with as many H100 as there are ranks, or one node with fewer."""
     gpus = min(8, ranks)
-    group = {"group": "h100", "count": ranks // gpus, "cpus": 96, "gpu": "H100-SXM-80", "gpus": gpus}
+    group = {"name": "h100", "count": ranks // gpus, "cpus": 96, "gpu": "H100-SXM-80", "gpus": gpus}
     nic = {"nic": "ConnectX-7", "nics": [f"mlx5_{index}" for index in range(gpus)]}
     return {
         "apiVersion": "headway/v1alpha1",
         "kind": "Cluster",
         "name": "gpus",
         "scheduler": {"kind": "slurm", "options": {"partition": "batch", "exclusive": True}},
-        "nodes": [group | nic],
+        "node_groups": [group | nic],
         "fabrics": [
-            {"name": "rails", "role": "scale_out", "transport": "infiniband"},
+            {"name": "rails", "role": "scale-out", "transport": "infiniband"},
             {"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"},
         ],
         "storage": [{"name": "runs", "kind": "posix", "path": "/lustre/runs", "shared": True}],
@@ -53,7 +53,7 @@ def job(kind: str, ranks: int, *, options: Mapping[str, Any] | None = None, **fi
         "optimizer": {"lr": 0.0003, "warmup_steps": 10},
         "steps": 100,
         "seed": 7,
-        "checkpoint": {"tiers": [{"kind": "disk", "every": "50 steps"}]},
+        "checkpoint": {"tiers": [{"kind": "shared", "every": "50 steps"}]},
         "trainer": {"kind": kind, "options": {**OPTIONS[kind], **(options or {})}},
         **fields,
     }
@@ -91,7 +91,9 @@ def parsed(framework: str, plans: Sequence[JobPlan]) -> list[dict[str, Any]]:
     python = str(PEERS) if framework in ("torchtitan", "megatron", "deepspeed") else sys.executable
     cases = [_case(plan) for plan in plans]
     given = {"framework": framework, "sources": [str(MEGATRON)], "cases": cases}
-    done = subprocess.run([python, str(PARSER)], input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [python, str(PARSER)], input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     answers = json.loads(done.stdout)
     errors = [each["error"] for each in answers if "error" in each]

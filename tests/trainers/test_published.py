@@ -48,9 +48,7 @@ def document(framework: str, one: dict[str, Any]) -> dict[str, Any]:
 def assert_given_back(framework: str, tmp_path: Path) -> None:
     """The parser's configuration, read by the table, has what was published, and what the plan made of it."""
     published = configurations(framework)
-    plans = [
-        planned(document(framework, one), one["ranks"], tmp_path / str(index)) for index, one in enumerate(published)
-    ]
+    plans = [planned(document(framework, one), one["ranks"], tmp_path / str(index)) for index, one in enumerate(published)]
     for one, plan, config in zip(published, plans, parsed(framework, plans), strict=True):
         read = TABLES[framework].read(config, one["ranks"])
         wanted = {f"layout.{name}": value for name, value in one["layout"].items()}

@@ -149,7 +149,9 @@ TABLE = Table(
             _schedule_back,
             _schedule_objection,
         ),
-        Elsewhere(("checkpoint.disk.steps", "checkpoint.disk.seconds", "checkpoint.keep"), "the script calls `save_checkpoint`"),
+        Elsewhere(
+            ("checkpoint.shared.steps", "checkpoint.shared.seconds", "checkpoint.keep"), "the script calls `save_checkpoint`"
+        ),
         Elsewhere(("resilience.timeouts.collective",), "the script passes it to `deepspeed.init_distributed`"),
     ),
     _own,

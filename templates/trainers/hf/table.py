@@ -117,7 +117,7 @@ def _schedule_back(config: Config, ranks: int) -> dict[str, Any]:
 
 
 def _saves(known: Known) -> dict[str, Any]:
-    every = known["checkpoint.disk.steps"]
+    every = known["checkpoint.shared.steps"]
     if every is None:
         return {"save_strategy": "no"}
     return {"save_strategy": "steps", "save_steps": every, "save_total_limit": known["checkpoint.keep"]}
@@ -125,8 +125,8 @@ def _saves(known: Known) -> dict[str, Any]:
 
 def _saves_back(config: Config, ranks: int) -> dict[str, Any]:
     if config.get("save_strategy", "steps") != "steps":
-        return {"checkpoint.disk.steps": None, "checkpoint.keep": None}
-    return {"checkpoint.disk.steps": config.get("save_steps", 500), "checkpoint.keep": config.get("save_total_limit")}
+        return {"checkpoint.shared.steps": None, "checkpoint.keep": None}
+    return {"checkpoint.shared.steps": config.get("save_steps", 500), "checkpoint.keep": config.get("save_total_limit")}
 
 
 TABLE = Table(
@@ -186,12 +186,12 @@ TABLE = Table(
             _schedule_back,
         ),
         Computed(
-            ("checkpoint.disk.steps", "checkpoint.keep"),
+            ("checkpoint.shared.steps", "checkpoint.keep"),
             ("save_strategy", "save_steps", "save_total_limit"),
             _saves,
             _saves_back,
         ),
-        Lacks(("checkpoint.disk.seconds",), (), "saves after a number of steps", "write `every` in steps"),
+        Lacks(("checkpoint.shared.seconds",), (), "saves after a number of steps", "write `every` in steps"),
         Same("resilience.timeouts.collective", "ddp_timeout", 1800, int),
     ),
     _own,

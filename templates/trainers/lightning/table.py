@@ -142,7 +142,7 @@ def _betas_back(config: Config, ranks: int) -> dict[str, Any]:
 
 
 def _saves(known: Known) -> dict[str, Any]:
-    steps, seconds = known["checkpoint.disk.steps"], known["checkpoint.disk.seconds"]
+    steps, seconds = known["checkpoint.shared.steps"], known["checkpoint.shared.seconds"]
     if steps is None and seconds is None:
         return {"trainer.enable_checkpointing": False}
     every = {"every_n_train_steps": steps} if steps else {"train_time_interval": str(timedelta(seconds=seconds))}
@@ -154,8 +154,8 @@ def _saves_back(config: Config, ranks: int) -> dict[str, Any]:
     interval = config.get(f"{CALLBACK}.train_time_interval")
     hours, minutes, seconds = (int(part) for part in str(interval or "0:0:0").split(":"))
     return {
-        "checkpoint.disk.steps": config.get(f"{CALLBACK}.every_n_train_steps"),
-        "checkpoint.disk.seconds": hours * 3600 + minutes * 60 + seconds if interval else None,
+        "checkpoint.shared.steps": config.get(f"{CALLBACK}.every_n_train_steps"),
+        "checkpoint.shared.seconds": hours * 3600 + minutes * 60 + seconds if interval else None,
     }
 
 
@@ -213,7 +213,7 @@ TABLE = Table(
             "the script's module: LightningCLI would step a schedule once an epoch",
         ),
         Computed(
-            ("checkpoint.disk.steps", "checkpoint.disk.seconds"),
+            ("checkpoint.shared.steps", "checkpoint.shared.seconds"),
             tuple(
                 f"{CALLBACK}.{key}"
                 for key in ("every_n_train_steps", "train_time_interval", "dirpath", "save_last", "save_top_k")

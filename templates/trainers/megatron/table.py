@@ -294,12 +294,12 @@ def _overlap_objection(known: Known) -> Iterator[tuple[str, str, str]]:
 
 
 def _saves(known: Known) -> dict[str, Any]:
-    every = known["checkpoint.disk.steps"]
+    every = known["checkpoint.shared.steps"]
     return {} if every is None else {"save": CHECKPOINTS, "load": CHECKPOINTS, "save_interval": every}
 
 
 def _saves_back(config: Config, ranks: int) -> dict[str, Any]:
-    return {"checkpoint.disk.steps": config.get("save_interval") if config.get("save") else None}
+    return {"checkpoint.shared.steps": config.get("save_interval") if config.get("save") else None}
 
 
 def _wait(known: Known) -> dict[str, Any]:
@@ -423,9 +423,9 @@ TABLE = Table(
             _schedule,
             _schedule_back,
         ),
-        Computed(("checkpoint.disk.steps",), ("save", "load", "save_interval"), _saves, _saves_back),
+        Computed(("checkpoint.shared.steps",), ("save", "load", "save_interval"), _saves, _saves_back),
         Elsewhere(("checkpoint.keep",), "keeps every checkpoint"),
-        Lacks(("checkpoint.disk.seconds",), (), "saves after a number of steps", "write `every` in steps"),
+        Lacks(("checkpoint.shared.seconds",), (), "saves after a number of steps", "write `every` in steps"),
         Computed(("resilience.timeouts.collective",), ("distributed_timeout_minutes",), _wait, _wait_back),
     ),
     _own,

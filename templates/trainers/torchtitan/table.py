@@ -149,14 +149,14 @@ def _schedule_back(config: Config, ranks: int) -> dict[str, Any]:
 
 
 def _saves(known: Known) -> dict[str, Any]:
-    every = known["checkpoint.disk.steps"]
+    every = known["checkpoint.shared.steps"]
     return {_SAVES: False} if every is None else {_SAVES: True, _EVERY: every, _KEEP: known["checkpoint.keep"]}
 
 
 def _saves_back(config: Config, ranks: int) -> dict[str, Any]:
     if not config.get(_SAVES):
-        return {"checkpoint.disk.steps": None, "checkpoint.keep": None}
-    return {"checkpoint.disk.steps": config.get(_EVERY, 500), "checkpoint.keep": config.get(_KEEP, 10)}
+        return {"checkpoint.shared.steps": None, "checkpoint.keep": None}
+    return {"checkpoint.shared.steps": config.get(_EVERY, 500), "checkpoint.keep": config.get(_KEEP, 10)}
 
 
 def _wait(known: Known) -> dict[str, Any]:
@@ -251,8 +251,8 @@ TABLE = Table(
             _schedule,
             _schedule_back,
         ),
-        Computed(("checkpoint.disk.steps", "checkpoint.keep"), (_SAVES, _EVERY, _KEEP), _saves, _saves_back),
-        Lacks(("checkpoint.disk.seconds",), (), "saves after a number of steps", "write `every` in steps"),
+        Computed(("checkpoint.shared.steps", "checkpoint.keep"), (_SAVES, _EVERY, _KEEP), _saves, _saves_back),
+        Lacks(("checkpoint.shared.seconds",), (), "saves after a number of steps", "write `every` in steps"),
         Computed(("resilience.timeouts.collective",), _WAITS, _wait, _wait_back),
     ),
     _own,
