@@ -68,6 +68,7 @@ def test_there_are_thirty_of_them_each_with_a_source() -> None:
 
 @needs_peers
 @pytest.mark.slow
+@pytest.mark.variant
 def test_torchtitan(tmp_path: Path) -> None:
     assert_given_back("torchtitan", tmp_path)
 

@@ -3,7 +3,7 @@
 What DeepSpeed calls from the script (steps, sequences, saves, recomputation) has no key there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.templates.trainers.schedule import decay_words
@@ -13,7 +13,7 @@ _STAGE, _ADAMW = "zero_optimization.stage", "optimizer.params"
 _STAGES = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 _KIND, _PARAMS = "scheduler.type", "scheduler.params"
 _SCHEDULE_KEYS = ("total_num_steps", "warmup_num_steps", "warmup_type", "warmup_max_lr", "warmup_min_lr", "cos_min_ratio")
-_FORMATS = {
+_FORMATS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"bf16.enabled": True, "fp16.enabled": None},
     "fp16": {"bf16.enabled": None, "fp16.enabled": True},
     "fp32": {"bf16.enabled": None, "fp16.enabled": None},

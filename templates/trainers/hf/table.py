@@ -4,7 +4,7 @@ FSDP is accelerate's, version 2. Its mesh (`ParallelismConfig`) is an object tha
 none are here: replicas, or shards over all ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.templates.trainers.framework import CHECKPOINTS, Late
@@ -12,7 +12,7 @@ from headway.templates.trainers.schedule import decay_words
 from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
 
 _NO_AXIS = "is given no mesh: `ParallelismConfig` of accelerate is no text"
-_FORMATS = {"fp32": {"bf16": None, "fp16": None}, "bf16": {"bf16": True, "fp16": None}, "fp16": {"bf16": None, "fp16": True}}
+_FORMATS: Mapping[str, Mapping[str, Any]] = {"fp32": {"bf16": None, "fp16": None}, "bf16": {"bf16": True, "fp16": None}, "fp16": {"bf16": None, "fp16": True}}
 # What decides on FSDP.
 _SHARDED = "fsdp"
 

@@ -1,4 +1,4 @@
-"""The fields of a spec as a LightningCLI's configuration: Lightning-AI/pytorch-lightning 2.6.6, pytorch/cli.py, trainer/trainer.py, strategies.
+"""The fields of a spec as a LightningCLI's configuration: Lightning-AI/pytorch-lightning 2.6.6, pytorch/cli.py, strategies.
 
 Keys below `ModelCheckpoint` are those of the callback, which joins the user's own in `trainer.callbacks`.
 """

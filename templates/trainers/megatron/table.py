@@ -4,7 +4,7 @@ A key is an option without its dashes, `-` written as `_`; true stands for an op
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.templates.trainers.framework import CHECKPOINTS
@@ -20,7 +20,7 @@ _GROUPS = ("group_query_attention", "num_query_groups")
 _EXPERT_TP = "expert_tensor_parallel_size"
 _STYLE, _MIN_LR, _WSD, _WSD_STYLE = "lr_decay_style", "min_lr", "lr_wsd_decay_iters", "lr_wsd_decay_style"
 _STYLES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
-_FORMATS = {
+_FORMATS: Mapping[str, Mapping[str, Any]] = {
     "fp8": {"bf16": True, "fp16": None, "fp8_format": "hybrid", "fp8_recipe": None, "fp4_format": None},
     "mxfp8": {"bf16": True, "fp16": None, "fp8_format": "e4m3", "fp8_recipe": "mxfp8", "fp4_format": None},
     "nvfp4": {"bf16": True, "fp16": None, "fp8_format": None, "fp4_format": "e2m1"},
@@ -28,7 +28,7 @@ _FORMATS = {
     "fp16": {"bf16": None, "fp16": True, "fp8_format": None, "fp4_format": None},
     "fp32": {"bf16": None, "fp16": None, "fp8_format": None, "fp4_format": None},
 }
-_RECOMPUTE = {
+_RECOMPUTE: Mapping[str, Mapping[str, Any]] = {
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
     "selective": {"recompute_granularity": "selective"},
     "none": {"recompute_granularity": None},

@@ -1,4 +1,5 @@
-"""The fields of a spec as torchtitan's command line: pytorch/torchtitan v0.3.0, torchtitan/config/configs.py and the `Config` of each component.
+"""The fields of a spec as torchtitan's command line: pytorch/torchtitan v0.3.0, torchtitan/config/configs.py and
+each component's `Config`.
 
 The model is not among them: a function of the registry builds it (`--module`, `--config`).
 """
@@ -37,7 +38,7 @@ def _own(known: Known) -> dict[str, Any]:
 
 
 def _replicas(known: Known) -> dict[str, Any]:
-    """Shards by FSDP2. It keeps parameters between the passes where only gradients are split (ZeRO-2), and splits nothing among replicas."""
+    """Shards by FSDP2. It keeps parameters between the passes where only gradients are split (ZeRO-2)."""
     replicate, shard = known["layout.dp_replicate"], known["layout.dp_shard"]
     if known["layout.sharding"] == "none":
         return {_REPLICATE: replicate * shard, _SHARD: 1}
