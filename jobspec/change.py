@@ -7,7 +7,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -17,11 +17,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from headway.jobspec import aliases
 from headway.jobspec.document import Path
 from headway.jobspec.notation import write_bytes, write_steps
 from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.resilience import Tier
+from headway.jobspec.suggest import Hint, did_you_mean
 from headway.jobspec.units import Amount, Bytes, Interval, Seconds, Steps
 
 # Whole numbers that a document has with their unit.
@@ -133,6 +135,21 @@ def changeable_fields() -> Iterator[str]:
     return map(".".join, _all_fields())
 
 
+def meant_field(path: str, allowed: Collection[str]) -> Hint:
+    """Return the hint for a path that leads to no field: what another program calls so, or a misspelt one, of the `allowed` paths."""
+    section, _, name = path.rpartition(".")
+    called = [".".join(place) for place in aliases.places("TrainingJob", name)]
+    ends = [each for each in allowed if each.rpartition(".")[2] in (name, aliases.normal(name))]
+    found = [each for each in dict.fromkeys((*called, *ends)) if each in allowed]
+    near = next((each for each in found if each.rpartition(".")[0] == section), None)
+    if near is None and len(found) == 1:
+        near = found[0]
+    if near is not None:
+        return Hint(f"write `{near}`", near)
+    note = aliases.note(f"TrainingJob.{section}" if section else "TrainingJob", name)
+    return Hint(note) if note is not None else did_you_mean(path, allowed, "fields")
+
+
 def field_at(path: str) -> FieldInfo | None:
     """Return the field that the path leads to; for a key of a mapping with open keys (`data.options.paths`) the
     mapping's. None: no field."""
@@ -140,6 +157,12 @@ def field_at(path: str) -> FieldInfo | None:
     segments = tuple(path.split("."))
     owner = fields.get(segments[:-1])
     return fields.get(segments) or (owner if owner is not None and _is_open(owner) and segments[-1] else None)
+
+
+def is_field(path: str) -> bool:
+    """Return whether the path leads to a field, or to a section with fields."""
+    segments = tuple(path.split("."))
+    return field_at(path) is not None or any(each[: len(segments)] == segments for each in _all_fields())
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ValueChange]:

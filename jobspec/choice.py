@@ -50,7 +50,10 @@ def choose(
         near = alias_or_nearest(kind, table, "kinds")
         message = f"`{kind}` is not a kind of `{field}`"
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
-    return validate(table[kind].options, options or {}, document, (*path, "options"))
+    beside = {key: value for key, value in choice.items() if key not in ("kind", "options")}
+    found, problems = validate(table[kind].options, {**beside, **(options or {})}, document, (*path, "options"))
+    # What is next to `options` has a problem already, and is not missing in it.
+    return (None, [each for each in problems if each.path in document.values or not beside]) if beside else (found, problems)
 
 
 def validate(

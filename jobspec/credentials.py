@@ -54,7 +54,7 @@ _TOKEN_OF = re.compile(
 )
 _KEY_OF = re.compile(
     "text|json|data|dataset|sort|group|label|input|output|primary|foreign|public|cache|partition|shard|index|feature|image|target"
-    "|source|column|field|name|query|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
+    "|source|column|field|name|query|tokenizer|token|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
 )
 
 # Before `pass`: a number of passes.
@@ -159,4 +159,5 @@ def _is_secret(name: str, value: str) -> bool:
         return _BASE64.fullmatch(value) is not None
     if last == "key":
         return not _KEY_OF.fullmatch(before)
-    return last.endswith("token") and not _TOKEN_OF.fullmatch(before)
+    # `--token=eos` names a token of the vocabulary.
+    return last.endswith("token") and not _TOKEN_OF.fullmatch(before) and not _TOKEN_OF.fullmatch(value.lower())

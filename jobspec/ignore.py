@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.problem import Problem, Severity
-from headway.jobspec.suggest import did_you_mean, listed_some
+from headway.jobspec.suggest import did_you_mean, listed_some, nearest
 
 _ENTRIES = "ignore"
 _MAX = 100
@@ -17,6 +17,8 @@ _MAX = 100
 JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
 _BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW433", "HW509", "HW513", "HW520", "HW703", "HW708"})
+# Problems of files in force, which belong to no document.
+_IN_FORCE = "HW8"
 # What `run` is short for.
 _LONG, _ARGV = re.compile(r"^run(?=$|\[)"), "trainer.options.argv"
 # The warnings of a cluster by itself; others appear only together with certain jobs.
@@ -34,7 +36,7 @@ class Ignored:
 
     def covers(self, problem: Problem) -> bool:
         """Return whether the entry accepts the problem."""
-        return problem.code == self.code and (
+        return problem.code == nearest_code(self.code) and (
             not self.at or self._is_around(dotted(problem.path)) or self._covers_all(problem.fields)
         )
 
@@ -51,13 +53,22 @@ class Ignored:
 
 
 def entries(document: Document) -> list[Ignored]:
-    """Return the document's entries, those of its bases included; an entry in the wrong form counts for nothing."""
+    """Return the document's entries, those of its bases included.
+
+    An entry with a code that does not exist counts for the nearest, and one without a reason too: each is a problem itself, and what it
+    is for is known.
+    """
     written = document.value((_ENTRIES,))
     return [
-        Ignored((_ENTRIES, index), each["code"], str(each.get("field", "")), each["reason"])
+        Ignored((_ENTRIES, index), each["code"], str(each.get("field", "")), str(each.get("reason") or "no reason"))
         for index, each in enumerate(written[:_MAX] if isinstance(written, list) else [])
-        if isinstance(each, dict) and isinstance(each.get("code"), str) and isinstance(each.get("reason"), str)
+        if isinstance(each, dict) and isinstance(each.get("code"), str)
     ]
+
+
+def nearest_code(code: str) -> str:
+    """Return the code itself, or the one that it is meant to be."""
+    return code if code in CODES else nearest(code, CODES) or code
 
 
 def accepted(problems: Iterable[Problem], document: Document, part: str) -> list[Problem]:
@@ -70,7 +81,8 @@ def accepted(problems: Iterable[Problem], document: Document, part: str) -> list
 
 def may_be_ignored(code: str) -> bool:
     """Return whether some problem with this code can be accepted."""
-    return CODES[code].endswith(WARNING) or code in JUDGEMENTS or code in _BOTH
+    is_warning = CODES[code].endswith(WARNING) and not code.startswith(_IN_FORCE)
+    return is_warning or code in JUDGEMENTS or code in _BOTH
 
 
 def check_codes(document: Document) -> Iterator[Problem]:
@@ -99,6 +111,12 @@ def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) 
         if own and (of_job or entry.code.startswith(_OF_CLUSTERS)) and not any(map(entry.covers, ignored)):
             where = f" at `{entry.at}`" if entry.at else ""
             message = f"there is no {entry.code}{where} to ignore"
+            elsewhere = [dotted(problem.path) for problem in problems if problem.code == entry.code and problem.path]
+            near = nearest(entry.at, elsewhere) if entry.at and elsewhere else None
+            if near is not None:
+                at, hint = (*entry.path, "field"), f"did you mean `{near}`?"
+                yield Problem("HW238", document.name, at, message, hint, Severity.WARNING, fix=near)
+                continue
             yield Problem("HW238", document.name, (*entry.path, "code"), message, "remove the entry", Severity.WARNING)
 
 

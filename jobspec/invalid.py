@@ -1,7 +1,7 @@
 """Turns Pydantic's errors into problems: what was found, what was expected, where, and what to do."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec import repair
+from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.forms import form
@@ -22,7 +23,7 @@ from headway.jobspec.spec.resilience import EnvName
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO
-from headway.jobspec.suggest import Hint, joined_or, listed
+from headway.jobspec.suggest import Hint, joined_or, listed, nearest
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 from headway.jobspec.unknown import HEAD, Meaning, accepts, alias_or_nearest, meanings, names_of
 
@@ -61,7 +62,10 @@ _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 _LIMITS = ("gt", "ge", "lt", "le")
 _TIME = "time"
-_LONGEST_FLOW = 60
+# A kind, or the name of a preset.
+_KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
+_LONGEST_FLOW = 120
+_GRID = ("sweep", "grid")
 # The name of a document is near its top.
 _HEAD_BYTES = 65_536
 
@@ -94,7 +98,7 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
         ]
         problems = [_head_of_kubernetes(head, document)]
     else:
-        lost = _lost_indents(found, meant, document, prefix)
+        lost = _lost_indents(found, meant, model, document, prefix)
         problems = [problem for problem, _ in lost]
         covered = {loc for _, locs in lost for loc in locs}
         found = [details for details in found if details["loc"] not in covered]
@@ -114,11 +118,22 @@ def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Coll
 
 
 def _lost_indents(
-    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
+    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document, prefix: Path
 ) -> list[tuple[Problem, set[Path]]]:
     """Return one problem, with the errors that it covers, for each section whose fields are not below it: an empty one with its fields
     at the top, and a kind with its options next to it."""
-    lost: list[tuple[Problem, set[Path]]] = []
+    lost: list[tuple[Problem, set[Path]]] = [*_items_by_kind(found, document, prefix), *_split_items(found, document, prefix)]
+    # Several names of one section's fields, `ecn_min` and `ecn_max`: one problem.
+    same: dict[tuple[Path, str], list[Path]] = {}
+    for loc, place in meant.items():
+        if place.hint.fix is None and place.target is not None:
+            same.setdefault((loc[:-1], place.hint.text), []).append(loc)
+    for locs in same.values():
+        if len(locs) > 1 and meant[locs[0]].target[-1:] != ("options",):
+            names = listed([str(loc[-1]) for loc in locs])
+            message = f"{names} are not fields of {_place((*prefix, *locs[0][:-1]), owner_of(model, locs[0][:-1]) or model)}"
+            path = (*prefix, *locs[0])
+            lost.append((Problem("HW201", document.name, path, message, meant[locs[0]].hint.text, at_key=True), set(locs)))
     for section in dict.fromkeys(
         loc[:-1] for loc, place in meant.items() if place.target == (*names_of((*prefix, *loc[:-1])), "options")
     ):
@@ -138,6 +153,37 @@ def _lost_indents(
             hint = f"indent {names} below `{loc[-1]}`"
             lost.append((Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *keys}))
     return lost
+
+
+def _items_by_kind(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
+    """Yield one problem for each item of a list that is written as its kind alone, with its fields below: `{shared: {every: 2h}}`."""
+    for at in dict.fromkeys(details["loc"][:-1] for details in found if details["type"] == "missing" and details["loc"][-1] == "kind"):
+        item = document.value((*prefix, *at)) if at and isinstance(at[-1], int) else None
+        if isinstance(item, dict) and len(item) == 1 and isinstance(inside := next(iter(item.values())), dict):
+            kind = str(next(iter(item)))
+            message = f"`{kind}` is not a field of `{dotted((*prefix, *at))}`"
+            hint = f"write the item as {_short_flow({'kind': kind, **inside})}"
+            covered = {details["loc"] for details in found if details["loc"][: len(at)] == at}
+            yield Problem("HW201", document.name, (*prefix, *at, kind), message, hint, at_key=True), covered
+
+
+def _split_items(found: Sequence[ErrorDetails], document: Document, prefix: Path) -> Iterator[tuple[Problem, set[Path]]]:
+    """Yield one problem for each two items that are one with a `- ` too many: the fields that one of them is missing are in the other."""
+    lacking: dict[Path, set[str]] = {}
+    for details in found:
+        if details["type"] == "missing" and any(isinstance(each, int) for each in details["loc"][-2:-1]):
+            lacking.setdefault(details["loc"][:-1], set()).add(str(details["loc"][-1]))
+    for at, names in lacking.items():
+        after = (*at[:-1], int(at[-1]) + 1)
+        first, second = document.value((*prefix, *at)), document.value((*prefix, *after))
+        if not isinstance(first, dict) or not isinstance(second, dict) or not names <= second.keys() or first.keys() & second.keys():
+            continue
+        if lacking.get(after, set()) and lacking[after] <= first.keys():
+            parts = listed([str(key) for key in second])
+            message = f"{parts} {'is an item' if len(second) == 1 else 'are an item'} of the list without {listed(sorted(lacking[after]))}"
+            hint = f"remove the `- ` before it: {parts} {'belongs' if len(second) == 1 else 'belong'} to the item above"
+            covered = {(*place, name) for place in (at, after) for name in lacking[place]}
+            yield Problem("HW202", document.name, (*prefix, *after), message, hint, at_key=True), covered
 
 
 def _head_of_kubernetes(head: Sequence[str], document: Document) -> Problem:
@@ -187,7 +233,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     kind = _NOT_DECIDED if details["input"] == AUTO and details["type"] in {*_TYPES, NOT_A_QUANTITY} else details["type"]
     path = _written(document, (*prefix, *loc))
     name = f"`{dotted(path)}`"
-    info = field_of(model, loc)
+    # The values of a sweep are those of its field.
+    info = field_of(model, tuple(str(loc[2]).split(".")) if loc[:2] == _GRID and len(loc) > 2 else loc)
     found = _found(document, path)
 
     def problem(code: str, message: str, hint: Hint | str | None) -> Problem:
@@ -203,13 +250,16 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
         if notation is not None and notation.name == _TIME and info is not None:
             hint = repair.bare_time(document.value(path), partial(accepts, info)) or hint
-        advice = hint or f"write it as {_examples(info) or context['examples']}"
+        hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
+        if hint is None and notation is not None and info is not None:
+            hint = repair.with_a_unit(notation, document.value(path), info.examples, partial(accepts, info))
+        advice = hint or f"write a number with its unit, for example {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
         return problem("HW204", f"{name} must be {context['what']}, found {found}", advice)
     if kind in _TYPES:
         hint = _of_type(kind, loc, info, document, path)
-        return problem("HW203", f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model) or _of_key(path))
+        return problem("HW203", f"{name} must be {_TYPES[kind]}, found {found}", hint or _about(loc, model) or (_of_key(path) if found == "nothing" else None))
     if kind == "literal_error":
         allowed = literals_of(info)
         hint = alias_or_nearest(str(details["input"]), allowed, "")
@@ -220,6 +270,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
     hint = _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path))
+    if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
+        hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model))
 
 
@@ -252,14 +304,26 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
-        if (item := _short_of(info)) is not None:
-            return Hint(f"write `[{{{item}: {flow(value)}}}]`", f"[{{{item}: {flow(value)}}}]")
-        return repair.items(value, None if loc[-1] in ("argv", "run") else ",")
+        return _accepted_list(repair.lists(value, _short_of(info), is_command=loc[-1] in ("argv", "run")), info, loc)
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
+    if kind in _MAPPINGS and isinstance(value, str) and not _KIND.fullmatch(value):
+        return _in_example(info, value)
     short = _short_of(info)
     return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+
+
+def _in_example(info: FieldInfo | None, value: str) -> Hint | None:
+    """Return the field's example with the text in place of the only one in its options: a path is written for the choice that reads it."""
+    example = info.examples[0] if info is not None and info.examples else None
+    if not isinstance(example, dict) or not ("/" in value or "*" in value):
+        return None
+    options = example.get("options", {})
+    if len(options) != 1 or not all(isinstance(each, list) and len(each) == 1 for each in options.values()):
+        return None
+    found = flow({**example, "options": {key: [value] for key in options}})
+    return Hint(f"write `{found}`", found)
 
 
 def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
@@ -268,11 +332,38 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
         if kind in _MAPPINGS:
             return _pairs(value)
         return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
+    if kind == "string_type" and (secret := _secret_of(value)) is not None:
+        return Hint(f"leave it out here, and write `secrets: [{flow({'name': str(loc[-1]), **secret})}]`")
     if kind not in ("tuple_type", "list_type") or not value:
         return None
-    if (name := _short_of(info)) is not None and all(isinstance(each, dict) and name not in each for each in value.values()):
-        return Hint(f"write {_short_flow([{name: key, **each} for key, each in value.items()])}")
-    return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
+    section = None if info is None else model_of(info.annotation)
+    if loc[:2] == _GRID and section is not None and field_names(section).keys() >= value.keys():
+        return Hint("write " + " and ".join(f"`{loc[-1]}.{key}: {flow(each)}`" for key, each in value.items()))
+    found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
+    if found is not None and found.fix == flow([value]):
+        return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
+    return found
+
+
+def _accepted_list(candidates: Iterable[Any], info: FieldInfo | None, loc: Path) -> Hint | None:
+    """Return the hint for the first of the values that the field accepts: what is refused next mends nothing."""
+
+    def is_taken(value: Any) -> bool:
+        if info is None or loc[:2] != _GRID:
+            return info is not None and accepts(info, value)
+        return isinstance(value, list) and all(accepts(info, each) for each in value)
+
+    found = next((each for each in candidates if is_taken(each)), None)
+    return None if found is None else Hint(f"write {_short_flow(found)}", flow(found))
+
+
+def _secret_of(value: dict[str, Any]) -> dict[str, str] | None:
+    """Return source and key of the Secret that an entry of Kubernetes' `env` refers to."""
+    reference = value.get("valueFrom")
+    found = reference.get("secretKeyRef") if isinstance(reference, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not isinstance(found.get("key"), str):
+        return None
+    return {"source": found["name"], "key": found["key"]}
 
 
 def _short_of(info: FieldInfo | None) -> str | None:
@@ -284,6 +375,9 @@ def _short_of(info: FieldInfo | None) -> str | None:
 def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
     """Return what to write for a list in place of one value, which may be `inside` of a list."""
     if kind == "int_type":
+        # `[0, 1, 2, 3]` are the indices of four devices.
+        if all(isinstance(each, int) for each in items) and items != list(range(len(items))):
+            return Hint(f"write one number, for example `{items[0]}`; values to compare belong in `sweep`")
         return Hint(f"write `{len(items)}`, the number of them", str(len(items))) if items else None
     return Hint("write each as an item of the list around it") if inside and items else None
 
@@ -321,6 +415,8 @@ def _pairs(items: list[Any]) -> Hint | None:
 
 def _of_form(pattern: Any, value: Any) -> Hint | None:
     """Return the text that has the form, if the value is near to one."""
+    if isinstance(value, str) and pattern is not None and value != value.strip() and re.fullmatch(str(pattern), value.strip()):
+        return Hint(f"write `{flow(value.strip())}`, without blanks around it", flow(value.strip()))
     fix = _REPAIRS.get(str(pattern))
     hint = fix(value) if fix is not None else None
     return hint if hint is not None and (hint.fix is None or re.fullmatch(str(pattern), hint.fix.strip('"'))) else None

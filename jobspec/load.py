@@ -163,6 +163,9 @@ class _Reader:
             self._problem("HW109", self._span(event), "this key is a list or a mapping; a key is text", hint)
             self._skip(event)
             return None
+        if (number := self._decimal_comma(event)) is not None:
+            self._whole_number(path, event, number)
+            return None
         value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
             self._problem("HW106", self._span(event), f"merge keys are not accepted: {_HIDES}", _WRITE_OUT)
@@ -177,6 +180,23 @@ class _Reader:
         else:
             return value
         return None
+
+    def _decimal_comma(self, event: yaml.ScalarEvent) -> str | None:
+        """Return the number before the key if the key is its decimals, `0,01` in a mapping in braces."""
+        mark = event.start_mark
+        if mark is None or event.style or not event.value.isdecimal() or self.text[mark.index - 1 : mark.index] != ",":
+            return None
+        before = re.search(r"(?<![\w.])[0-9]+$", self.text[max(0, mark.index - 16) : mark.index - 1])
+        return before and before[0]
+
+    def _whole_number(self, path: Path, event: yaml.ScalarEvent, number: str) -> None:
+        span = self._span(event)
+        whole = Span(span.line, span.column - 1 - len(number), span.end_line, span.end_column)
+        place = next((place for place in reversed(self.values) if place[:-1] == path and len(place) == len(path) + 1), None)
+        if place is not None:
+            self.values[place] = whole
+        fix = f"{number}.{event.value}"
+        self._problem("HW110", whole, f"`{number},{event.value}` has a comma in it, which begins another field", f"write `{fix}`", fix)
 
     def _skip(self, event: yaml.Event) -> None:
         """Read past a node without keeping it. Forbidden content is still refused."""

@@ -91,7 +91,7 @@ def _for_its_field(problem: Problem, document: Document) -> Problem:
     if problem.code not in _NUMBERS or problem.document != document.name or kind is None or path is None:
         return problem
     info = field_of(MODELS[kind], path)
-    if info is None or str in _types_of(info.annotation):
+    if problem.fix is not None or info is None or str in _types_of(info.annotation):
         return problem
     digits = document.source(path).lstrip("0") or "0"
     if problem.code == _LEADING_ZERO and digits.isdecimal():
@@ -183,6 +183,9 @@ def _valid_sections(model: type[BaseModel], document: Document, error: Validatio
     known = _without(document.data, unknown)
     bad = {details["loc"][0] for details in errors if details["loc"] and details["loc"] not in unknown}
     bad |= misread_sections(error, model, document)
+    if "run" in bad:
+        # Whatever it runs, it is not the default trainer.
+        bad.add("trainer")
     sections = {}
     for name, info in model.model_fields.items():
         key = info.alias or name
@@ -230,6 +233,9 @@ def _kind_problems(document: Document) -> list[Problem]:
     if kind_of(document) is not None:
         return []
     if "kind" not in document.data:
+        if (near := next((key for key in document.data if key.lower() == "kind"), None)) is not None:
+            message = f"`{near}` is not a field of a document"
+            return [Problem("HW201", document.name, (near,), message, "write `kind`", at_key=True, fix="kind")]
         return [
             Problem(
                 "HW202", document.name, (), "`kind` is missing from the document", "add `kind: TrainingJob` or `kind: Cluster`"

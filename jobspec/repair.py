@@ -3,14 +3,16 @@
 It reads more loosely than `units`, but only for the hint of a problem: a document with such a value stays wrong.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from headway.jobspec import units
 from headway.jobspec.flow import flow
-from headway.jobspec.notation import write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
+from headway.jobspec.notation import Notation, write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
+from headway.jobspec.scalar import plain_scalar
 from headway.jobspec.suggest import Hint, joined_or
 
 _NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -64,6 +66,18 @@ _IN_TOKENS = ("sequence", "max_positions")
 _TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "minutes": "m", "hours": "h", "days": "d"}
 _MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _COUNTED = frozenset(("steps", "step", "x", "gpus", "nodes", "cores", "ranks", "layers", "heads", "usd", "eur", "times"))
+# 1 ft is 0.3048 m and 1 in 0.0254 m exactly (NIST SP 811, appendix B.8).
+_METRES: Mapping[str, Decimal] = {
+    **dict.fromkeys(("ft", "foot", "feet"), Decimal("0.3048")),
+    **dict.fromkeys(("in", "inch", "inches"), Decimal("0.0254")),
+    **dict.fromkeys(("cm", "centimeter", "centimeters"), Decimal("0.01")),
+}
+# A size this many times larger or smaller than the example is not meant.
+_NEAR = 4096
+_LONGEST_RANGE = 256
+# Commas outside of brackets.
+_COMMA = re.compile(r",(?![^\[]*\])")
+_PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
 _NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
 # A number this large without a unit is a number of bytes: no other unit was meant.
 _SURELY_BYTES = 1_000_000
@@ -103,6 +117,9 @@ def _in_unit_of(field: str, amount: Decimal, word: str, whole: bool) -> Decimal 
     if "percent" in field:
         fraction = not unit and 0 < amount < 1
         return amount * 100 if fraction else amount if unit in ("", "%", "percent", "pct") else None
+    if word == "m" and field == "cpus":
+        # Kubernetes counts cores in thousandths: `94000m`.
+        return amount / 1000
     if unit in ("%", "percent", "pct"):
         return None if whole else amount / 100
     if unit in _TIME_UNITS and (own := next((each for end, each in _TIMES_IN_NAMES.items() if field.endswith(end)), None)):
@@ -191,16 +208,81 @@ def bare_time(value: Any, accepts: Callable[[str], bool]) -> Hint | None:
     text = str(value).strip()
     words = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     fitting = [unit for unit in words if accepts(f"{text}{unit}")]
+    if not fitting and accepts(f"{text}ms"):
+        return Hint(f"write `{text}ms` for milliseconds", f"{text}ms")
     times, meant = [f"`{text}{unit}`" for unit in fitting], [words[unit] for unit in fitting]
     return Hint(f"write {joined_or(times)} for {joined_or(meant)}") if fitting else None
 
 
-def items(value: Any, separator: str | None = None) -> Hint | None:
-    """Return the list that a single text is meant to be, its parts between `separator` (blanks if None)."""
-    if not isinstance(value, str) or not value.strip():
+def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> Hint | None:
+    """Return the sizes that a number without a unit may mean: of those that the field accepts, those near to one of its examples."""
+    if not _is_plain(value) or notation.name != "size" or not re.fullmatch(_NUMBER, str(value).strip()):
         return None
-    found = flow([each.strip() for each in value.split(separator) if each.strip()])
-    return Hint(f"write `{found}`", found)
+    sizes = {f"{str(value).strip()}{unit}": unit for unit in ("B", "KiB", "MiB", "GiB", "TiB")}
+    usual = [units.parse_bytes(str(each)) for each in examples or notation.examples]
+    near = {
+        text: abs(math.log(units.parse_bytes(text) / usual[0]))
+        for text in sizes
+        if accepts(text) and 1 / _NEAR <= units.parse_bytes(text) / usual[0] <= _NEAR
+    }
+    return Hint(f"write {joined_or([f'`{text}`' for text in sorted(near, key=lambda each: near[each])])}") if near else None
+
+
+def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[Any]]:
+    """Yield the lists that a single value may be meant as, the likeliest first.
+
+    `short` is the field of an item that its text is; a command is a line of a shell.
+    """
+    if short is not None:
+        yield [{short: value}]
+    if not isinstance(value, str):
+        yield [value]
+    elif is_command:
+        words = value.split()
+        yield words[1:] if words and _PYTHON.fullmatch(words[0]) else words
+    elif value.strip():
+        parts = [part for each in _COMMA.split(value) if each.strip() for part in _expanded(each.strip())]
+        yield [_typed(part) for part in parts]
+        yield list(parts)
+
+
+def lists_of_mapping(value: Mapping[str, Any], fields: Sequence[str]) -> Iterator[Any]:
+    """Yield what a mapping may be meant as where a list belongs, the likeliest first; `fields` are those of an item, if it has any.
+
+    Names are often written as keys: of the items, or of the only value.
+    """
+    inside = list(value.values())
+    for name in ("name", "kind", "preset"):
+        if name in fields and all(isinstance(each, dict) and name not in each for each in inside):
+            yield [{name: key, **each} for key, each in value.items()]
+    if len(fields) > 1 and fields[0] != "name" and all(isinstance(each, str) for each in inside):
+        yield [{fields[0]: key, fields[1]: each} for key, each in value.items()]
+    if not fields and len(inside) == 1:
+        yield inside[0]
+    if len(inside) > 1 and isinstance(inside[0], str) and all(isinstance(each, list) for each in inside[1:]):
+        yield [inside[0], *(item for each in inside[1:] for item in each)]
+    yield [value]
+    yield list(value)
+
+
+def _expanded(text: str) -> list[str]:
+    """Return the names that a range is short for: `n[1-3]`, `10.0.0.[11-14]`, `1..4`."""
+    if numbers := re.fullmatch(r"([0-9]{1,6})\.\.\.?([0-9]{1,6})", text):
+        begin, before, end, after = numbers[1], "", numbers[2], ""
+    elif (found := re.fullmatch(r"([^\[\]]*)\[([0-9]{1,6})-([0-9]{1,6})\]([^\[\]]*)", text)) is not None:
+        before, begin, end, after = found.groups()
+    else:
+        return [text]
+    if not 0 <= int(end) - int(begin) < _LONGEST_RANGE:
+        return [text]
+    return [f"{before}{number:0{len(begin)}}{after}" for number in range(int(begin), int(end) + 1)]
+
+
+def _typed(text: str) -> Any:
+    try:
+        return plain_scalar(text)
+    except ValueError:
+        return text
 
 
 def _is_plain(value: Any) -> bool:
@@ -345,6 +427,9 @@ def _size(text: str) -> str | Hint | None:
 
 
 def _link_speed(text: str) -> str | Hint | None:
+    if times := re.fullmatch(r"[0-9]{1,3}\s*[x×*]\s*(.+)", text):
+        one = _link_speed(times[1])
+        return Hint(f"write `{one}`, the speed of one adapter; `nics` lists them", one) if isinstance(one, str) else one
     infiniband = re.fullmatch(r"(?:ib[- ]?)?([a-z]dr)[0-9]*", text.lower())
     if infiniband and infiniband[1] in _INFINIBAND:
         return f"{_INFINIBAND[infiniband[1]]}Gb/s"
@@ -363,6 +448,13 @@ def _link_speed(text: str) -> str | Hint | None:
 
 
 def _rate(text: str) -> str | Hint | None:
+    if slow := re.fullmatch(r"(.+?)\s*(?:/|per)\s*(min|minute|h|hour)", text):
+        found = _measured(slow[1])
+        prefix = None if found is None or found[2] else _prefixed(found[1], "bytes?|b")
+        if found is None or prefix is None:
+            return None
+        second = found[0] * units.PREFIXES[prefix] / (60 if slow[2].startswith("m") else 3600)
+        return write_bytes_per_second(int(second))
     found = _measured(_PER_SECOND.sub("ps", text))
     if found is None or found[2]:
         return None
@@ -381,6 +473,8 @@ def _length(text: str) -> str | None:
     found = _measured(text)
     words = {"": "m", **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), "m")}
     words |= dict.fromkeys(("km", "kilometer", "kilometers", "kilometre", "kilometres"), "km")
+    if found is not None and not found[2] and found[1].lower() in _METRES:
+        return _accepted(f"{_plain(found[0] * _METRES[found[1].lower()])}m", units.parse_metres)
     if found is None or found[2] or found[1].lower() not in words:
         return None
     return _accepted(f"{_plain(found[0])}{words[found[1].lower()]}", units.parse_metres)

@@ -62,5 +62,11 @@ def has_two_programs(document: Document) -> bool:
     return document.value(_RUN) is not None and document.keys.get(_TRAINER) not in (None, document.keys.get(_RUN))
 
 
+def is_unclear(document: Document) -> bool:
+    """Return whether the document runs a program of its own and does not name it: `run` has the wrong form, or there is a `trainer` too."""
+    given = document.value(_RUN)
+    return given is not None and (not _is_argv(given) or has_two_programs(document))
+
+
 def _is_argv(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)

@@ -45,6 +45,9 @@ def _one_letter_apart(name: str, other: str) -> bool:
     shorter, longer = sorted((name, other), key=len)
     at = next((index for index, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
     rest = longer[at + 1 :]
+    # Of the shortest names, the first letter is the name: `cpu` and `gpu`.
+    if len(shorter) == _SHORTEST and at == 0:
+        return False
     return len(shorter) >= _SHORTEST and rest in (shorter[at:], shorter[at + 1 :])
 
 

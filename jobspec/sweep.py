@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headway.jobspec.change import field_at
+from headway.jobspec.change import is_field
 from headway.jobspec.document import Document, Path
 from headway.jobspec.flow import flow
 
@@ -49,7 +49,7 @@ def with_first_point(document: Document) -> Document:
 
 def is_swept(field: str) -> bool:
     """Return whether the field may differ between runs of a sweep: it is a field of a job, and not one for all of them."""
-    return field.partition(".")[0] not in FIXED and field_at(field) is not None
+    return field.partition(".")[0] not in FIXED and is_field(field)
 
 
 def at_point(document: Document, point: Point, *, is_run: bool = True) -> Document:

@@ -98,16 +98,22 @@ def _by_kind(what: str, context: str, lines: list[str], here: Span, begin: Span 
     if what == "could not find expected ':'" and begin is not None:
         return _no_colon(lines[begin.line], begin)
     if what.startswith("mapping values are not allowed"):
-        return _second_colon(line, here)
+        return _colon_before(lines, here) or _second_colon(line, here)
     if what == "found character that cannot start any token":
         character = line[here.column : here.column + 1]
         value = line[here.column :].split(" #", maxsplit=1)[0].rstrip()
         place = _at(here.line, here.column, max(1, len(value)))
         quoted = json.dumps(value, ensure_ascii=False)
-        return Explained(f"a value cannot begin with `{character}`", f"quote it: `{quoted}`", place, quoted)
+        hint = f"quote it, `{quoted}`, or leave the `{character}` out"
+        return Explained(f"a value cannot begin with `{character}`", hint, place, quoted)
     if what == "did not find expected key":
         return _no_key(lines, here)
     if what == "did not find expected '-' indicator":
+        item = re.match(r"(\s*- )(\{[^{}]*\}\S.*?)\s*$", line)
+        if item is not None:
+            quoted = json.dumps(item[2], ensure_ascii=False)
+            place = _at(here.line, item.end(1), len(item[2]))
+            return Explained("an item that begins with `{` is a mapping", f"quote it: `{quoted}`", place, quoted)
         return Explained("this is not an item of the list before it", "begin it with `- ` in the column of the others", here)
     if what.startswith("block sequence entries are not allowed"):
         return Explained("a list cannot begin on the line of its field", "begin each item with `- ` on a new line", here)
@@ -159,8 +165,14 @@ def _open_quote(lines: list[str], begin: Span) -> Explained:
 def _open_bracket(closing: str, lines: list[str], here: Span, begin: Span | None) -> Explained:
     """Explain brackets that are not closed; on one line an item with braces, which begin a mapping, is likely the cause."""
     what = "list" if closing == "]" else "mapping"
+    listed = re.search(r":\s+([\w.-]+\[[^\]\s]*\][^\s{}]*?)(?=\}|,\s|\s|$)", lines[here.line])
+    if listed is not None and closing == "}" and listed.start(1) <= here.column <= listed.end(1):
+        quoted = json.dumps(listed[1], ensure_ascii=False)
+        place = _at(here.line, listed.start(1), len(listed[1]))
+        return Explained("a text with `[` in a mapping in braces is not quoted", f"quote it: `{quoted}`", place, quoted)
     if begin is None or begin.line == here.line:
-        return Explained(f"no `,` or `{closing}` after an item of the {what}", _ITEM, here)
+        hint = _ITEM if closing == "]" else "separate the fields by `, `, and quote a text with brackets or braces in it"
+        return Explained(f"no `,` or `{closing}` after an item of the {what}", hint, here)
     opening = "[" if closing == "]" else "{"
     if "{" in lines[here.line][: here.column] and closing == "]":
         return Explained(f"no `,` or `{closing}` after an item of the list", _ITEM, here)
@@ -183,6 +195,16 @@ def _no_colon(line: str, begin: Span) -> Explained:
     if equals:
         return Explained("`=` in place of `:`", f"write `{equals[1]}: {equals[2]}`", place, f"{equals[1]}: {equals[2]}")
     return Explained("a line without a `:` between a field and its value", "put `: ` after the field's name", place)
+
+
+def _colon_before(lines: list[str], here: Span) -> Explained | None:
+    """Explain a line without a space after its colon, which libyaml reads as a text that continues in the next line, `pp:4`."""
+    at = next((at for at in range(here.line - 1, -1, -1) if lines[at].strip() and not lines[at].lstrip().startswith("#")), None)
+    joined = None if at is None else re.match(r"(\s*(?:- )?)([\w-]+):([^\s/:][^:]*?)\s*$", lines[at])
+    if at is None or joined is None:
+        return None
+    fix = f"{joined[2]}: {joined[3]}"
+    return Explained("no space after the `:`", f"write `{fix}`", _at(at, joined.end(1), joined.end(3) - joined.end(1)), fix)
 
 
 def _second_colon(line: str, here: Span) -> Explained:

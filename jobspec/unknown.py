@@ -1,5 +1,6 @@
 """Finds what an unknown field is meant to be: a misspelt field, another program's name for one, or a field of another section."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,10 +27,14 @@ _CHOICE = ("kind", "options")
 HEAD = ("metadata", "spec")
 # What is listed is read: a section with more fields is described in docs/spec.md.
 _LISTED = 12
+# What other programs call the kind of a choice.
+_KIND_NAMES = ("type", "name", "class", "backend", "driver")
 # The units of times in the names that other programs give to fields.
 _UNITS: Mapping[str, str] = {"seconds": "s", "_sec": "s", "_secs": "s", "minutes": "m", "_mins": "m", "hours": "h", "days": "d"}
 # Longer values are not repeated in a hint.
 _SHOWN = 40
+# Slurm's notation for a number of GPUs.
+_GRES = re.compile(r"gpu(?::[\w.-]+)?:([0-9]{1,4})")
 # The field that a note begins with.
 _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
@@ -51,11 +56,22 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         return Meaning(Hint(f"write `{same}`", same), (*here, same))
     if one := next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None):
         return Meaning(Hint(f"did you mean `{one}`?", one), (*here, one))
+    around = document.value((*prefix, *loc[:-1]))
+    if tuple(fields) == _CHOICE and aliases.normal(key) in _KIND_NAMES and isinstance(around, dict) and "kind" not in around:
+        return Meaning(Hint("write `kind`", "kind"), (*here, "kind"))
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
-        note, told = _with_value(note, document.value((*prefix, *loc))), _TOLD.match(note)
+        note, told = _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr"))), _TOLD.match(note)
         return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
+    if "set" in fields and (path := field_of(model, tuple(key.split(".")))) is not None and accepts(path, value := document.value((*prefix, *loc))):
+        return Meaning(Hint(f"write `set: {{{key}: {flow(value)}}}`"), (*here, "set"))
+    if (joined := _section_of_joined(key, fields)) is not None and isinstance(around, dict):
+        given = {name: value for each, value in around.items() if (name := _joined_name(each, joined, fields)) is not None}
+        inner = field_names(model_of(fields[joined].annotation) or owner)
+        lacking = {name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples}
+        also = f", with {listed(list(lacking))} of your own" if lacking else ""
+        return Meaning(Hint(f"write `{joined}: {flow({**given, **lacking})}`{also}"), (*here, joined))
     # Of options, those of another kind are not among the fields.
     found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
     names = [place[-1] for place in found if place[:-1] == here]
@@ -79,6 +95,17 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), found[0])
     return Meaning(Hint(_known(owner, list(fields))))
+
+
+def _section_of_joined(key: str, fields: Mapping[str, FieldInfo]) -> str | None:
+    """Return the section whose name and one of its fields are joined in the key: `ecn_min` for `ecn: {min: ...}`."""
+    return next((name for name in fields if _joined_name(key, name, fields) is not None), None)
+
+
+def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str | None:
+    inner = model_of(fields[section].annotation)
+    name = key.removeprefix(f"{section}_")
+    return name if name != key and inner is not None and name in field_names(inner) else None
 
 
 def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
@@ -136,8 +163,11 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _with_value(note: str, value: Any) -> str:
-    """Return the note with the value as an interval in place of `EVERY`."""
+def _with_value(note: str, value: Any, lr: Any) -> str:
+    """Return the note with the value as an interval in place of `EVERY`, and as a share of the learning rate in place of `SHARE`."""
+    if "SHARE" in note:
+        is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
+        return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
     every = f"{value} steps" if isinstance(value, int) and not isinstance(value, bool) else value
     return note.replace("EVERY", every if isinstance(every, str) and len(every) <= _SHOWN else "500 steps")
 
@@ -157,8 +187,9 @@ def accepts(info: FieldInfo, value: Any) -> bool:
     """Return whether the field takes the value."""
     try:
         form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        TypeAdapter(form).validate_python(value)
-    except ValidationError:
+        # As documents are read: a list is a tuple, and "8" is no integer.
+        TypeAdapter(form).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, TypeError, ValueError):
         return False
     return True
 
@@ -171,6 +202,8 @@ def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
     found = [] if str(value) in allowed else aliases.values(str(value), allowed)
     if len(found) == 1:
         return found[0]
+    if isinstance(value, str) and (gres := _GRES.fullmatch(value)) is not None and accepts(info, int(gres[1])):
+        return int(gres[1])
     notation = next((each for each in map(notation_of, _json_schemas(info)) if each is not None), None)
     if notation is None or accepts(info, value):
         return value

@@ -54,4 +54,6 @@ def _problems(plan: ClusterPlan, switch: SwitchPlan, kind: str, file: str, found
         os = ("fabrics", plan.fabrics.index(fabric), "switches", "os", fabric.os.index(kind))
         message = f"the base `{file}` of `{switch.name}` cannot be read: {found}"
         hint = "copy /etc/sonic/config_db.json of the switch there; the path is relative to this file"
+        if "{" in file or "}" in file:
+            hint = "write `{switch}` for the name of a switch: no other name in braces is filled in"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)

@@ -1,6 +1,6 @@
 """Finds the Cluster documents of a job, and plans a cluster with its inventories."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from headway.compile.options import provider_options, switch_options
 from headway.compile.problems import NoPlanError, Steps, attempted, collected, located
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.document import Document
-from headway.jobspec.parse import AnyParsed, Parsed
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.cluster import resolve_cluster
@@ -71,6 +71,7 @@ LOCAL = Path(headway.jobspec.catalog.__file__).parent / "clusters" / "local.yaml
 def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
     seen: list[str] = []
     unreadable: list[Path] = []
+    unusable: list[Path] = []
     document = Path(job.document.name)
     for clusters in sources.clusters_around(document):
         found = clusters.named.get(name, [])
@@ -78,6 +79,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
             return (yield from _only(job, index, found))
         seen += clusters.named
         unreadable += clusters.unreadable
+        unusable += clusters.unusable.get(name, [])
     # `jobs/` and `clusters/` are often next to each other.
     elsewhere = sources.clusters_beside(document)
     if name in elsewhere:
@@ -87,6 +89,9 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         return LOCAL
     for path in unreadable:
         yield from sources.load(path)[1]
+    if unusable:
+        yield from _unusable(job, index, unusable[0], sources)
+        return None
     where = "in the job's folder or above it" if not elsewhere else "in the job's repository"
     message = f"no Cluster document called `{name}` {where}"
     hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
@@ -95,6 +100,20 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         return None
     yield from located([Problem("HW401", JOB, ("cluster", index), message, hint.text, fix=hint.fix)], job)
     return None
+
+
+def _unusable(job: Parsed[TrainingJob], index: int, path: Path, sources: Sources) -> Iterator[Problem]:
+    """The problems of the document that has the cluster's name; of a base for others, that it is one."""
+    checked, name = sources.read(path), job.spec.cluster[index]
+    if checked.has_errors:
+        yield from checked.problems
+    elif is_partial(checked.document):
+        message = f"`{name}` in {path} is `partial`: a base for other documents, on which no job is planned"
+        hint = "leave `partial` out there, or name a cluster that extends it"
+        yield from located([Problem("HW401", JOB, ("cluster", index), message, hint)], job)
+    else:
+        message = f"`{name}` in {path} is a {kind_of(checked.document)}, not a Cluster"
+        yield from located([Problem("HW401", JOB, ("cluster", index), message, "name a Cluster document")], job)
 
 
 def _only(job: Parsed[TrainingJob], index: int, found: Sequence[Path]) -> Steps[Path | None]:

@@ -5,7 +5,7 @@ none. Load, parse and check document are in `sources.py` and `document.py`, find
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from headway.jobspec.resolve.trainer import with_settings
 from headway.jobspec.short import with_node_range
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.sweep import at_point, is_swept, points
+from headway.jobspec.sweep import Point, at_point, is_swept, points
 from headway.templates.trainers import TRAINERS
 
 T = TypeVar("T")
@@ -95,8 +95,12 @@ def compile_documents(
         elif is_job(document):
             # Find cluster, then check fit, decide auto, resolve, check plan: for each run of a sweep.
             clusters = done(find_clusters(document, cluster, first_only, sources)) or []
+            found: list[list[Problem]] = []
             for run in done(_runs(document)) or []:
-                plans.extend([done(_plan_job(run, each, _broken(problems), sources)) for each in clusters])
+                results = [collected(_plan_job(run, each, _broken(problems), sources)) for each in clusters]
+                plans.extend([plan for plan, _ in results])
+                found.append([problem for _, several in results for problem in several])
+            problems.extend(_of_runs(document, found))
     if cluster is None and not first_only:
         problems.extend(_unused(plans, documents, problems))
     # An inventory that is compiled itself gets no warning for the cluster that it does not have.
@@ -110,14 +114,46 @@ def _runs(job: Parsed[TrainingJob]) -> Steps[list[Parsed[TrainingJob]]]:
     if not job.has(("sweep",)) or job.spec.sweep is None:
         return [job]
     runs: list[Parsed[TrainingJob]] = []
+    first: list[Problem] = []
     for point in points(job.document):
         if not all(map(is_swept, point.values)):
             # The check of the document names them.
             raise NoPlanError
         run, invalid = parse_job(with_node_range(at_point(job.document, point)))
-        yield from passed(located([*invalid, *check_spec(run)], run))
+        found = located([*invalid, *check_spec(run)], run)
+        first = found if not runs else first
+        yield from passed(problem if problem in first else _at_point(problem, point) for problem in found)
         runs.append(run)
     return runs
+
+
+def _of_runs(job: Parsed[TrainingJob], found: list[list[Problem]]) -> list[Problem]:
+    """The problems of each run of a job; those that not all runs of a sweep have are at the values of their point."""
+    if len(found) <= 1:
+        return [problem for problems in found for problem in problems]
+    shared = set(found[0]).intersection(*found[1:])
+    return [
+        problem if problem in shared or problem.document != job.document.name else _at_point(problem, point)
+        for point, problems in zip(points(job.document), found, strict=True)
+        for problem in problems
+    ]
+
+
+def _at_point(problem: Problem, point: Point) -> Problem:
+    """The problem at the point's value of its field, or else at the value nearest to it, with the point's name."""
+    path = problem.path
+
+    def shared_names(field: str) -> int:
+        names = field.split(".")
+        return next((at for at, name in enumerate(names) if path[at : at + 1] != (name,)), len(names))
+
+    field = max(point.values, key=shared_names)
+    place, names = point.values[field][1], tuple(field.split("."))
+    message = f"{problem.message}; in the run `{point.name}`"
+    if path[: len(names)] == names:
+        return replace(problem, path=(*place, *path[len(names) :]), message=message)
+    hint = problem.hint and f"use another value of `{field}` there; or, for this run alone: {problem.hint}"
+    return replace(problem, path=place, message=message, hint=hint, fix=None)
 
 
 def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[PlannedJob]:

@@ -34,11 +34,22 @@ def read_inventories(cluster: Parsed[Cluster], sources: Sources) -> Steps[list[P
     for each in checked:
         yield from each.problems
     inventories = [each.parsed for each in checked if each.parsed is not None and is_inventory(each.parsed)]
-    yield from passed(located(check_inventories(cluster.spec, inventories), cluster=cluster))
+    has_all = not any(each.has_errors for each in checked) and not _has_others(cluster, sources)
+    yield from passed(located(check_inventories(cluster.spec, inventories, has_all=has_all), cluster=cluster))
     if any(each.has_errors for each in checked):
         raise NoPlanError
     yield from passed(located(check_places(cluster.spec, [each.spec for each in inventories]), cluster=cluster))
     return inventories
+
+
+def _has_others(cluster: Parsed[Cluster], sources: Sources) -> bool:
+    """Whether inventories may be meant for the cluster that are none of it: next to it under another name, or elsewhere under its."""
+    near = inventory_files(Path(cluster.document.name), sources)
+    names = _clusters_near(Path(cluster.document.name).parent, sources).values()
+    if any(sources.load(path)[0].value(("cluster",)) not in names for path in near):
+        return True
+    elsewhere = (each for each in sources.documents.values() if kind_of(each) == "Inventory" and Path(each.name) not in near)
+    return any(each.value(("cluster",)) == cluster.spec.name for each in elsewhere)
 
 
 def find_strays(cluster: Path, sources: Sources) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from headway.infra.providers import PROVIDERS
 from headway.jobspec.choice import choose
 from headway.jobspec.document import Document, Path
 from headway.jobspec.problem import Problem
+from headway.jobspec.short import is_unclear
 from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.templates.kind import JobKind
 from headway.templates.schedulers import SCHEDULERS
@@ -41,6 +42,8 @@ def switch_options(cluster: Document) -> dict[tuple[str, str], Options]:
 
 def trainer_options(job: Document) -> Options:
     """The options of the job's trainer."""
+    if is_unclear(job):
+        return None, []
     return choose(job, ("trainer",), TRAINERS, _default_trainer(job))
 
 
@@ -57,6 +60,8 @@ def fields_needed(job: Document) -> tuple[str, ...]:
 
 
 def _trainer(job: Document) -> JobKind | None:
+    if is_unclear(job):
+        return None
     kind = job.value(("trainer", "kind")) if ("trainer",) in job.values else _default_trainer(job)
     return TRAINERS.get(kind) if isinstance(kind, str) else None
 

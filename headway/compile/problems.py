@@ -78,15 +78,21 @@ class Problems:
 
 # Problems that another one on the same value explains: it has to change anyway.
 _EXPLAINED: Mapping[str, tuple[str, ...]] = {
-    "HW314": ("HW301",),
+    "HW203": ("HW215",),
+    "HW204": ("HW215",),
+    # The degrees that HW413 names divide the heads too.
+    "HW314": ("HW301", "HW413"),
     "HW315": ("HW301", "HW306", "HW314", "HW413"),
     "HW313": ("HW210",),
+    "HW230": ("HW216",),
     "HW318": ("HW301",),
     "HW321": ("HW210",),
     "HW326": ("HW317", "HW318"),
     "HW413": ("HW301",),
     "HW424": ("HW215",),
+    "HW531": ("HW232",),
     "HW703": ("HW312",),
+    "HW713": ("HW428",),
     "HW716": ("HW701",),
 }
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
@@ -94,17 +100,36 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW301": ("HW403",),
     "HW305": ("HW403",),
     "HW214": ("HW504",),
+    "HW235": ("HW515",),
+    "HW508": ("HW506",),
+    "HW515": ("HW236",),
+    "HW516": ("HW506",),
     "HW518": ("HW526",),
 }
+# Problems of a model that its trainer does not build: they follow from the model.
+_EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
+# Of several with this code at one place, the last one has the mend that is right for all.
+_ONCE = ("HW321",)
+# How many names of a path are one thing: the switches of one fabric.
+_NEAR = 3
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
     """Return the problems without those that another one of them explains."""
     there = {(problem.document, problem.code) for problem in problems}
+    unbuilt = {problem.document for problem in problems if problem.code == "HW306" and problem.path[:1] == ("model",)}
+    unknown = {(problem.document, problem.path[:_NEAR]) for problem in problems if problem.code == "HW513"}
+    # A mapping of secrets' values in place of a list of their names.
+    secrets = {(problem.document, problem.path[:1]) for problem in problems if problem.code == "HW215" and problem.path[:1] == ("secrets",)}
+    last = {(problem.document, problem.path, problem.code): problem for problem in problems if problem.code in _ONCE}
     causes = [
         problem
         for problem in problems
         if not any((problem.document, code) in there for code in _EXPLAINED_ANYWHERE.get(problem.code, ()))
+        and not (problem.document in unbuilt and _is_of_model(problem))
+        and not (problem.code == "HW231" and (problem.document, problem.path[:_NEAR]) in unknown)
+        and not (problem.code == "HW203" and (problem.document, problem.path) in secrets)
+        and last.get((problem.document, problem.path, problem.code), problem) is problem
     ]
     here = {(problem.document, problem.path, problem.code) for problem in causes}
     return [
@@ -112,6 +137,10 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         for problem in causes
         if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
     ]
+
+
+def _is_of_model(problem: Problem) -> bool:
+    return problem.code in _EXPLAINED_BY_MODEL and (problem.code != "HW210" or problem.path[:1] == ("model",))
 
 
 def located(problems: Iterable[Problem], job: AnyParsed | None = None, cluster: AnyParsed | None = None) -> list[Problem]:

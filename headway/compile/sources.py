@@ -33,10 +33,14 @@ class Below:
 
 @dataclass(frozen=True)
 class Clusters:
-    """The Cluster documents of one folder by their names, and those files that could be some and cannot be read."""
+    """The Cluster documents of one folder by their names, and those files that could be some and cannot be read.
+
+    `unusable` are by their names documents that can be read, and are bases for others or of a kind that is written wrong.
+    """
 
     named: Mapping[str, list[Path]]
     unreadable: list[Path]
+    unusable: Mapping[str, list[Path]]
 
 
 class Sources:
@@ -117,8 +121,7 @@ class Sources:
     def of_kind(self, folder: Path, kind: str) -> list[Path]:
         """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
         if (folder, kind) not in self._of_kind:
-            documents = self.once(("documents", folder), lambda: [path for path in _files(folder) if self._is_headway(path)])
-            self._of_kind[folder, kind] = [path for path in documents if self._is_of_kind(path, kind)]
+            self._of_kind[folder, kind] = [path for path in self._documents_in(folder) if self._is_of_kind(path, kind)]
         return self._of_kind[folder, kind]
 
     def _is_of_kind(self, path: Path, kind: str) -> bool:
@@ -137,7 +140,15 @@ class Sources:
         for path, document in documents.items():
             if document.data is not None and not is_partial(document):
                 named.setdefault(str(document.value(("name",))), []).append(path)
-        return Clusters(named, [path for path, document in documents.items() if document.data is None])
+        unusable: dict[str, list[Path]] = {}
+        for path in self._documents_in(folder):
+            document = self.load(path)[0]
+            if isinstance(document.data, dict) and (is_partial(document) or kind_of(document) is None):
+                unusable.setdefault(str(document.value(("name",))), []).append(path)
+        return Clusters(named, [path for path, document in documents.items() if document.data is None], unusable)
+
+    def _documents_in(self, folder: Path) -> list[Path]:
+        return self.once(("documents", folder), lambda: [path for path in _files(folder) if self._is_headway(path)])
 
     def _clusters_below(self, root: Path) -> Mapping[str, list[Path]]:
         found: dict[str, list[Path]] = {}

@@ -128,7 +128,7 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
 
 def check_secret_names(job: TrainingJob) -> Iterator[Problem]:
     """Check the variables that are secrets: each once, without a value in the spec, and not those of the runner."""
-    yield from check_unique(JOB, ("secrets",), "name", [secret.name for secret in job.secrets])
+    yield from check_unique(JOB, ("secrets",), "name", [secret.name for secret in job.secrets], job.secrets)
     for index, secret in enumerate(job.secrets):
         path = ("secrets", index)
         if secret.name in job.environment:

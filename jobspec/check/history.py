@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pydantic import ValidationError
 
-from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at
+from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at, meant_field
 from headway.jobspec.document import Document, Path
 from headway.jobspec.invalid import describe
 from headway.jobspec.notation import counted
@@ -15,7 +15,6 @@ from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.history import Change, takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
-from headway.jobspec.suggest import did_you_mean
 
 
 def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -94,7 +93,7 @@ def _unknown(path: Path, name: str) -> Problem:
         inside = [field for field in settable if field.startswith(f"{name}.")]
         hint = f"name a field of it, for example `{inside[0]}`" if inside else "no field of it belongs in `history`"
         return Problem("HW219", JOB, path, f"`{name}` is a section of a TrainingJob, not a field", hint, at_key=True)
-    near = did_you_mean(name, settable, "fields")
+    near = meant_field(name, settable)
     return Problem("HW219", JOB, path, f"`{name}` is not a field of a TrainingJob", near.text, at_key=True, fix=near.fix)
 
 

@@ -25,14 +25,18 @@ def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
             yield from _check_own_nics(inventory.document.name, (*path, "nics"), device.nics)
 
 
-def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
-    """Check all inventories of a cluster that passed its checks against it and each other, in addition to the problems of each."""
+def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]], *, has_all: bool = True) -> Iterator[Problem]:
+    """Check all inventories of a cluster that passed its checks against it and each other, in addition to the problems of each.
+
+    If others, or parts of these, cannot be read (not `has_all`), nothing is reported as missing.
+    """
     cabling = Cabling(cluster)
     for inventory in inventories:
         yield from _check_against(cabling, inventory)
     yield from _check_names_once(inventories)
     yield from _check_once(cluster, inventories)
-    yield from _check_reach(cluster, inventories)
+    if has_all:
+        yield from _check_reach(cluster, inventories)
 
 
 def check_places(cluster: Cluster, inventories: Sequence[Inventory]) -> Iterator[Problem]:
@@ -72,7 +76,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[P
             continue
         nodes = _group_of(cluster, device.name)
         if nodes is None:
-            yield _no_node(cluster, name, (*path, "name"), device.name)
+            yield from _no_node(cluster, name, (*path, "name"), device.name)
         else:
             yield from _check_listed(nodes, name, (*path, "host"), device)
             yield from check_nics(cabling, nodes, name, (*path, "nics"), device.nics)
@@ -87,16 +91,21 @@ def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
     return nodes
 
 
-def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
-    group, _, _ = name.rpartition("-")
+def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator[Problem]:
+    group, _, number = name.rpartition("-")
     groups = {nodes.name: nodes.count for nodes in cluster.node_groups}
+    if group in groups and number.startswith("0") and number.isdecimal() and 1 <= (plain := max(1, int(number))) <= groups[group]:
+        message = f"the group `{group}` has no node `{name}`: its nodes count from 1, without zeros in front"
+        fix = f"{group}-{plain}"
+        yield Problem("HW520", document, path, message, f"write `{fix}`", fix=fix)
+        return
     if group in groups:
         message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
         hint = Hint(f"raise `count` in the document of `{cluster.name}`, or remove the node here")
     else:
         message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
         hint = did_you_mean(group, groups, "groups")
-    return Problem("HW520", document, path, message, hint.text)
+    yield Problem("HW520", document, path, message, hint.text)
 
 
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
@@ -128,14 +137,19 @@ def _check_apart(cluster: Cluster, document: str, path: Path, host: str) -> Iter
 
 def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
     first: dict[tuple[str | int, str], str] = {}
+    devices: dict[str, ObservedNode | ObservedSwitch] = {}
     for inventory in inventories:
         document = inventory.document
         for path, device in _devices(inventory):
+            before = devices.setdefault(f"{path[0]}/{device.name}", device)
             span = document.span((*path, "name"))
             here = f"{document.name}:{span.line + 1 if span else 1}"
             there = first.setdefault((path[0], device.name), here)
             if there != here:
-                hint = "merge the two entries"
+                is_other = any(
+                    None is not getattr(before, name) != getattr(device, name) is not None for name in ("host", "serial")
+                )
+                hint = "give the other device its own name" if is_other else "merge the two entries"
                 message = f"`{device.name}` is already in {there}"
                 yield Problem("HW521", document.name, (*path, "name"), message, hint)
 

@@ -12,14 +12,16 @@ _SSH_PORT = 22
 _OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
 
 
-def check_unique(document: str, path: Path, key: str | None, names: Sequence[str]) -> Iterator[Problem]:
+def check_unique(document: str, path: Path, key: str | None, names: Sequence[str], items: Sequence[object] = ()) -> Iterator[Problem]:
     """Yield a problem for each name that occurred before in the list at `path`; `key` is the name's field in an item,
-    if it has one."""
+    if it has one. Of equal `items` one is too many."""
     before: set[str] = set()
     for index, name in enumerate(names):
         if name in before:
             place = (*path, index) if key is None else (*path, index, key)
-            yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", "give each a unique name")
+            is_copy = key is None or (len(items) == len(names) and items[index] in items[:index])
+            hint = "remove it here" if is_copy else "give each a unique name"
+            yield Problem("HW209", document, place, f"`{name}` is used twice in `{path[-1]}`", hint)
         before.add(name)
 
 

@@ -161,6 +161,9 @@ def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
     """Return the job's group of nodes; None when the cluster has none of that name."""
     groups = {nodes.name: nodes for nodes in cluster.node_groups}
     group = cluster.node_groups[0] if job.group is None else groups.get(job.group)
+    if group is not None and group.gpu is not None and group.gpus is None:
+        # How many is a problem of the cluster's document.
+        return None
     return None if group is None else part_of_nodes(group, job.gpus)
 
 

@@ -37,7 +37,8 @@ def _check_apart(
         other = first.setdefault(value(each), each)
         follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
         if other.name != each.name and not follows:
-            message = f"the classes `{other.name}` and `{each.name}` share the {key} {value(each)}"
+            shared = f"both carry {value(each)}" if key == "carries" else f"share the {key} {value(each)}"
+            message = f"the classes `{other.name}` and `{each.name}` {shared}"
             hint = f"give each a different `{key}`"
             if key == "priority" and other.priority is None and each.priority is None:
                 message += f": the upper three bits of their DSCPs, {other.dscp} and {each.dscp}"

@@ -1,15 +1,19 @@
 """Finds secrets in a document, which anyone who reads the spec, its plan or the repository's history could use."""
 
+import re
 from collections.abc import Iterator
 
 from headway.jobspec.credentials import find_in_comment
-from headway.jobspec.document import Document, Span, dotted
+from headway.jobspec.document import Document, Path, Span, dotted
 from headway.jobspec.problem import Problem
 
-_HINT = (
-    "revoke it, since Git history keeps it; pass it in a file that only the job's user can read, or in an "
-    "environment variable set where the job is submitted"
-)
+_REVOKE = "revoke it, since Git history keeps it"
+_HINT = f"{_REVOKE}; name the variable that holds it in the job's `secrets`, for example `secrets: [HF_TOKEN]`"
+_WEBHOOK = ("resilience", "notify", "webhook_env")
+# Variables are in capitals; in a line of a shell they are assigned.
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+_ASSIGNED = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASS)[A-Z0-9_]*)=")
+_LONGEST = 8192
 _ARGV = ("trainer", "options", "argv")
 
 
@@ -19,10 +23,19 @@ def check_secrets(document: Document) -> Iterator[Problem]:
         # The trainer's arguments that `run` is short for are at the same place.
         if path[:3] == _ARGV and ("run", *path[3:]) in document.credentials:
             continue
-        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _HINT)
+        yield Problem("HW215", document.name, path, f"`{dotted(path)}` holds a secret in clear text: {kind}", _hint(document, path))
     for line, start, end, kind in _in_comments(document):
         message = f"the comment holds a secret in clear text: {kind}"
         yield Problem("HW215", document.name, (), message, _HINT, span=Span(line, start, line, end))
+
+
+def _hint(document: Document, path: Path) -> str:
+    """Return the hint with the name of the secret's variable, if the document has it."""
+    if path == _WEBHOOK:
+        return f"{_REVOKE}; write the name of a variable, for example `webhook_env: RUN_WEBHOOK`, which has the address at submission"
+    key, assigned = str(path[-1]), _ASSIGNED.search(str(document.value(path))[:_LONGEST])
+    name = key if _VARIABLE.fullmatch(key) else assigned[1] if assigned else None
+    return _HINT if name is None else f"{_REVOKE}; leave it out here, and write `secrets: [{name}]` in the job"
 
 
 def _in_comments(document: Document) -> Iterator[tuple[int, int, int, str]]:

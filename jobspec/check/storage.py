@@ -67,6 +67,10 @@ def _check_chain(index: int, cluster: Cluster) -> Iterator[Problem]:
 def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
     """Check that a file system has a path, an object store a URL, and that every node sees its content."""
     own, other = ("path", "url") if storage.kind == "posix" else ("url", "path")
+    if storage.kind == "object" and storage.url is None and storage.path is not None and "://" in storage.path:
+        message = "the place of an object store is its `url`, not its `path`"
+        yield Problem("HW210", CLUSTER, (*path, "path"), message, "write `url` in place of `path`", at_key=True, fix="url")
+        return
     if getattr(storage, other) is not None:
         hint = f"a storage of the kind `{storage.kind}` has a `{own}`; leave `{other}` out, or change the kind"
         yield Problem("HW210", CLUSTER, (*path, other), f"`{other}` does not belong to `kind: {storage.kind}`", hint, at_key=True)
@@ -100,7 +104,7 @@ def _check_user(index: int, cluster: Cluster) -> Iterator[Problem]:
 
 def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
     found, at = storage.path, (*path, "path")
-    if found is None:
+    if found is None or storage.kind != "posix":
         return
     if not found.strip() or not found.isprintable():
         what = "is blank" if not found.strip() else "has a line break or another non-printable character"

@@ -131,6 +131,10 @@ def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
     fastest = min(model.gbps, model.gbps * lanes // model.lanes)
     if switches.speed > fastest * GBPS:
         message = f"{switches.speed // GBPS}Gb/s over {lanes} lanes, but the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
+        if switches.lanes is not None and switches.speed <= model.gbps * GBPS:
+            hint = f"set `lanes: {model.lanes}`, or leave `lanes` out"
+            yield Problem("HW526", CLUSTER, (*path, "lanes"), message, hint, fix=str(model.lanes))
+            return
         yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {fastest}Gb/s or less")
 
 
@@ -166,6 +170,10 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         network = IPv4Network(text)
     except (AddressValueError, NetmaskValueError, ValueError):
         hint = "write the network's first address and its prefix length, for example `10.255.0.0/16`"
+        fix = _whole_network(text)
+        if fix is not None:
+            yield Problem("HW511", CLUSTER, path, f"`{text}` is an address inside of a network", f"write `{fix}`", fix=fix)
+            return None
         yield Problem("HW511", CLUSTER, path, f"`{text}` is not an IPv4 network", hint)
         return None
     if not _is_unicast(network):
@@ -179,6 +187,14 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         yield Problem("HW511", CLUSTER, path, message, "use a shorter prefix")
         return None
     return network
+
+
+def _whole_network(text: str) -> str | None:
+    """Return the network that the address with the length of a prefix is in."""
+    try:
+        return str(IPv4Network(text, strict=False)) if "/" in text else None
+    except ValueError:
+        return None
 
 
 def _is_unicast(network: IPv4Network) -> bool:

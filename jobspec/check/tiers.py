@@ -11,11 +11,7 @@ from headway.jobspec.spec.resilience import Checkpoint, Tier
 from headway.jobspec.spec.storage import Storage
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
-
-# From the one that is lost first to the one that is lost last.
-_ORDER = ("memory", "peer", "shared", "remote")
-# Those that hold more than the newest checkpoint, and outlive the job's nodes.
-_STORED = ("shared", "remote")
+from headway.runner.contract import STORED_TIERS, TIER_KINDS
 
 
 def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -50,7 +46,7 @@ def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             message = f"a second `{kind}` tier: each kind is allowed once"
-            left = listed(name for name in _ORDER if name not in kinds)
+            left = listed(name for name in TIER_KINDS if name not in kinds)
             hint = f"remove it; the other kinds are {left}"
             yield Problem("HW704", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
 
@@ -66,7 +62,7 @@ def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
 
 
 def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
-    if tier.keep is not None and tier.kind not in _STORED:
+    if tier.keep is not None and tier.kind not in STORED_TIERS:
         path = ("checkpoint", "tiers", index, "keep")
         message = f"`keep` is not valid in a `{tier.kind}` tier, which holds only the newest checkpoint"
         yield Problem("HW210", JOB, path, message, "leave it out; `shared` and `remote` tiers can keep several", at_key=True)
@@ -74,7 +70,7 @@ def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
 
 def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Check that some tier outlives the nodes' memory, which is lost when the job releases the nodes."""
-    if not any(tier.kind in _STORED for tier in checkpoint.tiers):
+    if not any(tier.kind in STORED_TIERS for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
         yield Problem(
@@ -84,7 +80,7 @@ def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Report a tier that is lost sooner and written less often than another: it is useless."""
-    ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: _ORDER.index(item[1].kind))
+    ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: TIER_KINDS.index(item[1].kind))
     for (index, near), (_, far) in pairwise(ordered):
         if near.kind != far.kind and _is_longer(near.every, far.every):
             message = f"the `{near.kind}` tier is written less often than the `{far.kind}` tier, which outlives it"
@@ -110,26 +106,26 @@ def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
             f"the nodes `{group.name}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
             f"it is for {listed(shared[0].groups)}"
         )
-        other = [storage.name for storage in shared if _reaches(storage, group)]
-        hint = f"put {listed(other[:1])} first in the cluster's `storage`" if other else "run on one of those groups: `group`"
+        hint = f"add `{group.name}` to `groups` of `{shared[0].name}` if its nodes mount it, or run on one of those groups: `group`"
         yield Problem("HW706", JOB, ("group",), message, hint)
 
 
 def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
-    stores = {storage.url: storage for storage in cluster.storage if storage.kind == "object" and storage.url is not None}
+    # A `path` in place of the `url` is a problem of the cluster's document, and so is a group that it does not have.
+    stores = {place: storage for storage in cluster.storage if storage.kind == "object" and (place := storage.url or storage.path)}
+    known = {nodes.name for nodes in cluster.node_groups}
     around = [storage for prefix, storage in stores.items() if _is_inside(url, prefix)]
-    if any(_reaches(storage, group) for storage in around):
+    if any(_reaches(storage, group) or not known.issuperset(storage.groups) for storage in around):
         return
     if around:
         message = f"the nodes `{group.name}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
     else:
         message = f"`{url}` is not in any object store of `{cluster.name}`"
     usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
-    hint = (
-        f"use one that these nodes reach: {listed(usable)}"
-        if usable
-        else "add it to the cluster's `storage`: `{kind: object, url: ...}`"
-    )
+    hints = [f"use one that these nodes reach: {listed(usable)}"] if usable else []
+    if around:
+        hints.append(f"add `{group.name}` to `groups` of `{around[0].name}` if its nodes reach it")
+    hint = ", or ".join(hints) or "add it to the cluster's `storage`: `{kind: object, url: ...}`"
     yield Problem("HW705", JOB, ("checkpoint", "tiers", index, "url"), message, hint)
 
 

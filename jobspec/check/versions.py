@@ -19,7 +19,11 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
     """Check driver, CUDA, NCCL and PyTorch against each other."""
     versions = cluster.versions
     if versions.driver is not None and versions.cuda is not None:
-        yield from _check_driver(versions.driver, versions.cuda, compatibility())
+        oldest = _oldest_drivers(cluster, compatibility())
+        # One driver is too old for both: the problem is the GPU's, if that needs the newer one.
+        of_family = compatibility().family_drivers.get(versions.cuda.split(".", maxsplit=1)[0], "0")
+        if not any(is_older(versions.driver, each) and not is_older(each, of_family) for each in oldest.values()):
+            yield from _check_driver(versions.driver, versions.cuda, compatibility())
     if versions.nccl is not None:
         yield from _check_faults(versions.nccl, compatibility())
     if versions.torch is not None and versions.cuda is not None:
@@ -29,10 +33,11 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
 def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
     """Check that driver and CUDA support the GPUs, and that there are GPUs that use them."""
     versions = cluster.versions
-    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in cluster.node_groups]
-    models = [gpu for gpu in described if gpu is not None]
+    models = _models(cluster)
     if versions.driver is not None:
-        yield from _check_gpu_driver(versions.driver, models, compatibility())
+        of_family = compatibility().family_drivers.get((versions.cuda or "0").split(".", maxsplit=1)[0], "0")
+        oldest = {gpu: each for gpu, each in _oldest_drivers(cluster, compatibility()).items() if not is_older(each, of_family)}
+        yield from _check_gpu_driver(versions.driver, oldest)
     if versions.cuda is not None:
         yield from _check_gpu_cuda(versions.cuda, models, compatibility())
     if _all_from_amd(cluster):
@@ -90,8 +95,19 @@ def _check_driver(driver: str, cuda: str, known: Compatibility) -> Iterator[Prob
         yield Problem("HW230", CLUSTER, path, message, hint, Severity.WARNING)
 
 
-def _check_gpu_driver(driver: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:
-    oldest = {gpu: minimum for gpu in models if (minimum := known.oldest_driver(gpu)) is not None}
+def _oldest_drivers(cluster: Cluster, known: Compatibility) -> dict[str, str]:
+    """Return the oldest driver of each model of the cluster's GPUs."""
+    return {gpu: oldest for gpu in _models(cluster) if (oldest := known.oldest_driver(gpu)) is not None}
+
+
+def _models(cluster: Cluster) -> list[str]:
+    # Groups that have problems are none yet.
+    groups = getattr(cluster, "node_groups", ())
+    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in groups]
+    return [gpu for gpu in described if gpu is not None]
+
+
+def _check_gpu_driver(driver: str, oldest: Mapping[str, str]) -> Iterator[Problem]:
     gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
     if gpu is not None and is_older(driver, oldest[gpu]):
         message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, but the nodes have {driver}"

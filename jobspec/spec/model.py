@@ -59,7 +59,7 @@ class Model(Section):
     kv_heads: int | None = Field(None, ge=1, examples=[8])
     """Key and value heads of one block; as many as `heads` when left out."""
     head_dim: int | None = Field(None, ge=1, examples=[128])
-    """Width of one head; `hidden` / `heads` when left out."""
+    """Width of one head; `hidden` / `heads` when left out, which is the only one that `builtin` takes."""
     ffn_hidden: int | None = Field(None, ge=1, examples=[14336])
     """Inner width of the MLP."""
     mlp: Literal["gated", "plain"] | None = Field(None, examples=["gated"])

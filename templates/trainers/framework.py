@@ -167,7 +167,7 @@ class Framework:
                 whose = f"the job's `{setter}` sets" if setter else "headway sets"
                 message = f"{whose} `{clash}` of {self.table.name} to `{ours[clash]}` already"
                 hint = f"remove `{key}`" + (f", and change `{setter}`" if setter else "")
-                yield Problem("HW330", JOB, path, message, hint, at_key=True)
+                yield Problem("HW327", JOB, path, message, hint, at_key=True)
             for text in _texts(value):
                 for message, mend in mistakes(text, known, invalid):
                     yield Problem("HW312", JOB, path, message, mend.text)

@@ -7,7 +7,7 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, states_framework, training_of
-from headway.planner.memory.hints import hints
+from headway.planner.memory.hints import STILL_TOO_LARGE, hints, ranks_needed
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
@@ -38,10 +38,19 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     message = (
         f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
     )
-    hint = "; or ".join(hints(training, use)) or "use more GPUs, or GPUs with more memory"
+    hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE)) or _more(training, plan)
     yield Problem(
         "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
     )
+
+
+def _more(training: Training, plan: JobPlan) -> str:
+    """Return the remedy where no setting is enough on these GPUs: the nodes that are, if any number is."""
+    found = ranks_needed(training)
+    if found is None:
+        return "use GPUs with more memory, or split the model further: by `tp`, `pp` or `cp`"
+    factor, words = found
+    return f"use {plan.slots * factor} nodes with {words}"
 
 
 def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """Suggests changes to a job that does not fit; each was tried on the ledger first."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,8 @@ from headway.planner.schedules.orders import ScheduleError
 from headway.planner.search.frameworks import abilities
 from headway.planner.training import Recompute, Training
 
+STILL_TOO_LARGE = "still does not fit"
+"""How a hint ends whose change is not enough."""
 _SHOWN = 3
 # Of the capacity: smaller savings are not proposed.
 _WORTH = 0.01
@@ -28,20 +31,53 @@ def hints(training: Training, use: MemoryUse, can_run: Callable[[Training], bool
     """Return up to three changes that need less than `use`, the cheapest first of those that fit; none where it fits
     already.
 
-    Where no change is enough by itself, two together are tried, and the changes that free most are returned if these
-    are not either. All keep the GPUs and the batch of a step. Only what the framework can run is proposed, and of that
-    what `can_run` accepts.
+    Where no change is enough by itself, two together are tried, then the smallest microbatch with everything recomputed and the model
+    split over all ranks. The changes that free most are returned if these do not fit either. All keep the GPUs and the batch of a
+    step. Only what the framework can run is proposed, and of that what `can_run` accepts.
     """
     if use.verdict == "fits":
         return ()
     found = [trial for change in _changes(training) if (trial := _tried(change, use, can_run)) is not None]
     if not any(trial.fits for trial in found):
         found += [trial for change in _pairs(training) if (trial := _tried(change, use, can_run)) is not None]
+    if not any(trial.fits for trial in found):
+        found += [trial for change in _all_at_once(training) if (trial := _tried(change, use, can_run)) is not None]
     # Of one setting the first value that fits: a later one costs more time.
     first = {trial.change.key: trial for trial in reversed(found) if trial.fits}
     fitting = [trial for trial in found if trial is first.get(trial.change.key)]
     told = fitting or sorted(found, key=lambda trial: trial.use.needed)
     return tuple(_words(trial, use) for trial in told[:_SHOWN])
+
+
+def ranks_needed(training: Training) -> tuple[int, str] | None:
+    """Return how many times the data-parallel ranks a step fits on, and the changes with which it does; None if it fits on no number
+    up to 1024 times as many, or the batch is not large enough for them."""
+    batch = training.micro * training.accumulation * training.degrees.dp_shard
+    for factor in (2**power for power in range(1, 11)):
+        for wider in _wider(training, factor):
+            for change in (wider, *_all_at_once(wider.training)):
+                per_pass = change.training.micro * change.training.degrees.dp_shard
+                changed = replace(change.training, accumulation=batch // per_pass)
+                if batch % per_pass == 0 and _fits(changed):
+                    return factor, " and ".join(dict.fromkeys([wider.words, change.words]))
+    return None
+
+
+def _wider(training: Training, factor: int) -> Iterator[_Change]:
+    """Yield the training on so many times the ranks: more shards, or more stages."""
+    degrees = training.degrees
+    shards = degrees.dp_shard * factor
+    yield _Change(f"`dp_shard: {shards}`", replace(training, degrees=replace(degrees, dp_shard=shards)), "dp_shard")
+    pp = degrees.pp * factor
+    if "pp" in abilities(training.framework).axes and training.model.layers % (pp * degrees.chunks) == 0:
+        yield _Change(f"`pp: {pp}`", replace(training, degrees=replace(degrees, pp=pp)), "pp")
+
+
+def _fits(training: Training) -> bool:
+    try:
+        return peak(training).verdict == "fits"
+    except ScheduleError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -66,7 +102,7 @@ def _tried(change: _Change, before: MemoryUse, can_run: Callable[[Training], boo
 
 
 def _words(trial: _Trial, before: MemoryUse) -> str:
-    verdict = "still does not fit" if trial.use.verdict == "does not fit" else trial.use.verdict
+    verdict = STILL_TOO_LARGE if trial.use.verdict == "does not fit" else trial.use.verdict
     frees = "free" if " and " in trial.change.words else "frees"
     return f"{trial.change.words} {frees} {(before.needed - trial.use.needed) / GIB:.0f} GiB: {verdict}"
 
@@ -89,6 +125,40 @@ def _changes(training: Training) -> Iterator[_Change]:
     yield from _tensor(training)
     yield from _context(training)
     yield from _pipeline(training)
+
+
+def _all_at_once(training: Training) -> Iterator[_Change]:
+    """Yield the changes that free most, together: of each kind alone first, then more of them."""
+    kinds = (_smallest_micro, _everything_recomputed, _split)
+    for number in range(1, len(kinds) + 1):
+        for chosen in itertools.combinations(kinds, number):
+            words, changed = [], training
+            for change in chosen:
+                found = change(changed)
+                if found is not None:
+                    words.append(found.words)
+                    changed = found.training
+            if len(words) == number:
+                yield _Change(" and ".join(words), changed, "together")
+
+
+def _smallest_micro(training: Training) -> _Change | None:
+    changed = replace(training, micro=1, accumulation=training.accumulation * training.micro)
+    return _Change("`batch.micro: 1`", changed, "micro") if training.micro > 1 else None
+
+
+def _everything_recomputed(training: Training) -> _Change | None:
+    found = [change for change in _recompute(training) if change.training.recompute == "full"]
+    return found[0] if found else None
+
+
+def _split(training: Training) -> _Change | None:
+    """Return the training with parameters, gradients and moments split over the ranks of `dp_shard`."""
+    degrees, able = training.degrees, abilities(training.framework)
+    if degrees.sharding == "parameters" or degrees.dp_shard == 1 or "parameters" not in able.shardings:
+        return None
+    changed = replace(training, degrees=replace(degrees, sharding="parameters"))
+    return _Change("`layout.sharding: parameters`", changed, "sharding")
 
 
 def _sequence_parallel(training: Training) -> Iterator[_Change]:

@@ -80,6 +80,12 @@ NAMES = (
 # Names whose value the catalogue or a config.json may set instead of the job.
 _SIZES = tuple(name for name in NAMES if name.startswith("model.") and name != "model.preset")
 
+# One interval, in steps or in seconds.
+_OTHER_UNIT = {
+    "checkpoint.shared.steps": "checkpoint.shared.seconds",
+    "checkpoint.shared.seconds": "checkpoint.shared.steps",
+}
+
 # Names whose value is known when the run is opened (runner/rundir.py).
 LATE = ("run", "run_directory")
 
@@ -168,7 +174,9 @@ def names_in(argument: str) -> list[str]:
 
 def names_meant(argument: str, known: Mapping[str, Value | None]) -> set[str]:
     """Return the known names in braces, and those that unknown ones are meant to be."""
-    return {name if name in known else _meant(name) or name for name in names_in(argument)}
+    # One whose brace is not closed is a problem itself.
+    opened = re.findall(r"\{([a-z_.]+)$", argument)
+    return {name if name in known else _meant(name) or name for name in (*names_in(argument), *opened)}
 
 
 def section_of(name: str) -> str:
@@ -192,6 +200,11 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
         elif name is not None and name not in known:
             yield f"`{{{name}}}` is not a value of the plan", _hint(argument, name, known)
         elif name is not None and not left_out and known[name] is None and section_of(name) not in invalid:
+            other = _OTHER_UNIT.get(name)
+            if other is not None and known[other] is not None:
+                fix = flow(argument.replace(f"{{{name}}}", f"{{{other}}}"))
+                yield f"`{{{name}}}` has no value: the job sets `{other}`", Hint(f"write `{{{other}}}`", fix)
+                continue
             hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
             yield f"`{{{name}}}` has no value: the job does not set it", Hint(hint)
 

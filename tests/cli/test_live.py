@@ -1,0 +1,51 @@
+"""What `headway run` prints while it waits: no line of a journal, with few facts or none, ends it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from headway.cli.views.live import journal_words
+from headway.report.events import SHOWN_ELSEWHERE
+from headway.runner.contract.journal import JOURNAL_KINDS, Entry, Excluded, Failure, Hang, LostNode, Rebound, Straggler, line_of
+from tests.support.entries import example
+
+# What the progress bar or the end of the command shows.
+SILENT = SHOWN_ELSEWHERE - {"start", "loaded", "failure", "refused", "preempted"}
+
+
+def written(entry: Entry) -> Any:
+    """The line as it is read from a file."""
+    return json.loads(json.dumps(line_of(entry, 0.0, 2, 0)))
+
+
+@pytest.mark.parametrize("kind", JOURNAL_KINDS.values(), ids=lambda kind: str(kind.KIND))
+def test_a_line_of_any_kind_with_the_fewest_facts_has_words_or_none(kind: type[Entry]) -> None:
+    words = journal_words(written(example(kind)))
+    assert (words is None) == (kind.KIND in SILENT)
+    assert "None" not in str(words or "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (Failure("killed by SIGKILL", rank=1, step=90), "step 90: rank 1 failed (killed by SIGKILL)"),
+        (Failure("lost", node=2), "node 2 failed (lost)"),
+        (Failure("hang in compute"), "the generation failed (hang in compute)"),
+        (LostNode("no heartbeat", node=1, host="n1"), "n1 (node 1) was lost: no heartbeat"),
+        (Excluded("Xid 79", node=1), "node 1 was excluded: Xid 79"),
+        (
+            Hang((), "data", 31.0, "rank 1 waits for a batch"),
+            "all ranks were stuck, none of them alone in data for 31.0 s: rank 1 waits for a batch",
+        ),
+        (Straggler(3, 1.5, 0.3), "rank 3 takes 1.50 times as long per step as the others (0.30 s)"),
+        (Rebound(1, before=1, to=2), "slot 1 runs on node 2, in place of node 1"),
+    ],
+)
+def test_an_event_has_its_place_and_its_reason(entry: Entry, words: str) -> None:
+    assert journal_words(written(entry)) == words
+
+
+@pytest.mark.parametrize("line", [{}, {"kind": "failure", "wall": 1.0}, {"kind": 3}, {"kind": "of tomorrow", "wall": 1.0}])
+def test_a_line_that_cannot_be_read_has_no_words(line: dict[str, Any]) -> None:
+    assert journal_words(line) is None
