@@ -12,7 +12,11 @@ from headway.templates.trainers.schedule import decay_words
 from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
 
 _NO_AXIS = "is given no mesh: `ParallelismConfig` of accelerate is no text"
-_FORMATS: Mapping[str, Mapping[str, Any]] = {"fp32": {"bf16": None, "fp16": None}, "bf16": {"bf16": True, "fp16": None}, "fp16": {"bf16": None, "fp16": True}}
+_FORMATS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {"bf16": None, "fp16": None},
+    "bf16": {"bf16": True, "fp16": None},
+    "fp16": {"bf16": None, "fp16": True},
+}
 # What decides on FSDP.
 _SHARDED = "fsdp"
 
