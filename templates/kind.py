@@ -58,9 +58,9 @@ class JobKind:
     Problems name their document by its part (`problem.JOB`). Only for a trainer: `data` are the kinds of data that it
     reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
     its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
-    starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those that
-    it passes on. Only for a scheduler: `mounted` are the directories of the job's containers besides the run's own; None
-    without containers.
+    starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those
+    that it passes on; `runs_as` is the trainer of run.json that starts it, if that is another. Only for a scheduler:
+    `mounted` are the directories of the job's containers besides the run's own; None without containers.
     """
 
     options: type[BaseModel]
@@ -75,6 +75,7 @@ class JobKind:
     check_options: Callable[[Any], Iterator[Problem]] = no_problems
     arguments: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     mounted: Callable[[Any, JobPlan], tuple[MountPlan, ...] | None] = no_container
+    runs_as: str | None = None
 
 
 def no_base(options: BaseModel, switch: SwitchPlan) -> str | None:

@@ -129,7 +129,6 @@ REFUSED = [
     ),
     ("Cluster", "health", "**Not yet**: nodes are neither checked nor excluded."),
     ("TrainingJob: `precision`", "compute", "`builtin` takes only `fp32` or `bf16`: it computes in fp32 or bf16."),
-    ("TrainingJob: `layout`", "ep", "`builtin` takes only `1`: it builds no experts."),
     ("TrainingJob: `model`", "experts", "`builtin` takes none: it builds no experts."),
 ]
 
@@ -199,7 +198,7 @@ def test_a_type_is_said_in_words(schema: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("title", "name", "left_out"),
     [
-        ("TrainingJob", "model", "required by `builtin`"),
+        ("TrainingJob", "model", "required by `builtin`, `megatron`"),
         ("TrainingJob", "nodes", "`1`"),
         ("TrainingJob", "group", "`null`"),
         ("TrainingJob", "resilience", "`{}`"),
