@@ -204,7 +204,8 @@ class PortPlan:
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
+    """A switch: the `index`-th with its `role` (`leaf`, `spine`, `core`) in its fabric. `router_id` is its loopback address too; switches
+    of InfiniBand have none, nor an AS number.
 
     `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
 
@@ -215,8 +216,8 @@ class SwitchPlan:
     fabric: str
     role: str
     index: int
-    asn: int
-    router_id: str
+    asn: int | None
+    router_id: str | None
     ports: tuple[PortPlan, ...]
     block: str | None = None
     host: str | None = None
@@ -298,6 +299,11 @@ class ClusterPlan:
         """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
+
+    @cached_property
+    def switch_roles(self) -> Mapping[str, str]:
+        """The role of each switch by its name."""
+        return {switch.name: switch.role for switch in self.switches}
 
     @cached_property
     def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:

@@ -102,9 +102,10 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
     if cabling.shapes and name not in cabling.switches:
         shape = next(iter(cabling.shapes.values()))
-        spec = shape.spec
+        sizes = shape.sizes
         message = f"`{cabling.cluster.name}` has no switch `{name}`"
-        hint = f"it has `{shape.leaf(0)}` to `{shape.leaf(spec.leaves - 1)}` and `{shape.spine(0)}` to `{shape.spine(spec.spines - 1)}`"
+        tiers = ((shape.leaf, sizes.leaves), (shape.spine, sizes.spines), (shape.core, sizes.cores))
+        hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
         yield Problem("HW520", document, path, message, hint)
 
 

@@ -55,7 +55,7 @@ def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan)
         hint = f"set `base` to a config_db.json of such a switch, which has them; or use one of {', '.join(hardware())}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
         return
-    lanes = switch.ports[0].lanes
+    lanes = " and ".join(str(each) for each in dict.fromkeys(port.lanes for port in switch.ports))
     message = f"SONiC has no HwSKU of the {model} with ports of {lanes} lanes"
     hint = f"use {_either(map(str, known.breakouts))} `lanes`; left out, they follow from `speed`"
     yield Problem("HW513", CLUSTER, (*path, "lanes"), message, hint)

@@ -36,8 +36,8 @@ _PERIOD_MS, _PORTS_OF_A_PERIOD, _LONGEST_POLL_MS = 200, 32, 1000
 # SONiC's loopback, whose address names the switch.
 _LOOPBACK = "Loopback0"
 
-# SONiC's roles: a switch with hosts, and one above it. The platform's buffer templates choose by them.
-_TYPES = {"leaf": "ToRRouter", "spine": "LeafRouter"}
+# SONiC's roles: a switch with hosts, and those above it. The platform's buffer templates choose by them.
+_TYPES = {"leaf": "ToRRouter", "spine": "LeafRouter", "core": "SpineRouter"}
 
 Row = dict[str, Any]
 Table = dict[str, Row]
@@ -68,7 +68,7 @@ def _tables(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan, dev
         "PORT": _ports(switch, device, options.keep_ports),
         "SWITCH_HASH": {"GLOBAL": {"ecmp_hash": ["SRC_IP", "DST_IP", "IP_PROTOCOL", "L4_SRC_PORT", "L4_DST_PORT"]}},
         **_addresses(switch),
-        **_neighbors(switch),
+        **_neighbors(switch, cluster),
     }
     if device.breakout:
         tables["BREAKOUT_CFG"] = {name: {"brkout_mode": mode} for name, mode in device.breakout.items()}
@@ -98,10 +98,12 @@ def _device(switch: SwitchPlan, device: SonicDevice) -> Row:
 def _ports(switch: SwitchPlan, device: SonicDevice, keep: Collection[str]) -> Table:
     """Return every port of the device: those with a planned cable up, the others down."""
     planned = {port.name: port for port in switch.ports}
-    speed = next((port.gbps for port in switch.ports), None)
+    speeds = {port.lanes: port.gbps for port in reversed(switch.ports)}
+    usual = next((port.gbps for port in switch.ports), None)
     rows = {}
     for name, port in device.ports.items():
         if name not in keep:
+            speed = speeds.get(port.lanes.count(",") + 1, usual)
             rows[name] = _port(port, planned.get(name), port.gbps if port.gbps and name not in planned else speed)
     return rows
 
@@ -133,12 +135,10 @@ def _addresses(switch: SwitchPlan) -> Tables:
     return {"INTERFACE": interfaces, "LOOPBACK_INTERFACE": {_LOOPBACK: {}, f"{_LOOPBACK}|{switch.router_id}/32": {}}}
 
 
-def _neighbors(switch: SwitchPlan) -> Tables:
+def _neighbors(switch: SwitchPlan, cluster: ClusterPlan) -> Tables:
     """Return what is at the other ends. SONiC's templates take ports with a neighbor for those in use, and `show` compares LLDP's."""
-    kinds = {
-        port.peer: "Server" if port.role == "node" else _TYPES["spine" if switch.role == "leaf" else "leaf"]
-        for port in switch.ports
-    }
+    roles = cluster.switch_roles
+    kinds = {port.peer: "Server" if port.role == "node" else _TYPES[roles[port.peer]] for port in switch.ports}
     if not kinds:
         return {}
     return {
