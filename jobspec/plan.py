@@ -1,6 +1,5 @@
 """Defines finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -163,7 +162,7 @@ class FabricPlan:
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
     the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
     adapters' addresses are of; `os` are the kinds of files that its switches get, and `switch_model` is their model in the catalogue,
-    if the cluster file names one.
+    if the cluster file names one. `sharp` is whether its switches reduce, `service_level` that of collectives on InfiniBand.
     """
 
     name: str
@@ -182,6 +181,8 @@ class FabricPlan:
     congestion: str | None = None
     balancing: str = "ecmp"
     switch_model: str | None = None
+    sharp: bool = False
+    service_level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class SwitchPlan:
 
     `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
 
-    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
+    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them, as `guid`, that of InfiniBand.
     """
 
     name: str
@@ -223,6 +224,7 @@ class SwitchPlan:
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None
+    guid: str | None = None
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
@@ -418,4 +420,4 @@ class JobPlan:
 
 def to_json(plan: JobPlan | ClusterPlan | RunConfig) -> str:
     """Return the plan as JSON text: the same plan gives the same bytes."""
-    return json_text(dataclasses.asdict(plan))
+    return json_text(plan)

@@ -6,7 +6,7 @@ from pathlib import PurePath, PurePosixPath
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.hosts.render import SCRIPT, render_host
 from headway.templates.kind import Files
 from headway.templates.nccl.read import read as read_environment
@@ -20,6 +20,8 @@ SwitchOptions = Mapping[tuple[str, str], BaseModel]
 Reader = Callable[[str], Reading]
 
 HOSTS = PurePosixPath("hosts")
+# Files of a fabric as a whole.
+FABRICS = PurePosixPath("fabrics")
 _SWITCHES = PurePosixPath("switches")
 
 
@@ -29,6 +31,10 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
     for switch in cluster.switches:
         for path, text in _switch_files(cluster, switch, options):
             files[_SWITCHES / switch.name / path] = text
+    for fabric in cluster.fabrics:
+        for kind in fabric.os:
+            for path, text in SWITCHES[kind].render_fabric(options[fabric.name, kind], fabric, cluster).items():
+                files[FABRICS / fabric.name / path] = text
     for node in cluster.nodes:
         for path, text in render_host(node, cluster).items():
             files[HOSTS / node.name / path.relative_to("/")] = text
@@ -39,8 +45,16 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
 
 def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Problem]:
     """Yield the problems of the switches' operating systems with the plan."""
+    for index, fabric in enumerate(cluster.fabrics):
+        for place, kind in enumerate(fabric.os):
+            if fabric.transport not in SWITCHES[kind].transports:
+                message = f"`{kind}` is not for switches of {fabric.transport}"
+                fitting = [name for name, each in SWITCHES.items() if fabric.transport in each.transports]
+                path = ("fabrics", index, "switches", "os", place, "kind")
+                yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
     for switch in cluster.switches:
-        for kind in cluster.fabric(switch.fabric).os:
+        fabric = cluster.fabric(switch.fabric)
+        for kind in (kind for kind in fabric.os if fabric.transport in SWITCHES[kind].transports):
             yield from SWITCHES[kind].check(options[switch.fabric, kind], switch, cluster)
 
 

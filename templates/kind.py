@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, MountPlan, SwitchPlan
 from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
 
@@ -87,15 +87,26 @@ def without_bases(options: BaseModel, bases: Mapping[str, Any]) -> BaseModel:
     return options
 
 
+def no_switch_files(options: BaseModel, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: something else manages all switches of the fabric together."""
+    return {}
+
+
+def no_fabric_files(options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: every switch has its own."""
+    return {}
+
+
 @dataclass(frozen=True)
 class SwitchKind:
-    """An operating system of switches. `render` returns one switch's files, by their names in its folder.
+    """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
     `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
     kind. `host_name` is the setting in it that names the switch. `others` are further files, of names that other kinds read.
 
     `base` returns the file, relative to the cluster's, that a switch's own tables are merged into; `with_bases` the options with the
-    bases that were read, by the switches' names.
+    bases that were read, by the switches' names. `render_fabric` returns files of the fabric as a whole, `transports` are those of the
+    fabrics whose switches it is for.
     """
 
     options: type[BaseModel]
@@ -107,3 +118,5 @@ class SwitchKind:
     others: tuple[str, ...] = ()
     base: Callable[[Any, SwitchPlan], str | None] = no_base
     with_bases: Callable[[Any, Mapping[str, Any]], Any] = without_bases
+    render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
+    transports: tuple[str, ...] = ("roce",)

@@ -25,6 +25,8 @@ _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
 _OF_TRANSPORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("classes", ("roce",)),
     ("switches", ("roce", "infiniband")),
+    ("sharp", ("infiniband",)),
+    ("service_level", ("infiniband",)),
     ("interface", ("tcp",)),
     ("congestion", ("roce", "infiniband", "efa", "tcpxo")),
     ("balancing", _SWITCHED),

@@ -175,6 +175,8 @@ def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
             yield _Fact(_address(device.host), f"`{device.name}`", name, (*path, "host"))
         if device.serial is not None:
             yield _Fact(f"the serial number `{device.serial}`", f"`{device.name}`", name, (*path, "serial"))
+        if not isinstance(device, ObservedNode) and device.guid is not None:
+            yield _Fact(f"the GUID `{device.guid}`", f"`{device.name}`", name, (*path, "guid"))
         if isinstance(device, ObservedNode):
             yield from _facts_of_nics(device, name, (*path, "nics"))
 

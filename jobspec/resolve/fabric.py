@@ -36,6 +36,8 @@ def resolve_fabric(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricPlan:
         addresses=switches.addresses if switches and is_routed else None,
         os=tuple(choice.kind for choice in switches.os) if switches else (),
         switch_model=switches.model if switches else None,
+        sharp=fabric.sharp,
+        service_level=fabric.service_level,
     )
 
 

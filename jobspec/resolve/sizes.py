@@ -186,11 +186,7 @@ def speed_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
     switches = fabric.switches
     if switches is None or switches.speed is not None or are_counted(fabric):
         return (switches.speed if switches else None) or _SPEED
-    found = [
-        nodes.nic_speed or _catalogued(nodes.nic, fabric.transport)
-        for nodes in groups
-        if adapters_on(nodes, fabric)
-    ]
+    found = [nodes.nic_speed or _catalogued(nodes.nic, fabric.transport) for nodes in groups if adapters_on(nodes, fabric)]
     return max(found, default=0) or _SPEED
 
 
@@ -272,7 +268,9 @@ class _Derivation:
         units = -(-self.most_nodes // unit)
         if self.switches.leaves is not None:
             units = max(units, -(-self.switches.leaves // width))
-        lowest = Sizes(1, self.rails, self.planes, leaf_rails, width, down, unit, self._leaves(unit, width), most_leaves=units * width)
+        lowest = Sizes(
+            1, self.rails, self.planes, leaf_rails, width, down, unit, self._leaves(unit, width), most_leaves=units * width
+        )
         return self._two_tiers(lowest, units, up) or self._three_tiers(lowest, units, up)
 
     @property
@@ -312,7 +310,12 @@ class _Derivation:
     def _stated_up(self, down: int, up: int) -> int:
         """Return the links up of a leaf that `spines` and `uplinks` state, if both are there."""
         stated = self.switches
-        if stated.uplinks is not None and stated.spines is not None and self.fabric.pods == 1 and not (stated.tiers == 3 or stated.cores):
+        if (
+            stated.uplinks is not None
+            and stated.spines is not None
+            and self.fabric.pods == 1
+            and not (stated.tiers == 3 or stated.cores)
+        ):
             up = stated.uplinks * (stated.spines // self.planes)
         taken = self.ports.lanes_below(down) + up * self.ports.up_lanes
         if down < 1 or taken > self.ports.cages * self.ports.cage:
@@ -334,7 +337,11 @@ class _Derivation:
     def _leaves(self, unit: int, width: int) -> int:
         needed, stated = -(-max(1, self.nodes) // unit) * width, self.switches.leaves
         if stated is not None and (stated < needed or stated % width):
-            message = f"{stated} leaves are too few" if stated < needed else f"{stated} leaves are not a multiple of the {width} of a unit"
+            message = (
+                f"{stated} leaves are too few"
+                if stated < needed
+                else f"{stated} leaves are not a multiple of the {width} of a unit"
+            )
             hint = f"the nodes need {needed}: {width} for every {unit} nodes; or leave `leaves` out"
             raise SizeError("leaves", message, hint)
         return stated or needed
@@ -351,8 +358,12 @@ class _Derivation:
         found = self._stated_pair(units * of_plane, up, self._spine_ports) or _fan(units * of_plane, up, self._spine_ports)
         if found is None:
             if stated.tiers == 2 or stated.spines is not None:
-                message = f"{units * of_plane} leaves{self._of_a_plane} with {up} links up each do not fit two tiers of these switches"
-                raise SizeError("tiers" if stated.tiers else "spines", message, "use three tiers, more planes or spines with more ports")
+                message = (
+                    f"{units * of_plane} leaves{self._of_a_plane} with {up} links up each do not fit two tiers of these switches"
+                )
+                raise SizeError(
+                    "tiers" if stated.tiers else "spines", message, "use three tiers, more planes or spines with more ports"
+                )
             return None
         count, uplinks = found
         return replace(
@@ -407,7 +418,9 @@ class _Derivation:
         if stated.core_uplinks is not None and most_pods * stated.core_uplinks <= self.ports.every_up:
             group = (spine_up // stated.core_uplinks, stated.core_uplinks) if spine_up >= stated.core_uplinks else group
         if group is None:
-            message = f"{most_pods} pods are more than the {self.ports.every_up} ports of a core, so these switches need a fourth tier"
+            message = (
+                f"{most_pods} pods are more than the {self.ports.every_up} ports of a core, so these switches need a fourth tier"
+            )
             raise SizeError("model", message, "use more `planes`, or a model with more ports")
         pods = -(-(lowest.leaves // lowest.width) // pod_units)
         pod_spines = count * self.planes

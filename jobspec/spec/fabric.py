@@ -89,7 +89,7 @@ fastest of the `model`."""
     """Length of the cables between nodes and leaves; lossless queues need room for the data in flight."""
     spine_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
     """Length of the cables between leaves and spines."""
-    core_cable: Metres = Field(100, ge=1, le=2000, examples=["100m"])
+    core_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
     """Length of the cables between spines and cores."""
     asn: int = Field(4200000000, ge=1, le=4294967294, examples=[4200000000])
     """BGP: AS number of the top tier; the leaves use the numbers after it. In three tiers the spines of a pod share one from 32768 \
@@ -140,6 +140,11 @@ class Fabric(Section):
     balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
     """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \
 packet by packet (`adaptive`, `spray`)."""
+    sharp: bool = Field(False, examples=[True])
+    """InfiniBand: whether its switches add up gradients (SHARP). NCCL then needs the plugin of HPC-X (nccl-rdma-sharp-plugins), \
+and the switches' aggregation manager must run."""
+    service_level: int | None = Field(None, ge=0, le=14, examples=[1])
+    """InfiniBand: service level of collectives. Any but 0 has a virtual lane for itself."""
     classes: tuple[TrafficClass, ...] = Field(
         (), max_length=64, examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
     )

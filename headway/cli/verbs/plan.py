@@ -77,4 +77,4 @@ def _show_cluster(planned: PlannedCluster, args: argparse.Namespace) -> None:
     if args.json:
         sys.stdout.write(to_json(planned.plan))
     else:
-        print_cluster(stdout_console(), planned.plan)
+        print_cluster(stdout_console(), planned.plan, planned.shapes)
