@@ -24,6 +24,8 @@ def check(options: OpensmOptions, switch: SwitchPlan, cluster: ClusterPlan) -> I
     unknown = [root.name for root in roots if root.guid is None]
     if unknown and routing_of(options, fabric)[-1] != "minhop":
         first = unknown[0]
-        message = f"{len(unknown)} of the {len(roots)} roots of the tree have no GUID, from `{first}` on: opensm finds the roots itself"
+        message = (
+            f"{len(unknown)} of the {len(roots)} roots of the tree have no GUID, from `{first}` on: opensm finds the roots itself"
+        )
         hint = f"add them to an inventory, for example `switches: [{{name: {first}, guid: '0xb83fd20300000001'}}]`"
         yield Problem("HW513", CLUSTER, (*at, "switches", "os", kind, "kind"), message, hint, Severity.WARNING)
