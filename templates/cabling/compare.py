@@ -1,11 +1,15 @@
 """Compares the cables that devices report with those of a plan: wrong, swapped, missing and extra ones, each once."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from headway.jobspec.plan import ClusterPlan
 from headway.templates.cabling.read import SeenCable, SeenCables, SeenEnd
+
+# A port for data, as SONiC and InfiniBand name it; `eth0` is for management.
+_PORT = re.compile(r"(Ethernet)?[0-9]+")
 
 End = tuple[str, str]
 Cable = frozenset[End]
@@ -89,13 +93,11 @@ def miscablings(cabling: Cabling, reports: Iterable[SeenCables]) -> Iterator[Mis
 
 
 def _concerns(cabling: Cabling, cable: SeenCable) -> bool:
-    """Whether one end is a planned switch or an adapter with a planned cable; management ports and other fabrics are not judged."""
+    """Whether one end is an adapter with a planned cable or a port of a planned switch; management ports and other fabrics are not
+    judged."""
     ends = (cabling.end_of(cable.own), cabling.end_of(cable.far))
-    if any(end in cabling.far for end in ends):
-        return True
-    return all(device in cabling.devices for device, _ in ends) and any(
-        device in cabling.cluster.switch_roles for device, _ in ends
-    )
+    roles = cabling.cluster.switch_roles
+    return any(end in cabling.far or (end[0] in roles and _PORT.fullmatch(end[1]) is not None) for end in ends)
 
 
 def _swapped(cabling: Cabling, stray: Iterable[Cable]) -> Iterator[Miscabling]:

@@ -80,6 +80,9 @@ def _neighbor(row: Any) -> SeenEnd | None:
     if not isinstance(chassis, dict) or not isinstance(port, dict) or not chassis:
         return None
     name = chassis["name"] if isinstance(chassis.get("name"), str) else next(iter(chassis))
+    if name == "id":
+        # a device that sends no name of its own: its address
+        name = _part(chassis["id"], "value")
     number, text = _part(port, "id"), port.get("descr")
     names = [text, number.get("value") if isinstance(number, dict) else None]
     # A host's full name has its domain behind it.
