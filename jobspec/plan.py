@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.json_text import json_text
+from headway.jobspec.json_text import OMITTED, json_text
 from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Mesh, RunConfig, without_shared
@@ -181,11 +181,11 @@ class FabricPlan:
     congestion: str | None = None
     balancing: str = "ecmp"
     switch_model: str | None = None
-    sharp: bool = False
-    service_level: int | None = None
+    sharp: bool = field(default=False, metadata=OMITTED)
+    service_level: int | None = field(default=None, metadata=OMITTED)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PortPlan:
     """A port with a cable in it. `index` counts from 0; `peer_port` is the port or adapter at the other end.
 
@@ -224,7 +224,7 @@ class SwitchPlan:
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None
-    guid: str | None = None
+    guid: str | None = field(default=None, metadata=OMITTED)
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
@@ -232,7 +232,7 @@ class SwitchPlan:
         return tuple(port for port in self.ports if port.role == "fabric")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LinkPlan:
     """A cable between two ends, each a device and its port or adapter. The end at a node has the `address`."""
 

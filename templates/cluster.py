@@ -1,14 +1,16 @@
 """Renders a cluster's plan into the tree of its files, and knows which of them can be read back."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePath, PurePosixPath
+from typing import ClassVar
 
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.hosts.render import SCRIPT, render_host
-from headway.templates.kind import Files
+from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
@@ -26,11 +28,15 @@ _SWITCHES = PurePosixPath("switches")
 
 
 def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
-    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one."""
-    files: Files = {}
+    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one. Files of switches are made when
+    they are read."""
+    files = LazyFiles()
     for switch in cluster.switches:
-        for path, text in _switch_files(cluster, switch, options):
-            files[_SWITCHES / switch.name / path] = text
+        for kind in cluster.fabric(switch.fabric).os:
+            if SWITCHES[kind].render is not no_switch_files:
+                made = _SwitchFiles(kind, switch, cluster, options)
+                for name in (SWITCHES[kind].file, *SWITCHES[kind].others):
+                    files.later(_SWITCHES / switch.name / name, partial(made.text, PurePosixPath(name)))
     for fabric in cluster.fabrics:
         for kind in fabric.os:
             for path, text in SWITCHES[kind].render_fabric(options[fabric.name, kind], fabric, cluster).items():
@@ -40,7 +46,7 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
             files[HOSTS / node.name / path.relative_to("/")] = text
     if files:
         files[PurePosixPath("plan.json")] = to_json(cluster)
-    return {PurePosixPath(cluster.name) / path: text for path, text in files.items()}
+    return files.moved(PurePosixPath(cluster.name))
 
 
 def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Problem]:
@@ -78,9 +84,19 @@ def reader_of(path: PurePath) -> Reader | None:
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 
-def _switch_files(cluster: ClusterPlan, switch: SwitchPlan, options: SwitchOptions) -> Iterator[tuple[PurePosixPath, str]]:
-    for kind in cluster.fabric(switch.fabric).os:
-        yield from SWITCHES[kind].render(options[switch.fabric, kind], switch, cluster).items()
+class _SwitchFiles:
+    """The files of a switch for one operating system, of which the last that were made are kept: a reader takes one after the other."""
+
+    _last: ClassVar[tuple["_SwitchFiles", Files] | None] = None
+
+    def __init__(self, kind: str, switch: SwitchPlan, cluster: ClusterPlan, options: SwitchOptions) -> None:
+        self._make = partial(SWITCHES[kind].render, options[switch.fabric, kind], switch, cluster)
+
+    def text(self, path: PurePosixPath) -> str:
+        last = _SwitchFiles._last
+        if last is None or last[0] is not self:
+            last = _SwitchFiles._last = (self, self._make())
+        return last[1][path]
 
 
 def _read_host(text: str) -> Reading:

@@ -1,6 +1,6 @@
 """Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +13,29 @@ from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
+
+
+class LazyFiles(Files):
+    """Files of which some are made each time that they are read: those of thousands of switches do not fit into memory together."""
+
+    def later(self, path: PurePosixPath, make: Callable[[], str]) -> None:
+        """Add a file that `make` returns the text of."""
+        super().__setitem__(path, make)  # type: ignore[assignment]
+
+    def moved(self, folder: PurePosixPath) -> "LazyFiles":
+        """Return the files below the folder, without making any."""
+        return LazyFiles({folder / path: text for path, text in super().items()})
+
+    def __getitem__(self, path: PurePosixPath) -> str:
+        found: object = super().__getitem__(path)
+        return found() if callable(found) else super().__getitem__(path)
+
+    def items(self) -> ItemsView[PurePosixPath, str]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[str]:  # type: ignore[override]
+        return ValuesView(self)
+
 
 # Fields of a job with a single supported value for a trainer, and what it does instead of all others.
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]

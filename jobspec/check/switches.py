@@ -151,14 +151,12 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
     model = models().get(switches.model)
     if model is None:
         message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
-        near = did_you_mean(switches.model, models(), "switches")
+        near = did_you_mean(switches.model, _models_for(fabric), "switches")
         yield Problem("HW231", CLUSTER, (*path, "model"), message, near.text, Severity.WARNING, fix=near.fix)
         return
-    kind = "infiniband" if fabric.transport == "infiniband" else "ethernet"
-    if model.transport != kind:
+    if model.name not in _models_for(fabric):
         message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"
-        fitting = [name for name, each in models().items() if each.transport == kind]
-        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(fitting)}")
+        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(_models_for(fabric))}")
         return
     speed = speed_of(fabric, groups)
     lanes, room = lanes_of(switches, speed), model.ports * model.lanes
@@ -174,6 +172,12 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
             over = f" over {lanes} lanes" if key == "speed" else ""
             message = f"{found // GBPS}Gb/s{over}, but the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
             yield Problem("HW526", CLUSTER, (*path, key), message, f"use {most}Gb/s or less")
+
+
+def _models_for(fabric: Fabric) -> list[str]:
+    """Return the models of the catalogue for the fabric's transport."""
+    kind = "infiniband" if fabric.transport == "infiniband" else "ethernet"
+    return [name for name, each in models().items() if each.transport == kind]
 
 
 def _check_speed(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
