@@ -92,7 +92,7 @@ def v3_closed_form() -> Iterator[Row]:
         run = replace(
             _bare(nodes, RSC1_MTBF_S, failures=4000),
             recovery=Recovery(restart_s, restart_s, 0.0),
-            tiers=(SimulatedTier("disk", interval_s, block_s),),
+            tiers=(SimulatedTier("shared", interval_s, block_s),),
         )
         closed = expected_ettr(nodes / RSC1_MTBF_S, restart_s, interval_s, block_s)
         what = f"ETTR, {nodes:,} nodes, restart {restart_s:g} s, every {interval_s:g} s, save {block_s:g} s"
@@ -171,22 +171,24 @@ def v7_intervals(failures: int = 15_000) -> Iterator[Row]:
         run = replace(
             _bare(1, mtbf_s, failures=failures),
             recovery=Recovery(restart_s, restart_s, 0.0),
-            tiers=(SimulatedTier("disk", 600.0, block_s),),
+            tiers=(SimulatedTier("shared", 600.0, block_s),),
         )
-        simulated = simulated_optimum(run, "disk")
+        simulated = simulated_optimum(run, "shared")
         what = f"seconds between saves of {block_s:g} s, MTBF {mtbf_s:,.0f} s"
         first_order = within if block_s / mtbf_s < 0.002 else _unclaimed
         yield first_order(0.05, "V7", f"{what}: Young", "doi 10.1145/361147.361115", young(mtbf_s, block_s), simulated)
         yield within(0.05, "V7", f"{what}: Daly", "doi 10.1016/j.future.2004.11.016", daly(mtbf_s, block_s), simulated)
         period_s = availability_period(mtbf_s, block_s, restart_s)
         yield first_order(0.05, "V7", f"{what}: availability", "arXiv 2410.18124", period_s - block_s, simulated)
-        yield within(0.05, "V7", f"{what}: best_interval", "the formula that `auto` uses", best_interval(run, "disk"), simulated)
+        yield within(
+            0.05, "V7", f"{what}: best_interval", "the formula that `auto` uses", best_interval(run, "shared"), simulated
+        )
 
 
 def v8_lemons() -> Iterator[Row]:
     """Three of 63 nodes of a cluster of 504 B200 made more than half of the exclusions in 73 days."""
     failures = replace(_published(8, "B200"), repair_s=DAY_S)
-    run = SimulatedRun(60, 5.0, failures, _default_recovery(), (SimulatedTier("disk", 1800.0),), wall_s=73 * DAY_S, pool=3)
+    run = SimulatedRun(60, 5.0, failures, _default_recovery(), (SimulatedTier("shared", 1800.0),), wall_s=73 * DAY_S, pool=3)
     for factor in (1.0, 25.0):
         lemons = replace(run, failures=replace(failures, lemons=3 / 60 if factor > 1 else 0.0, lemon_factor=factor))
         simulated = fmean(_top_three(outcome) for outcome in simulate_each(lemons, range(200)))
@@ -205,7 +207,7 @@ def v9_what_if() -> Iterator[Row]:
             5.0,
             _published(8, "other"),
             _default_recovery(),
-            (SimulatedTier("disk", 1800.0, 5.0, 60.0, 60.0),),
+            (SimulatedTier("shared", 1800.0, 5.0, 60.0, 60.0),),
             wall_s=720 * DAY_S,
             pool=nodes,
         )
@@ -235,13 +237,13 @@ def llama_run() -> SimulatedRun:
     """Llama 3 405B on 2,048 nodes of eight H100 for 54 days, with the defaults: 5.7 TB of state, storage that takes 2 TB/s."""
     nodes, stored = 2048, 14 * 405e9
     copy_s = stored / nodes / (8 * defaults().checkpoints["snapshot_bytes_s"])
-    tier = SimulatedTier("disk", 300.0, copy_s, stored / 2e12, stored / 2e12)
+    tier = SimulatedTier("shared", 300.0, copy_s, stored / 2e12, stored / 2e12)
     return SimulatedRun(nodes, 5.0, _published(8, "H100"), _default_recovery(), (tier,), wall_s=54 * DAY_S, pool=1024)
 
 
 def large_run() -> SimulatedRun:
     """100,000 GPUs for 54 days: the run whose cost is measured."""
-    tiers = (SimulatedTier("peer", 60.0, 0.5, 5.0, 5.0), SimulatedTier("disk", 900.0, 0.5, 60.0, 60.0))
+    tiers = (SimulatedTier("peer", 60.0, 0.5, 5.0, 5.0), SimulatedTier("shared", 900.0, 0.5, 60.0, 60.0))
     failures = replace(_published(8, "A100"))
     return SimulatedRun(12_500, 5.0, failures, _default_recovery(), tiers, wall_s=54 * DAY_S, spares=64, pool=512)
 

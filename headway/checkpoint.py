@@ -1,7 +1,7 @@
 """Checkpoints any training loop, and loads only verified bytes:
 
     from headway import checkpoint
-    run = checkpoint.open("runs/mine", tiers={"disk": 100})
+    run = checkpoint.open("runs/mine", tiers={"shared": 100})
     start = run.load(state)           # 0, or the step of the newest checkpoint that verifies
     for step in range(start, steps):
         train(...)

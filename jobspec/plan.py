@@ -47,7 +47,7 @@ class Rank:
 class GroupPlan:
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
-    Jobs may plan with `count` less `spares` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
+    Jobs may plan with `count` less `held_back` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
     the adapters on the fabric between the nodes, in the order of their rails. `gpu_model` is the GPU that the cluster file describes
     because the catalogue does not have it.
     """
@@ -60,7 +60,7 @@ class GroupPlan:
     gpus: int
     nics: tuple[str, ...]
     gpu_model: Gpu | None = None
-    spares: int = 0
+    held_back: int = 0
     arch: str = "x86_64"
     host_memory_bytes: int | None = None
     nvlink_domain: int = 0
@@ -321,7 +321,7 @@ class ClusterPlan:
     @property
     def scale_out(self) -> FabricPlan | None:
         """The fabric between the nodes, which NCCL uses."""
-        return next((fabric for fabric in self.fabrics if fabric.role == "scale_out"), None)
+        return next((fabric for fabric in self.fabrics if fabric.role == "scale-out"), None)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stateful import flatten
 from headway.runner.contract import Base, Checkpoint, Tier
 
-TIERS = {"memory": 1, "disk": 1}
+TIERS = {"memory": 1, "shared": 1}
 
 
 def opened(folder: Path) -> checkpoint.Session:
@@ -52,7 +52,7 @@ class Behind:
         for outcome in self._run.outcomes():
             if outcome.error is not None:
                 raise OSError(outcome.error)
-            self._durable |= (outcome.step, outcome.tier) == (self._step, "disk")
+            self._durable |= (outcome.step, outcome.tier) == (self._step, "shared")
         return self._durable
 
     def finish(self) -> None:

@@ -96,7 +96,7 @@ class HeadwaySaver:
     """docs/checkpoints.md, In your own loop."""
 
     def __init__(self, training: Training, folder: Path) -> None:
-        self._training, self._run = training, checkpoint.open(tiers={"disk": EVERY})
+        self._training, self._run = training, checkpoint.open(tiers={"shared": EVERY})
         self._state = {"model": training.model, "optimizer": training.optimizer}
         self._run.load(self._state)
 

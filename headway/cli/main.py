@@ -40,7 +40,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "simulate": Verb(
         "Simulate a job's goodput under failures over the whole run",
-        "headway simulate job.yaml --node-mtbf 300d --every disk=15m",
+        "headway simulate job.yaml --node-mtbf 300d --every shared=15m",
     ),
     "render": Verb(
         "Write the files of jobs and clusters: batch scripts, manifests, NCCL, host and switch settings",

@@ -42,7 +42,7 @@ class PlannedCluster:
     @property
     def shapes(self) -> Mapping[str, FabricShape]:
         """Where everything of each fabric with switches is, by its name."""
-        return {each.name: shape_of(each, self.spec.nodes) for each in self.spec.fabrics if each.switches is not None}
+        return {each.name: shape_of(each, self.spec.node_groups) for each in self.spec.fabrics if each.switches is not None}
 
     def files(self) -> Files:
         """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""

@@ -19,6 +19,7 @@ _KEY = re.compile(rb"""^["']?([A-Za-z_]+)["']?[ \t]*:""", re.MULTILINE)
 # Fields of a job or a cluster without its first two lines, which no other program's file has together.
 _FIELDS = (
     ({b"cluster"}, {b"trainer", b"layout", b"batch", b"checkpoint", b"run"}),
+    ({b"scheduler", b"node_groups"}, {b"storage", b"fabrics", b"versions"}),
     ({b"scheduler", b"nodes"}, {b"storage", b"fabrics", b"versions"}),
 )
 # A document in braces, as programs write JSON: its keys may be anywhere.

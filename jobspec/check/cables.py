@@ -28,7 +28,7 @@ class Cabling:
     def shapes(self) -> Mapping[str, FabricShape]:
         """The fabrics whose switches are planned, by name."""
         fabrics = [fabric for fabric in self.cluster.fabrics if fabric.switches is not None]
-        return {fabric.name: shape_of(fabric, self.cluster.nodes) for fabric in fabrics}
+        return {fabric.name: shape_of(fabric, self.cluster.node_groups) for fabric in fabrics}
 
     @cached_property
     def switches(self) -> frozenset[str]:
@@ -41,10 +41,10 @@ class Cabling:
     def rails(self) -> Mapping[tuple[str, str], tuple[FabricShape, int]]:
         """Shape and rail of each adapter, by its group and name."""
         return {
-            (nodes.group, adapter): (self.shapes[fabric.name], rail)
+            (nodes.name, adapter): (self.shapes[fabric.name], rail)
             for fabric in self.cluster.fabrics
             if fabric.name in self.shapes
-            for nodes in self.cluster.nodes
+            for nodes in self.cluster.node_groups
             for adapter, rail in adapters_on(nodes, fabric).items()
         }
 
@@ -71,8 +71,8 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
         problem = _unknown(cabling, nodes, document, (*path, index), nic)
         if problem is not None:
             yield problem
-        elif nic.switch is not None and nic.port is not None and (nodes.group, nic.name) in cabling.rails:
-            shape, rail = cabling.rails[nodes.group, nic.name]
+        elif nic.switch is not None and nic.port is not None and (nodes.name, nic.name) in cabling.rails:
+            shape, rail = cabling.rails[nodes.name, nic.name]
             found.append(_Found(index, nic, shape, rail, LeafPort(shape.leaves[nic.switch], shape.node_ports[nic.port])))
     yield from _check_rails(document, path, found)
     yield from _check_straight(document, path, [each for each in found if not each.is_crossed])
@@ -80,8 +80,8 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
 
 def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed) -> Iterator[Problem]:
     """Check that the cables of all nodes on the switches of the fabric at `path` have ports and keep them."""
-    shape = shape_of(fabric, cluster.nodes)
-    cables = list(resolve_cables(shape, fabric, cluster.nodes, observed))
+    shape = shape_of(fabric, cluster.node_groups)
+    cables = list(resolve_cables(shape, fabric, cluster.node_groups, observed))
     outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.sizes.leaves))
     if outside:
         count = "one node finds" if len(outside) == 1 else f"{len(outside)} nodes find"
@@ -91,20 +91,20 @@ def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed)
         hint = f"add {shape.sizes.width} leaves for every {shape.sizes.unit} nodes"
         yield Problem("HW510", CLUSTER, (*path, "switches", "leaves"), message, hint)
         return
-    for index, nodes in enumerate(cluster.nodes):
-        yield from _check_stay(("nodes", index), nodes, cables)
+    for index, nodes in enumerate(cluster.node_groups):
+        yield from _check_stay(("node_groups", index), nodes, cables)
 
 
 def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic: ObservedNic) -> Problem | None:
     """Yield the unknown names among the adapter, its switch and its port."""
     names = [each.name for each in nodes.nics]
     if nic.name not in names:
-        message = f"the nodes `{nodes.group}` have no adapter `{nic.name}`"
+        message = f"the nodes `{nodes.name}` have no adapter `{nic.name}`"
         near = did_you_mean(nic.name, names, "adapters")
         return Problem("HW520", document, (*path, "name"), message, near.text, fix=near.fix)
-    if nic.switch is None or nic.port is None or (nodes.group, nic.name) not in cabling.rails:
+    if nic.switch is None or nic.port is None or (nodes.name, nic.name) not in cabling.rails:
         return None
-    shape, _ = cabling.rails[nodes.group, nic.name]
+    shape, _ = cabling.rails[nodes.name, nic.name]
     if nic.switch not in shape.leaves:
         message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
         hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.sizes.leaves - 1)}`"
@@ -159,12 +159,12 @@ def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Itera
 
 
 def _check_stay(path: Path, nodes: NodeGroup, cables: Sequence[Cable]) -> Iterator[Problem]:
-    own = {f"{nodes.group}-{index + 1}" for index in range(nodes.count)}
+    own = {f"{nodes.name}-{index + 1}" for index in range(nodes.count)}
     loose = list(dict.fromkeys(cable.node for cable in cables if not cable.stays and cable.node in own))
     if loose:
         count = "the cables of one node" if len(loose) == 1 else f"the cables of {len(loose)} nodes"
         message = (
-            f"{count} of `{nodes.group}`, from `{loose[0]}` on, lead to ports that other nodes "
+            f"{count} of `{nodes.name}`, from `{loose[0]}` on, lead to ports that other nodes "
             f"leave free: they move when those nodes do"
         )
         hint = "run `headway pin` to write them to an inventory"

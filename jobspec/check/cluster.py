@@ -22,17 +22,19 @@ def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
 
 def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
     taken: dict[str, str] = {}
-    for index, nodes in enumerate(cluster.nodes):
+    for index, nodes in enumerate(cluster.node_groups):
         for place, host in enumerate(nodes.hosts):
-            yield from check_host(CLUSTER, ("nodes", index, "hosts", place), host)
-            other = taken.setdefault(normal_host(host), f"{nodes.group}-{place + 1}")
-            if other != f"{nodes.group}-{place + 1}":
+            yield from check_host(CLUSTER, ("node_groups", index, "hosts", place), host)
+            other = taken.setdefault(normal_host(host), f"{nodes.name}-{place + 1}")
+            if other != f"{nodes.name}-{place + 1}":
                 message = f"`{host}` is already the address of the node `{other}`"
-                yield Problem("HW209", CLUSTER, ("nodes", index, "hosts", place), message, "give each node its own address")
-    for index, nodes in enumerate(cluster.nodes):
+                yield Problem("HW209", CLUSTER, ("node_groups", index, "hosts", place), message, "give each node its own address")
+    for index, nodes in enumerate(cluster.node_groups):
         if nodes.hosts and len(nodes.hosts) != nodes.count:
-            message = f"the group `{nodes.group}` has {counted(nodes.count, 'node')}, but `hosts` lists {len(nodes.hosts)}"
-            yield Problem("HW512", CLUSTER, ("nodes", index, "hosts"), message, "list one address for each node", at_key=True)
+            message = f"the group `{nodes.name}` has {counted(nodes.count, 'node')}, but `hosts` lists {len(nodes.hosts)}"
+            yield Problem(
+                "HW512", CLUSTER, ("node_groups", index, "hosts"), message, "list one address for each node", at_key=True
+            )
 
 
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:
@@ -44,17 +46,17 @@ def _check_pending(cluster: Cluster) -> Iterator[Problem]:
 
 _Rule = Callable[[Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
-    (("nodes",), check_nodes),
+    (("node_groups",), check_nodes),
     (("fabrics",), check_fabrics),
-    (("fabrics", "nodes"), check_adapters),
-    (("fabrics", "nodes"), check_scale_out),
-    (("fabrics", "nodes"), check_cabling),
-    (("nodes",), _check_hosts),
+    (("fabrics", "node_groups"), check_adapters),
+    (("fabrics", "node_groups"), check_scale_out),
+    (("fabrics", "node_groups"), check_cabling),
+    (("node_groups",), _check_hosts),
     (("storage",), check_storage),
-    (("storage", "nodes"), check_storage_groups),
-    (("scheduler", "storage", "nodes"), check_shared),
+    (("storage", "node_groups"), check_storage_groups),
+    (("scheduler", "storage", "node_groups"), check_shared),
     (("versions",), check_versions),
-    (("versions", "nodes"), check_gpu_versions),
-    (("versions", "nodes", "fabrics"), check_nccl_version),
+    (("versions", "node_groups"), check_gpu_versions),
+    (("versions", "node_groups", "fabrics"), check_nccl_version),
     (("health",), _check_pending),
 )

@@ -56,14 +56,14 @@ def _check_replacement(job: TrainingJob, group: NodeGroup, domains: Domains) -> 
     tp = job.layout.tp
     unit = domains.unit(tp)
     takes_all = job.nodes % domains.nodes == 0 and domains.nodes % unit == 0
-    if unit == 1 or not takes_all or group.spares >= domains.nodes or job.resilience.spares:
+    if unit == 1 or not takes_all or group.held_back >= domains.nodes or job.resilience.spares:
         return
     message = (
         f"a lost node costs its whole NVLink domain of {domains.nodes} nodes: groups of {tp} ranks span nodes, the job takes all nodes "
         "of each domain, and no domain is left as a spare"
     )
     hint = (
-        f"keep a domain free (`spares: {domains.nodes}` of the cluster's group), hold spares for one group of ranks "
+        f"keep a domain free (`held_back: {domains.nodes}` of the cluster's group), hold spares for one group of ranks "
         f"(`resilience: {{spares: {unit}}}`), or a `tp` within a node: "
     )
     yield Problem("HW416", JOB, ("layout", "tp"), message, hint + listed_numbers(divisors(domains.per_node)), Severity.WARNING)

@@ -49,7 +49,7 @@ _BALANCING: Mapping[str, tuple[str, ...]] = {
 # Whether a class of collectives is lossless, and whether switches mark it; None is either.
 _SCHEMES: Mapping[str, tuple[bool, bool | None]] = {
     "pfc": (True, False),
-    "pfc+ecn": (True, True),
+    "pfc-ecn": (True, True),
     "ecn-lossy": (False, True),
     "trim-lossy": (False, None),
     "nic-managed": (False, None),
@@ -78,16 +78,16 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
     The addresses of a link follow from one fabric, so one has switches.
     """
     for index, fabric in enumerate(cluster.fabrics):
-        yield from check_planes(("fabrics", index), fabric, cluster.nodes)
-        yield from _check_shared_rails(fabric, cluster.nodes)
+        yield from check_planes(("fabrics", index), fabric, cluster.node_groups)
+        yield from _check_shared_rails(fabric, cluster.node_groups)
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
-        fabric, problems = cluster.fabrics[index], list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.nodes))
+        fabric, problems = cluster.fabrics[index], list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups))
         yield from problems
         if fabric.transport != "infiniband":
             yield from _check_hosts_apart(switches, cluster)
         if are_counted(fabric) or not any(problem.severity is Severity.ERROR for problem in problems):
-            yield from _check_oversubscription(("fabrics", index), fabric, cluster.nodes)
+            yield from _check_oversubscription(("fabrics", index), fabric, cluster.node_groups)
     for index, _ in switched[1:]:
         message = f"the nodes' adapters are already connected to the switches of `{cluster.fabrics[switched[0][0]].name}`"
         hint = "set `switches` for one fabric only: several are not implemented yet"
@@ -98,34 +98,34 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
     """Check that GPU nodes have a fabric between them, adapters on it, and settings of NCCL for it."""
     if not are_named_apart(cluster.fabrics):
         return
-    fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale_out"]
+    fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale-out"]
     for place, fabric in fabrics[:1]:
-        yield from _check_settings(("fabrics", place), fabric, cluster.nodes)
-        yield from _check_rails(("fabrics", place), fabric, cluster.nodes)
-    for index, nodes in enumerate(cluster.nodes):
+        yield from _check_settings(("fabrics", place), fabric, cluster.node_groups)
+        yield from _check_rails(("fabrics", place), fabric, cluster.node_groups)
+    for index, nodes in enumerate(cluster.node_groups):
         if nodes.gpus and fabrics:
             if are_on_fabrics(nodes, cluster.fabrics):
-                yield from _check_adapters(("nodes", index), nodes, fabrics[0][1])
+                yield from _check_adapters(("node_groups", index), nodes, fabrics[0][1])
         elif nodes.gpus and nodes.count > 1:
-            message = f"no fabric has the role `scale_out`, so NCCL itself chooses the network between the nodes `{nodes.group}`"
-            hint = "add it to `fabrics`, for example `{name: rails, role: scale_out, transport: infiniband}`"
-            yield Problem("HW601", CLUSTER, ("nodes", index), message, hint, Severity.WARNING)
+            message = f"no fabric has the role `scale-out`, so NCCL itself chooses the network between the nodes `{nodes.name}`"
+            hint = "add it to `fabrics`, for example `{name: rails, role: scale-out, transport: infiniband}`"
+            yield Problem("HW601", CLUSTER, ("node_groups", index), message, hint, Severity.WARNING)
 
 
 def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem]:
     """Check that nodes are reached over SSH by addresses of another network than the fabric's."""
-    hosts = [(group, place, host) for group, nodes in enumerate(cluster.nodes) for place, host in enumerate(nodes.hosts)]
+    hosts = [(group, place, host) for group, nodes in enumerate(cluster.node_groups) for place, host in enumerate(nodes.hosts)]
     for group, place, host in hosts:
         if in_network(host.partition(":")[0], switches.addresses):
             message = f"`{host}` is in {switches.addresses}, the network of the fabric's links"
             hint = "give the fabric's switches other `addresses`, or the host the address of another interface"
-            yield Problem("HW511", CLUSTER, ("nodes", group, "hosts", place), message, hint)
+            yield Problem("HW511", CLUSTER, ("node_groups", group, "hosts", place), message, hint)
 
 
 def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
     """Check the adapters of an RDMA fabric, whose names NCCL needs."""
     if fabric.transport in _RDMA and not adapters_on(nodes, fabric):
-        message = f"the fabric `{fabric.name}` is {fabric.transport}, but the nodes `{nodes.group}` list no adapter"
+        message = f"the fabric `{fabric.name}` is {fabric.transport}, but the nodes `{nodes.name}` list no adapter"
         message += " on it" if nodes.nics else ""
         hint = "list what `ibv_devices` prints on a node, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW502", CLUSTER, path, message, hint)
@@ -171,7 +171,7 @@ def _check_shared_rails(fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator
             if other != nic.name:
                 message = f"`{nic.name}` and `{other}` are both on rail {nic.rail} of `{fabric.name}`"
                 hint = f"leave `rail` out: adapters have none in `{fabric.shape}`"
-                yield Problem("HW515", CLUSTER, ("nodes", index, "nics", place, "rail"), message, hint)
+                yield Problem("HW515", CLUSTER, ("node_groups", index, "nics", place, "rail"), message, hint)
 
 
 def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
@@ -189,14 +189,14 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
     name, transport = fabric.name, fabric.transport
-    if (transport == "nvlink") != (fabric.role == "scale_up"):
+    if (transport == "nvlink") != (fabric.role == "scale-up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
-        yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale_up`, and `scale_up` is `nvlink`")
-    elif transport in ("efa", "tcpxo") and fabric.role != "scale_out":
+        yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale-up`, and `scale-up` is `nvlink`")
+    elif transport in ("efa", "tcpxo") and fabric.role != "scale-out":
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
-        hint = f"`{transport}` is for `scale_out`; other traffic on such an instance uses `tcp`"
+        hint = f"`{transport}` is for `scale-out`; other traffic on such an instance uses `tcp`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, hint)
-    if transport == "roce" and fabric.role == "scale_out" and not any(each.carries == "collectives" for each in fabric.classes):
+    if transport == "roce" and fabric.role == "scale-out" and not any(each.carries == "collectives" for each in fabric.classes):
         hint = "set how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
         yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:
@@ -214,7 +214,7 @@ def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
-    scale_out = [(index, fabric) for index, fabric in enumerate(fabrics) if fabric.role == "scale_out"]
+    scale_out = [(index, fabric) for index, fabric in enumerate(fabrics) if fabric.role == "scale-out"]
     for index, fabric in scale_out[1:]:
         message = f"`{fabric.name}` is a second scale-out fabric, and NCCL uses one: `{scale_out[0][1].name}`"
         hint = "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
@@ -233,7 +233,7 @@ def _check_congestion(path: Path, fabric: Fabric) -> Iterator[Problem]:
     for each in fabric.classes:
         if each.carries == "collectives" and not _agrees(scheme, each):
             yield Problem("HW516", CLUSTER, at, _contradiction(scheme, each), _agreement(scheme, fabric.classes))
-    if not fabric.classes and _SCHEMES[scheme][0] and fabric.role != "scale_out":
+    if not fabric.classes and _SCHEMES[scheme][0] and fabric.role != "scale-out":
         message = f"`{scheme}` pauses a lossless class, but `{fabric.name}` has no classes"
         yield Problem("HW516", CLUSTER, at, message, "add its class with `lossless: true`, or leave `congestion` out")
 
@@ -314,6 +314,6 @@ _PENDING: tuple[tuple[str, Callable[[Fabric], bool], str], ...] = (
     (
         "congestion",
         lambda fabric: fabric.congestion in ("trim-lossy", "nic-managed"),
-        "`pfc`, `pfc+ecn` and `ecn-lossy`",
+        "`pfc`, `pfc-ecn` and `ecn-lossy`",
     ),
 )

@@ -81,7 +81,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[P
 def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
     """Return the group of the node; None when the cluster has no such node."""
     group, _, number = node.rpartition("-")
-    nodes = next((nodes for nodes in cluster.nodes if nodes.group == group), None)
+    nodes = next((nodes for nodes in cluster.node_groups if nodes.name == group), None)
     if nodes is None or not number.isdecimal() or number.startswith("0") or int(number) > nodes.count:
         return None
     return nodes
@@ -89,7 +89,7 @@ def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
 
 def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Problem:
     group, _, _ = name.rpartition("-")
-    groups = {nodes.group: nodes.count for nodes in cluster.nodes}
+    groups = {nodes.name: nodes.count for nodes in cluster.node_groups}
     if group in groups:
         message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
         hint = Hint(f"raise `count` in the document of `{cluster.name}`, or remove the node here")
@@ -163,9 +163,9 @@ def _check_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> I
 
 
 def _facts_of_cluster(cluster: Cluster) -> Iterator[_Fact]:
-    for nodes in cluster.nodes:
+    for nodes in cluster.node_groups:
         for place, host in enumerate(nodes.hosts):
-            yield _Fact(_address(host), f"`{nodes.group}-{place + 1}`", CLUSTER, ())
+            yield _Fact(_address(host), f"`{nodes.name}-{place + 1}`", CLUSTER, ())
 
 
 def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
@@ -197,6 +197,6 @@ def _address(host: str) -> str:
 def _check_reach(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
     """Check that if anything must reach the nodes, some document has their addresses."""
     observed = any(isinstance(device, ObservedNode) and device.host for each in inventories for _, device in _devices(each))
-    if cluster.provider is not None and not observed and not any(nodes.hosts for nodes in cluster.nodes):
+    if cluster.provider is not None and not observed and not any(nodes.hosts for nodes in cluster.node_groups):
         message = "the cluster has a provider, but no node has an address"
         yield Problem("HW512", CLUSTER, ("provider",), message, "add `hosts` to a group of nodes", at_key=True)

@@ -30,17 +30,17 @@ _MOST_NODES = 100_000
 
 def check_nodes(cluster: Cluster) -> Iterator[Problem]:
     """Check each group, and the total number of their nodes."""
-    yield from check_unique(CLUSTER, ("nodes",), "group", [nodes.group for nodes in cluster.nodes])
-    count = sum(nodes.count for nodes in cluster.nodes)
+    yield from check_unique(CLUSTER, ("node_groups",), "name", [nodes.name for nodes in cluster.node_groups])
+    count = sum(nodes.count for nodes in cluster.node_groups)
     if count > _MOST_NODES:
         message = f"the groups have {count} nodes in total; a cluster can have at most {_MOST_NODES}"
-        yield Problem("HW204", CLUSTER, ("nodes",), message, "describe some of them as a separate cluster", at_key=True)
-    for index, nodes in enumerate(cluster.nodes):
-        path = ("nodes", index)
+        yield Problem("HW204", CLUSTER, ("node_groups",), message, "describe some of them as a separate cluster", at_key=True)
+    for index, nodes in enumerate(cluster.node_groups):
+        path = ("node_groups", index)
         yield from check_unique(CLUSTER, (*path, "nics"), None, [nic.name for nic in nodes.nics])
         yield from _check_fields(path, nodes)
         yield from _check_hardware(path, nodes)
-        yield from _check_spares(path, nodes)
+        yield from _check_held_back(path, nodes)
         yield from _check_domain(path, nodes)
         yield from _check_gpu(path, nodes)
 
@@ -49,18 +49,18 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
     """Check the adapters of each group against their fabrics."""
     if not are_named_apart(cluster.fabrics):
         return
-    most = {each.name: max(len(_adapters_on(nodes, each)) for nodes in cluster.nodes) for each in cluster.fabrics}
+    most = {each.name: max(len(_adapters_on(nodes, each)) for nodes in cluster.node_groups) for each in cluster.fabrics}
     yield from _check_enough_rails(cluster)
-    for index, nodes in enumerate(cluster.nodes):
-        path = ("nodes", index)
+    for index, nodes in enumerate(cluster.node_groups):
+        path = ("node_groups", index)
         yield from _check_named_fabrics(path, nodes, cluster.fabrics)
         for fabric in cluster.fabrics:
             on = _adapters_on(nodes, fabric)
             if not _is_short_of_rails(nodes, fabric):
                 yield from _check_rails(path, fabric, on, most[fabric.name])
-            if on or fabric.role == "scale_out":
-                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric, cluster.nodes)
-            if on and fabric.role == "scale_out":
+            if on or fabric.role == "scale-out":
+                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric, cluster.node_groups)
+            if on and fabric.role == "scale-out":
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
@@ -70,11 +70,11 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
 def _check_enough_rails(cluster: Cluster) -> Iterator[Problem]:
     """Report once if a fabric has fewer rails than nodes have adapters on it, not for each adapter."""
     for place, fabric in enumerate(cluster.fabrics):
-        crowded = [nodes for nodes in cluster.nodes if _is_short_of_rails(nodes, fabric)]
+        crowded = [nodes for nodes in cluster.node_groups if _is_short_of_rails(nodes, fabric)]
         if crowded:
             number = max(len(_adapters_on(nodes, fabric)) for nodes in crowded)
             rails = counted(fabric.rails or 0, "rail")
-            message = f"`{fabric.name}` has {rails}, but a node of `{crowded[0].group}` has {counted(number, 'adapter')} on it"
+            message = f"`{fabric.name}` has {rails}, but a node of `{crowded[0].name}` has {counted(number, 'adapter')} on it"
             hint = f"set `rails: {number}`, one for each adapter, or name the fabric of each adapter"
             yield Problem("HW515", CLUSTER, ("fabrics", place, "rails"), message, hint, fix=str(number))
 
@@ -138,10 +138,10 @@ def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, hint, Severity.WARNING)
 
 
-def _check_spares(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
-    if nodes.spares >= nodes.count:
-        message = f"all {nodes.count} nodes of `{nodes.group}` are spares, and none is left for jobs"
-        yield Problem("HW234", CLUSTER, (*path, "spares"), message, f"use at most {nodes.count - 1}")
+def _check_held_back(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    if nodes.held_back >= nodes.count:
+        message = f"all {nodes.count} nodes of `{nodes.name}` are held back, and none is left for jobs"
+        yield Problem("HW234", CLUSTER, (*path, "held_back"), message, f"use at most {nodes.count - 1}")
 
 
 def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
@@ -242,7 +242,7 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
 
 def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:
     """Return the adapters of the group on the fabric, by their index in `nics`; one without a fabric is on the scale-out one."""
-    default = fabric.name if fabric.role == "scale_out" else None
+    default = fabric.name if fabric.role == "scale-out" else None
     return {place: nic for place, nic in enumerate(nodes.nics) if (nic.fabric or default) == fabric.name}
 
 
@@ -307,7 +307,7 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
 
 def _check_share(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     """Check that every GPU has the same share of an adapter, or the same number of them."""
-    scale_out = next((fabric for fabric in fabrics if fabric.role == "scale_out"), None)
+    scale_out = next((fabric for fabric in fabrics if fabric.role == "scale-out"), None)
     on, count = len(_adapters_on(nodes, scale_out)) if scale_out else 0, nodes.gpus or 0
     if on and count and max(on, count) % min(on, count):
         message = f"{count} GPUs do not divide evenly over {on} adapters: a step waits for those with the smallest share"

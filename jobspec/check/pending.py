@@ -30,7 +30,7 @@ PENDING: Mapping[str, tuple[Pending, ...]] = {
         Pending(
             ("fabrics", "congestion"),
             "with `switches`, `trim-lossy` and `nic-managed`",
-            "their files have `pfc`, `pfc+ecn` and `ecn-lossy`",
+            "their files have `pfc`, `pfc-ecn` and `ecn-lossy`",
         ),
     ),
 }

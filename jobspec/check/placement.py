@@ -33,7 +33,7 @@ def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Itera
 
 
 def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
-    names = [nodes.group for nodes in cluster.nodes]
+    names = [nodes.name for nodes in cluster.node_groups]
     if job.group is not None and job.group not in names:
         message = f"`{cluster.name}` has no group of nodes `{job.group}`"
         near = did_you_mean(job.group, names, "groups")
@@ -46,7 +46,7 @@ def _check_gpus(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if group is None or job.gpus is None or job.gpus <= (group.gpus or 0):
         return
     has = counted(group.gpus, "GPU") if group.gpus else "no GPUs"
-    message = f"the job uses {counted(job.gpus, 'GPU')} of each node, but a node of `{group.group}` of `{cluster.name}` has {has}"
+    message = f"the job uses {counted(job.gpus, 'GPU')} of each node, but a node of `{group.name}` of `{cluster.name}` has {has}"
     hint = f"use at most {group.gpus}, and more `nodes`" if group.gpus else "leave `gpus` out, or set `group` to one with GPUs"
     yield Problem("HW434", JOB, ("gpus",), message, hint)
 
@@ -55,12 +55,12 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     group = _group(job, cluster)
     if group is None:
         return
-    free, wanted = group.count - group.spares, job.nodes + job.resilience.spares
-    # A group of nothing but spares is a problem of the cluster's document.
+    free, wanted = group.count - group.held_back, job.nodes + job.resilience.spares
+    # A group that is held back as a whole is a problem of the cluster's document.
     if wanted > free > 0:
         own = f" and {n} spare{'' if n == 1 else 's'}" if (n := job.resilience.spares) else ""
-        kept = f", {n} of them {'a spare' if n == 1 else 'spares'} of the cluster" if (n := group.spares) else ""
-        there = f"the group `{group.group}` of `{cluster.name}` has {group.count}{kept}"
+        kept = f", {n} of them held back" if (n := group.held_back) else ""
+        there = f"the group `{group.name}` of `{cluster.name}` has {group.count}{kept}"
         message = f"the job needs {counted(job.nodes, 'node')}{own}, but {there}"
         path: Path = ("nodes",) if job.nodes > free else ("resilience", "spares")
         yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or another cluster")
@@ -126,7 +126,7 @@ def _is_whole(batch: Batch) -> bool:
 
 def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
     """Check the groups of ranks that the layout makes of the job's nodes; the model's sizes count as far as they are known."""
-    if not job.has(("group", "nodes", "gpus", "layout", "resilience")) or not cluster.has(("name", "nodes")):
+    if not job.has(("group", "nodes", "gpus", "layout", "resilience")) or not cluster.has(("name", "node_groups")):
         return
     group, mesh = _group(job.spec, cluster.spec), _mesh(job.spec, cluster.spec)
     sizes = sizes_of(job)
@@ -159,8 +159,8 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
     """Return the job's group of nodes; None when the cluster has none of that name."""
-    groups = {nodes.group: nodes for nodes in cluster.nodes}
-    group = cluster.nodes[0] if job.group is None else groups.get(job.group)
+    groups = {nodes.name: nodes for nodes in cluster.node_groups}
+    group = cluster.node_groups[0] if job.group is None else groups.get(job.group)
     return None if group is None else part_of_nodes(group, job.gpus)
 
 
@@ -210,13 +210,13 @@ def _check_format(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
 
 _Rule = Callable[[TrainingJob, Cluster], Iterator[Problem]]
 _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
-    (("group",), ("name", "nodes"), _check_group),
-    (("group", "gpus"), ("name", "nodes"), _check_gpus),
-    (("group", "nodes", "resilience"), ("name", "nodes"), _check_nodes),
-    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "nodes"), _check_range),
-    (("group", "nodes", "gpus", "layout"), ("name", "nodes"), _check_degrees),
-    (("group", "nodes", "gpus", "layout", "batch", "history"), ("name", "nodes"), _check_batch),
-    (("group", "precision"), ("name", "nodes"), _check_format),
-    (("group", "checkpoint"), ("name", "nodes", "storage"), _check_storage),
-    (("group", "nodes", "gpus", "limits", "resilience"), ("name", "nodes"), _check_cost),
+    (("group",), ("name", "node_groups"), _check_group),
+    (("group", "gpus"), ("name", "node_groups"), _check_gpus),
+    (("group", "nodes", "resilience"), ("name", "node_groups"), _check_nodes),
+    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "node_groups"), _check_range),
+    (("group", "nodes", "gpus", "layout"), ("name", "node_groups"), _check_degrees),
+    (("group", "nodes", "gpus", "layout", "batch", "history"), ("name", "node_groups"), _check_batch),
+    (("group", "precision"), ("name", "node_groups"), _check_format),
+    (("group", "checkpoint"), ("name", "node_groups", "storage"), _check_storage),
+    (("group", "nodes", "gpus", "limits", "resilience"), ("name", "node_groups"), _check_cost),
 )

@@ -32,7 +32,7 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
 
 def check_shared(cluster: Cluster) -> Iterator[Problem]:
     """Warn about directories that the document calls shared, and that each node usually has to itself."""
-    if cluster.scheduler.kind == "local" or sum(nodes.count for nodes in cluster.nodes) == 1:
+    if cluster.scheduler.kind == "local" or sum(nodes.count for nodes in cluster.node_groups) == 1:
         return
     for index, storage in enumerate(cluster.storage):
         if storage.shared and storage.path is not None and normpath(storage.path).startswith(_OF_EACH_NODE):
@@ -43,7 +43,7 @@ def check_shared(cluster: Cluster) -> Iterator[Problem]:
 
 def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
     """Check that the groups of nodes that reach a storage exist."""
-    known = [nodes.group for nodes in cluster.nodes]
+    known = [nodes.name for nodes in cluster.node_groups]
     for index, storage in enumerate(cluster.storage):
         for place, group in enumerate(storage.groups):
             if group not in known:

@@ -13,9 +13,9 @@ from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
 
 # From the one that is lost first to the one that is lost last.
-_ORDER = ("memory", "peer", "disk", "remote")
+_ORDER = ("memory", "peer", "shared", "remote")
 # Those that hold more than the newest checkpoint, and outlive the job's nodes.
-_STORED = ("disk", "remote")
+_STORED = ("shared", "remote")
 
 
 def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
     if tier.keep is not None and tier.kind not in _STORED:
         path = ("checkpoint", "tiers", index, "keep")
         message = f"`keep` is not valid in a `{tier.kind}` tier, which holds only the newest checkpoint"
-        yield Problem("HW210", JOB, path, message, "leave it out; `disk` and `remote` tiers can keep several", at_key=True)
+        yield Problem("HW210", JOB, path, message, "leave it out; `shared` and `remote` tiers can keep several", at_key=True)
 
 
 def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -77,7 +77,9 @@ def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
     if not any(tier.kind in _STORED for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
-        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: disk, every: 1000 steps}`")
+        yield Problem(
+            "HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: shared, every: 1000 steps}`"
+        )
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -99,13 +101,13 @@ def _is_longer(one: Interval, other: Interval) -> bool:
 
 
 def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
-    """Check the first shared file system, which holds the runs (`resolve_runs`), including checkpoints of the `disk` tier."""
+    """Check the first shared file system, which holds the runs (`resolve_runs`), including checkpoints of the `shared` tier."""
     shared = [storage for storage in cluster.storage if storage.shared and storage.path is not None]
-    known = {nodes.group for nodes in cluster.nodes}
+    known = {nodes.name for nodes in cluster.node_groups}
     # A group that the cluster does not have is its own problem, in the cluster's document.
     if shared and not _reaches(shared[0], group) and known.issuperset(shared[0].groups):
         message = (
-            f"the nodes `{group.group}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
+            f"the nodes `{group.name}` do not reach `{shared[0].name}`, the storage of `{cluster.name}` that holds the runs: "
             f"it is for {listed(shared[0].groups)}"
         )
         other = [storage.name for storage in shared if _reaches(storage, group)]
@@ -119,7 +121,7 @@ def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> I
     if any(_reaches(storage, group) for storage in around):
         return
     if around:
-        message = f"the nodes `{group.group}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
+        message = f"the nodes `{group.name}` of `{cluster.name}` do not reach `{around[0].name}`, which is for {listed(around[0].groups)}"
     else:
         message = f"`{url}` is not in any object store of `{cluster.name}`"
     usable = [prefix for prefix, storage in stores.items() if _reaches(storage, group)]
@@ -132,7 +134,7 @@ def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> I
 
 
 def _reaches(storage: Storage, group: NodeGroup) -> bool:
-    return not storage.groups or group.group in storage.groups
+    return not storage.groups or group.name in storage.groups
 
 
 def _is_inside(url: str, prefix: str) -> bool:

@@ -29,7 +29,7 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
 def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
     """Check that driver and CUDA support the GPUs, and that there are GPUs that use them."""
     versions = cluster.versions
-    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in cluster.nodes]
+    described = [nodes.gpu if nodes.gpu_model is None else nodes.gpu_model.like for nodes in cluster.node_groups]
     models = [gpu for gpu in described if gpu is not None]
     if versions.driver is not None:
         yield from _check_gpu_driver(versions.driver, models, compatibility())
@@ -69,9 +69,9 @@ def _nccl_of_torch(cluster: Cluster) -> str | None:
 
 def _nccl_variables(cluster: Cluster) -> list[str]:
     """Return names of the variables that ranks of any group get, each once."""
-    fabrics = [resolve_fabric(fabric, cluster.nodes) for fabric in cluster.fabrics]
-    scale_out = next((fabric.name for fabric in fabrics if fabric.role == "scale_out"), None)
-    groups = [resolve_group(nodes, scale_out) for nodes in cluster.nodes if nodes.gpus]
+    fabrics = [resolve_fabric(fabric, cluster.node_groups) for fabric in cluster.fabrics]
+    scale_out = next((fabric.name for fabric in fabrics if fabric.role == "scale-out"), None)
+    groups = [resolve_group(nodes, scale_out) for nodes in cluster.node_groups if nodes.gpus]
     return list(dict.fromkeys(variable.name for group in groups for variable in nccl_environment(fabrics, group)))
 
 
@@ -109,7 +109,7 @@ def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> I
 
 def _all_from_amd(cluster: Cluster) -> bool:
     """Return whether there are GPUs, and each is a model of AMD's."""
-    models = [gpu_of(nodes) for nodes in cluster.nodes if nodes.gpu is not None]
+    models = [gpu_of(nodes) for nodes in cluster.node_groups if nodes.gpu is not None]
     return bool(models) and all(model is not None and model.vendor == "AMD" for model in models)
 
 

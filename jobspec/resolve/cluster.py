@@ -22,10 +22,10 @@ _SSH_PORT = 22
 def resolve_cluster(cluster: Cluster, inventories: Iterable[Inventory] = ()) -> ClusterPlan:
     """Return the plan of a cluster that passed its checks, with its inventories."""
     observed = Observed.of(inventories)
-    scale_out = next((fabric.name for fabric in cluster.fabrics if fabric.role == "scale_out"), None)
-    groups = tuple(resolve_group(nodes, scale_out) for nodes in cluster.nodes)
-    nodes = tuple(node for spec, group in zip(cluster.nodes, groups, strict=True) for node in _nodes(spec, group, observed))
-    switches = tuple(switch for fabric in cluster.fabrics for switch in _switches(fabric, cluster.nodes, observed))
+    scale_out = next((fabric.name for fabric in cluster.fabrics if fabric.role == "scale-out"), None)
+    groups = tuple(resolve_group(nodes, scale_out) for nodes in cluster.node_groups)
+    nodes = tuple(node for spec, group in zip(cluster.node_groups, groups, strict=True) for node in _nodes(spec, group, observed))
+    switches = tuple(switch for fabric in cluster.fabrics for switch in _switches(fabric, cluster.node_groups, observed))
     return ClusterPlan(
         name=cluster.name,
         hash=fingerprint(values_of(cluster)),
@@ -33,7 +33,7 @@ def resolve_cluster(cluster: Cluster, inventories: Iterable[Inventory] = ()) -> 
         provider=cluster.provider.kind if cluster.provider else None,
         groups=groups,
         nodes=nodes,
-        fabrics=tuple(resolve_fabric(fabric, cluster.nodes) for fabric in cluster.fabrics),
+        fabrics=tuple(resolve_fabric(fabric, cluster.node_groups) for fabric in cluster.fabrics),
         switches=switches,
         links=tuple(resolve_links(switches)),
         storage=tuple(_storage(storage) for storage in cluster.storage),

@@ -94,7 +94,7 @@ def _gloo(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
 def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
     fabric = _socket_fabric(fabrics)
     # Google's script sets it, and its plugin refuses another notation of the same name.
-    if any(each.role == "scale_out" and each.transport == "tcpxo" for each in fabrics):
+    if any(each.role == "scale-out" and each.transport == "tcpxo" for each in fabrics):
         return
     if fabric is not None and fabric.interface is not None:
         reason = (
@@ -105,7 +105,7 @@ def _sockets(fabrics: Sequence[FabricPlan]) -> Iterator[EnvVar]:
 
 
 def _network(fabrics: Sequence[FabricPlan], group: GroupPlan) -> Iterator[EnvVar]:
-    fabric = next((fabric for fabric in fabrics if fabric.role == "scale_out"), None)
+    fabric = next((fabric for fabric in fabrics if fabric.role == "scale-out"), None)
     if fabric is None:
         return
     if fabric.transport == "tcp":
@@ -232,6 +232,6 @@ def _of(fabric: FabricPlan, field: str) -> str:
 
 def _socket_fabric(fabrics: Sequence[FabricPlan]) -> FabricPlan | None:
     """Return the TCP fabric for sockets: scale-out if it is one, else management, else any."""
-    order = ("scale_out", "management", "storage", "scale_up")
+    order = ("scale-out", "management", "storage", "scale-up")
     tcp = [fabric for fabric in fabrics if fabric.transport == "tcp" and fabric.interface is not None]
     return min(tcp, key=lambda fabric: order.index(fabric.role), default=None)

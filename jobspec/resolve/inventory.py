@@ -69,7 +69,7 @@ def _attached(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], o
     for nodes in groups:
         adapters = adapters_on(nodes, fabric)
         for index in range(nodes.count if adapters else 0):
-            name = f"{nodes.group}-{index + 1}"
+            name = f"{nodes.name}-{index + 1}"
             seen = _observed_places(shape, adapters, observed.nodes.get(name))
             wanted = shape.position(next(iter(seen.values()))) if seen else counted + index
             yield _Attached(name, adapters, seen, wanted, bool(seen) or counted == 0)

@@ -20,7 +20,7 @@ def domain_of(nodes: NodeGroup) -> int:
 
 
 def rails_of_group(nodes: NodeGroup, scale_out: str | None) -> dict[str, int]:
-    """Return rail of each adapter on the fabric `scale_out` between the nodes, by the adapter's name and in the order
+    """Return rail of each adapter on the fabric `scale-out` between the nodes, by the adapter's name and in the order
     of the rails."""
     return _rails(nic for nic in nodes.nics if nic.fabric in (None, scale_out))
 
@@ -28,7 +28,7 @@ def rails_of_group(nodes: NodeGroup, scale_out: str | None) -> dict[str, int]:
 def adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[str, int]:
     """Return the rail of each adapter on the fabric, by its name and in the order of the rails; one without a fabric is
     on the scale-out one."""
-    if fabric.role == "scale_out":
+    if fabric.role == "scale-out":
         return rails_of_group(nodes, fabric.name)
     return _rails(nic for nic in nodes.nics if nic.fabric == fabric.name)
 
@@ -106,11 +106,11 @@ def _rails(nics: Iterable[Nic]) -> dict[str, int]:
 
 
 def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
-    """Return the group with every default filled in; `scale_out` is the name of the fabric between the nodes."""
+    """Return the group with every default filled in; `scale-out` is the name of the fabric between the nodes."""
     return GroupPlan(
-        name=nodes.group,
+        name=nodes.name,
         count=nodes.count,
-        spares=nodes.spares,
+        held_back=nodes.held_back,
         arch=nodes.arch,
         cpus=nodes.cpus,
         host_memory_bytes=nodes.host_memory,

@@ -25,7 +25,7 @@ def congestion_of(classes: Sequence[TrafficClass]) -> str | None:
     if collectives is None:
         return None
     if collectives.lossless:
-        return "pfc+ecn" if collectives.ecn else "pfc"
+        return "pfc-ecn" if collectives.ecn else "pfc"
     return "ecn-lossy" if collectives.ecn else None
 
 

@@ -106,7 +106,7 @@ def _every(interval: Interval | None) -> contract.Every | None:
 
 def _tier(tier: Tier, keep: int) -> contract.Tier:
     """Memory, this node's or another's, holds the newest capture alone."""
-    stays = tier.keep or keep if tier.kind in ("disk", "remote") else 1
+    stays = tier.keep or keep if tier.kind in ("shared", "remote") else 1
     return contract.Tier(tier.kind, tier.every.steps, tier.every.seconds, stays, tier.url)
 
 

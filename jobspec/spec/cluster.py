@@ -27,14 +27,16 @@ class Cluster(Section):
     partial: bool = Field(False, examples=[True])
     """Whether this document is only a base for others, and may be incomplete."""
     ignore: tuple[Ignore, ...] = Field(
-        (), max_length=100, examples=[[{"code": "HW231", "field": "nodes", "reason": "a sample of the next GPU"}]]
+        (), max_length=100, examples=[[{"code": "HW231", "field": "node_groups", "reason": "a sample of the next GPU"}]]
     )
     """Problems that are accepted, each with its reason: warnings, and errors about which the author can know better."""
     scheduler: Choice = Field(examples=[{"kind": "slurm"}])
     """The scheduler that starts jobs."""
     provider: Choice | None = Field(None, examples=[{"kind": "onprem"}])
     """How `headway up` reaches the machines."""
-    nodes: tuple[NodeGroup, ...] = Field(min_length=1, max_length=1024, examples=[[{"group": "gpu", "count": 2, "cpus": 96}]])
+    node_groups: tuple[NodeGroup, ...] = Field(
+        min_length=1, max_length=1024, examples=[[{"name": "gpu", "count": 2, "cpus": 96}]]
+    )
     """Groups of nodes; a job without `group` runs on the first."""
     fabrics: tuple[Fabric, ...] = Field(
         (), max_length=32, examples=[[{"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"}]]

@@ -116,8 +116,8 @@ class Fabric(Section):
 
     name: Name = Field(examples=["rails"])
     """Name of the fabric."""
-    role: Literal["scale_up", "scale_out", "storage", "management"] = Field(examples=["scale_out"])
-    """Its purpose: `scale_up` inside a node or NVLink domain, `scale_out` between them."""
+    role: Literal["scale-up", "scale-out", "storage", "management"] = Field(examples=["scale-out"])
+    """Its purpose: `scale-up` inside a node or NVLink domain, `scale-out` between them."""
     transport: Literal["roce", "infiniband", "efa", "tcpxo", "tcp", "nvlink"] = Field(examples=["roce"])
     """How data travels on it; `efa` is AWS's adapter, `tcpxo` Google's GPUDirect-TCPXO, whose own script sets NCCL's variables."""
     interface: str | None = Field(None, pattern=r"^[^\s/:]{1,15}$", examples=["eth0"])
@@ -135,7 +135,7 @@ class Fabric(Section):
     """Parts connected only by a tier above the spines."""
     oversubscription: Oversubscription = Field(default_factory=Oversubscription, examples=[{"leaf": 1.0, "spine": 7.0}])
     """Ratio of bandwidth from below to bandwidth upward."""
-    congestion: Literal["pfc", "pfc+ecn", "ecn-lossy", "trim-lossy", "nic-managed"] | None = Field(None, examples=["pfc+ecn"])
+    congestion: Literal["pfc", "pfc-ecn", "ecn-lossy", "trim-lossy", "nic-managed"] | None = Field(None, examples=["pfc-ecn"])
     """How senders learn that a queue is full. It must agree with the classes, and follows from them when left out."""
     balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
     """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \

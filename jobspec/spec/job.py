@@ -165,7 +165,7 @@ class TrainingJob(Section):
     """Optimizer steps of the whole run."""
     seed: int = Field(contract.RunConfig.seed, ge=0, le=2**63 - 1, examples=[1])
     """Seed of initialization, dropout and the sample order."""
-    checkpoint: Checkpoint | None = Field(None, examples=[{"tiers": [{"kind": "disk", "every": "100 steps"}]}])
+    checkpoint: Checkpoint | None = Field(None, examples=[{"tiers": [{"kind": "shared", "every": "100 steps"}]}])
     """How the run is saved."""
     resilience: Resilience = Field(default_factory=Resilience, examples=[{"restart": {"budget": 3}}])
     """How the job handles failures."""

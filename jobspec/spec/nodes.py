@@ -53,12 +53,12 @@ class GpuModel(Section):
 class NodeGroup(Section):
     """A group of identical nodes."""
 
-    group: Name = Field(examples=["gpu"])
-    """Name of the group."""
+    name: Name = Field(examples=["gpu"])
+    """Name of the group: jobs and storage refer to it as `group` and `groups`, and its nodes are called `NAME-1`, `NAME-2` and so on."""
     count: int = Field(ge=1, le=100_000, examples=[2])
     """Nodes in the group."""
-    spares: int = Field(0, ge=0, le=100_000, examples=[1])
-    """Nodes of the group reserved to replace lost ones; no job may plan with them."""
+    held_back: int = Field(0, ge=0, le=100_000, examples=[1])
+    """Nodes of the group that no job may plan with: the site keeps them to replace lost ones. Spares are what a job holds itself."""
     arch: Literal["x86_64", "aarch64"] = Field("x86_64", examples=["aarch64"])
     """Instruction set of the hosts."""
     cpus: int = Field(ge=1, le=4096, examples=[96])

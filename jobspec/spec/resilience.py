@@ -16,21 +16,21 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", 
 class Tier(Section):
     """A place for checkpoints and how often one is written there."""
 
-    kind: Literal["memory", "peer", "disk", "remote"] = Field(examples=["disk"])
-    """`memory`: this node's, which survives the death of a process; `peer`: another node's, which survives the loss of a node; `disk`: \
+    kind: Literal["memory", "peer", "shared", "remote"] = Field(examples=["shared"])
+    """`memory`: this node's, which survives the death of a process; `peer`: another node's, which survives the loss of a node; `shared`: \
 the storage that holds the runs; `remote`: an object store. Scripts use them through `headway.checkpoint`."""
     every: Annotated[Every, OrAuto("1 steps")] = Field(examples=["100 steps", "15m"])
     """Steps or time from one checkpoint to the next."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
     """Bucket and prefix of a `remote` tier."""
     keep: int | None = Field(None, ge=2, examples=[10])
-    """Verified checkpoints kept on `disk` or `remote`; the checkpoint section's `keep` when left out. Memory holds the newest."""
+    """Verified checkpoints kept on `shared` or `remote`; the checkpoint section's `keep` when left out. Memory holds the newest."""
 
 
 class Checkpoint(Section):
     """Checkpoints of a run."""
 
-    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=4, examples=[[{"kind": "disk", "every": "100 steps"}]])
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=4, examples=[[{"kind": "shared", "every": "100 steps"}]])
     """Where checkpoints go, each kind once."""
     keep: int = Field(contract.Tier.keep, ge=2, examples=[3])
     """Verified checkpoints to keep; at least 2, so that one is left when the newest fails verification."""

@@ -108,7 +108,7 @@ def refuse_unread(place: CheckpointLocation, base: Base, error: Exception, ranks
     """Raise UnreadError on all ranks where any of them got one; collective."""
     facts: dict[str, Any] | None = None
     if isinstance(error, RefusedError) and error.unread is not None:
-        where = place.root if base.tier == "disk" else f"{place.remote}/{place.run}"
+        where = place.root if base.tier == "shared" else f"{place.remote}/{place.run}"
         path = f"{where}/{base.checkpoint.directory}/{error.name}"
         facts = {"errno": error.unread, "why": f"{error.reason} on {socket.gethostname()}", "path": path}
     for raw in ranks.gather_any(json.dumps(facts).encode()):

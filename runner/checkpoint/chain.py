@@ -23,7 +23,7 @@ from headway.runner.contract import Base, CheckpointId
 
 SCHEMA = "headway.chain/2"
 # Where a committed checkpoint can be read, in the order that a restore prefers.
-TIERS = ("disk", "remote")
+TIERS = ("shared", "remote")
 # Concurrent requests, and records per batch, when a long chain is read for the first time.
 READERS, BATCH = 32, 1024
 # Waits for a store that lists a record and does not return it yet.
@@ -91,7 +91,7 @@ class Commit:
 
     step: int
     manifest_xxh3_128: str
-    tiers: tuple[str, ...] = ("disk",)
+    tiers: tuple[str, ...] = ("shared",)
     group: int = 0
     counter: int = 0
 
@@ -101,7 +101,7 @@ class Retire:
     """Checkpoints that may be deleted from `tiers` from now on."""
 
     checkpoints: tuple[CheckpointId, ...]
-    tiers: tuple[str, ...] = ("disk",)
+    tiers: tuple[str, ...] = ("shared",)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Committer:
         if self._stands(checkpoint, tier):
             return
         raw = record_bytes(self._manifest(checkpoint, everyone))
-        if tier == "disk":
+        if tier == "shared":
             try:
                 self._rename(checkpoint, raw)
             except FileNotFoundError:

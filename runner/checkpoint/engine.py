@@ -1,6 +1,6 @@
 """Saves asynchronously: training blocks only while its state is copied to shared memory; keepers and threads do the rest.
 
-    save: copy -> keeper: hash (memory) -> peer, disk, remote -> all ranks agree -> the first rank commits on the chain
+    save: copy -> keeper: hash (memory) -> peer, shared, remote -> all ranks agree -> the first rank commits on the chain
 
 A tier of a save counts when every rank has it. One that fails costs that save there and nothing else. The copy is in
 `capture_buffers.py` and `staging.py`, everything after it in `lane.py`, and `save_reports.py` is what they share.
@@ -49,7 +49,7 @@ class Saver:
         yield "memory", MemoryTier(self._buffers)
         if self._checkpoint.has("peer"):
             yield "peer", PeerTier()
-        for name in ("disk", "remote"):
+        for name in ("shared", "remote"):
             if self._checkpoint.has(name):
                 yield name, StoredTier(name, committer, first=first)
 

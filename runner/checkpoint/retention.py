@@ -1,6 +1,6 @@
 """Decides which checkpoints to delete, and deletes them: retired on the chain first, removed afterwards.
 
-A `disk` tier is one directory that all nodes see. Node-local disks cannot be a tier: the writer of the manifest must
+A `shared` tier is one directory that all nodes see. Node-local disks cannot be a tier: the writer of the manifest must
 see every file, and so must replacement nodes.
 """
 

@@ -45,7 +45,7 @@ from headway.runner.contract import Base, Checkpoint, Tier
 
 __all__ = ["NothingVerifiesError", "Session", "UnreadError", "open"]
 
-_TIERS = ("memory", "disk", "remote")
+_TIERS = ("memory", "shared", "remote")
 
 
 class Session:
@@ -241,8 +241,8 @@ def open(  # noqa: A001  read as checkpoint.open
     """Return the checkpoints of a run; collective over torch.distributed's ranks where it is initialized.
 
     `directory`: the run's, created if it does not exist. Under headway it may be omitted, and is the job's, as are the
-    tiers where the job has any (under `headway torchrun` it has none). `tiers`: `memory`, `disk`, `remote` -> number of
-    steps between two saves; `{"disk": 100}` when omitted. `remote`: bucket and prefix, `s3://bucket/prefix`. `keep`:
+    tiers where the job has any (under `headway torchrun` it has none). `tiers`: `memory`, `shared`, `remote` -> number of
+    steps between two saves; `{"shared": 100}` when omitted. `remote`: bucket and prefix, `s3://bucket/prefix`. `keep`:
     checkpoints that stay in each tier. `rng`: whether the random generators of Python, NumPy and torch are part of each
     rank's state.
 
@@ -251,7 +251,7 @@ def open(  # noqa: A001  read as checkpoint.open
     """
     _all_ranks_known()
     ranks = Ranks.of_default_group().apart(_patience())
-    every = {"disk": 100} if tiers is None else tiers
+    every = {"shared": 100} if tiers is None else tiers
     _check_tiers(every, remote, keep)
     wanted = tuple(
         Tier(kind, every_steps=int(steps), keep=keep, url=remote if kind == "remote" else None) for kind, steps in every.items()

@@ -33,7 +33,7 @@ def connector(place: Callable[[], CheckpointLocation], checkpoint: Checkpoint, r
     def connect() -> KeeperLink:
         at = place()
         storage = {
-            tier.kind: str(at.root) if tier.kind == "disk" else str(tier.url) for tier in checkpoint.tiers if _stores(tier.kind)
+            tier.kind: str(at.root) if tier.kind == "shared" else str(tier.url) for tier in checkpoint.tiers if _stores(tier.kind)
         }
         hello = Hello(
             run=at.run,
@@ -51,7 +51,7 @@ def connector(place: Callable[[], CheckpointLocation], checkpoint: Checkpoint, r
 
 
 def _stores(tier: str) -> bool:
-    return tier in ("disk", "remote")
+    return tier in ("shared", "remote")
 
 
 def _own_keeper(ranks: Ranks, local_ranks: int) -> str:
@@ -87,8 +87,8 @@ def first_rank(
     """Return the first rank's committer, for each tier."""
     roots: dict[str, RetentionRoot] = {}
     upload = None
-    if checkpoint.has("disk"):
-        roots["disk"] = DirectoryRoot(place.root)
+    if checkpoint.has("shared"):
+        roots["shared"] = DirectoryRoot(place.root)
     if (url := checkpoint.remote) is not None:
         roots["remote"] = RemoteRoot(url, place.run)
         upload = uploader(url, place.run)

@@ -22,7 +22,7 @@ class Base:
     step: int
     generation: int
     manifest_xxh3_128: str
-    tier: str = "disk"
+    tier: str = "shared"
 
     @property
     def checkpoint(self) -> CheckpointId:

@@ -40,7 +40,7 @@ class ClaimedBase:
 
     step: int
     generation: int
-    tier: str = "disk"
+    tier: str = "shared"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Refused(Entry):
     generation: int
     name: str
     reason: str
-    tier: str = "disk"
+    tier: str = "shared"
     rank: int | None = None
 
 

@@ -117,7 +117,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Tier:
-    """One checkpoint tier (`memory`, `peer`, `disk`, `remote`), written each `every_steps` optimizer steps or each `every_s` seconds.
+    """One checkpoint tier (`memory`, `peer`, `shared`, `remote`), written each `every_steps` optimizer steps or each `every_s` seconds.
 
     Exactly one of the two is set. `keep` is the number of verified checkpoints to retain; `url` is bucket and prefix of a remote tier.
     """

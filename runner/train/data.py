@@ -45,7 +45,7 @@ def open_corpus(data: Data) -> Corpus:
     """Read the job's data. Raises DataError when there is none."""
     limit = data.options.get("limit_bytes")
     match data.kind:
-        case "python_stdlib":
+        case "python-stdlib":
             files = list(_standard_library(sysconfig.get_path("stdlib")))
         case "files":
             files = sorted({path for pattern in data.options["paths"] for path in _matching(pattern)})

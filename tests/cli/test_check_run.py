@@ -20,7 +20,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: here
 scheduler: {kind: local}
-nodes: [{group: cpu, count: 2, cpus: 4, procs: 1}]
+node_groups: [{name: cpu, count: 2, cpus: 4, procs: 1}]
 storage: [{name: runs, kind: posix, path: runs, shared: true}]
 """
 JOB = """\
@@ -30,11 +30,11 @@ name: case
 cluster: here
 nodes: 1
 model: {vocab_size: 256, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn_hidden: 64}
-data: {kind: python_stdlib, options: {limit: 1MB}}
+data: {kind: python-stdlib, options: {limit: 1MB}}
 batch: {global: 4 sequences, micro: 2, sequence: 32}
 optimizer: {lr: 0.003}
 steps: 20
-checkpoint: {tiers: [{kind: disk, every: 5 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 5 steps}]}
 """
 NAME = "case-0123abcd-1"
 

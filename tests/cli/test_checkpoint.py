@@ -56,7 +56,7 @@ def test_an_import_for_a_job_goes_where_its_runs_are(
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def row(step: int | None, made_at: float | None, states: Iterable[str], tiers: Iterable[str] = ("disk",)) -> Line:
+def row(step: int | None, made_at: float | None, states: Iterable[str], tiers: Iterable[str] = ("shared",)) -> Line:
     numbers = {"step": step, "generation": 1, "bytes": 2_500_000, "made_at": made_at}
     return {"what": "checkpoint", **numbers, "states": list(states), "tiers": list(tiers), "directory": "d"}
 
@@ -66,8 +66,8 @@ def test_a_list_has_the_newest_first_and_what_does_not_count_last(capsys: pytest
     head, _, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["step", "generation", "tiers", "bytes", "committed", "(UTC)", "state"]
     assert lines == [
-        ["20,000", "1", "disk", "2.5", "MB", "1970-01-01", "00:00", "newest,", "base", "of", "generation", "2"],
-        ["10", "1", "disk", "2.5", "MB", "1970-01-01", "00:00"],
+        ["20,000", "1", "shared", "2.5", "MB", "1970-01-01", "00:00", "newest,", "base", "of", "generation", "2"],
+        ["10", "1", "shared", "2.5", "MB", "1970-01-01", "00:00"],
         ["30", "1", "-", "2.5", "MB", "-", "not", "committed"],
     ]
 

@@ -279,7 +279,7 @@ def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, c
 
 FABRIC = """
 fabrics:
-  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+  - {name: rails, role: scale-out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
 """
 
 

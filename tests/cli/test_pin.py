@@ -19,12 +19,12 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: a, count: A, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
-  - {group: b, count: B, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
+node_groups:
+  - {name: a, count: A, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
+  - {name: b, count: B, cpus: 96, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]
     switches: {leaves: 6, spines: 1, ports: 8, os: [{kind: frr}]}
@@ -216,7 +216,7 @@ def test_cables_that_an_entry_lacks_are_named_since_only_people_can_add_them(
 
 def test_a_name_that_reads_as_a_number_is_quoted(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(1, 1)
-    cluster.write_text(cluster.read_text().replace("group: b", 'group: "1e"').replace("mlx5_1", '"017"'))
+    cluster.write_text(cluster.read_text().replace("name: b", 'name: "1e"').replace("mlx5_1", '"017"'))
     assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 0
     assert '- name: "1e-1"\n' in (tmp_path / "seen.yaml").read_text()
     assert '{name: "017", switch' in (tmp_path / "seen.yaml").read_text()

@@ -23,17 +23,17 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic_speed: 400Gb/s}
+node_groups:
+  - {name: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic_speed: 400Gb/s}
 fabrics:
-  - {name: rails, role: scale_out, transport: infiniband}
+  - {name: rails, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, write: 10GB/s, read: 10GB/s}
 failures: {node_mtbf: 100d, repair: 1d}
 """
 HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\n"
 ARGV = "[train.py, '{model.layers}', '{layout.pp}', '{layout.tp}', '{layout.dp_shard}', '{batch.global}', '{batch.micro}', "
-ARGV += "'{batch.sequence}', '{steps}', '{recompute}', '{checkpoint.disk.steps}']"
+ARGV += "'{batch.sequence}', '{steps}', '{recompute}', '{checkpoint.shared.steps}']"
 MODEL = "model: {vocab_size: 32000, layers: 8, hidden: 2048, heads: 16, kv_heads: 8, ffn_hidden: 5632}\n"
 OPEN = f"""\
 # layout: auto is said below
@@ -44,7 +44,7 @@ batch: {{ global: 64 sequences,micro: 'auto' , sequence: 4096}}
 recompute: none
 checkpoint:
     tiers:
-    -   kind: disk
+    -   kind: shared
         every: "auto"
 
 trainer: {{kind: script, options: {{argv: {ARGV}}}}}
@@ -138,7 +138,7 @@ def test_a_script_is_laid_out_only_as_its_arguments_say(job: Path, capsys: Captu
 
 def test_the_builtin_trainer_is_laid_out_over_one_axis(job: Path, capsys: Capture) -> None:
     text = HEAD + OPEN.partition("trainer:")[0].replace("recompute: none", "recompute: auto")
-    job.write_text(text + "data: {kind: python_stdlib}\noptimizer: {lr: 0.001}\n")
+    job.write_text(text + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")
     spec = json.loads(plan(job, capsys))["spec"]
     assert {name: spec["layout"][name] for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")} == {
         "pp": 1,
@@ -244,7 +244,7 @@ def test_a_layout_that_would_be_merged_with_a_bases_is_refused_and_the_file_stay
     [
         (OPEN.replace(MODEL, ""), "HW212"),
         (OPEN.replace("nodes: 2", "nodes: 65"), "HW403"),
-        (OPEN.replace("kind: disk", "kind: peer"), "HW709"),
+        (OPEN.replace("kind: shared", "kind: peer"), "HW709"),
         (OPEN.replace("steps:   100000", "steps: many"), "HW203"),
         (OPEN.replace("4096", "auto"), "HW203"),
         (OPEN + "partial: true\n", "HW211"),

@@ -13,11 +13,11 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: rack, count: 36, spares: 18, cpus: 64, gpu: GB200-NVL72, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}
-  - {group: head, count: 1, cpus: 8}
+node_groups:
+  - {name: rack, count: 36, held_back: 18, cpus: 64, gpu: GB200-NVL72, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}
+  - {name: head, count: 1, cpus: 8}
 fabrics:
-  - {name: ib, role: scale_out, transport: infiniband}
+  - {name: ib, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, groups: [rack]}
   - {name: objects, kind: object, url: "s3://training/checkpoints"}
@@ -37,7 +37,7 @@ trainer:
   kind: script
   options:
     argv: [job.yaml, "--tp={layout.tp}", "--name=a b"]
-checkpoint: {tiers: [{kind: disk, every: 100 steps}], keep: 5}
+checkpoint: {tiers: [{kind: shared, every: 100 steps}], keep: 5}
 limits: {attempt: {time: "1:30:00", gpu_hours: 108}}
 """
 

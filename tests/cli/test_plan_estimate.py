@@ -17,15 +17,15 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7, hourly_cost: 20}
+node_groups:
+  - {name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7, hourly_cost: 20}
 fabrics:
-  - {name: rails, role: scale_out, transport: infiniband}
+  - {name: rails, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, write: 10GB/s, read: 10GB/s}
 """
 ARGV = "[train.py, '{model.preset}', '{layout.pp}', '{layout.tp}', '{layout.dp_shard}', '{batch.global}', '{batch.micro}', "
-ARGV += "'{batch.sequence}', '{steps}', '{recompute}', '{checkpoint.disk.steps}']"
+ARGV += "'{batch.sequence}', '{steps}', '{recompute}', '{checkpoint.shared.steps}']"
 JOB = f"""\
 apiVersion: headway/v1alpha1
 kind: TrainingJob
@@ -37,7 +37,7 @@ layout: {{tp: 2, dp_shard: 8}}
 batch: {{global: 128 sequences, micro: 1, sequence: 8192}}
 recompute: full
 steps: 1000
-checkpoint: {{tiers: [{{kind: disk, every: 100 steps}}]}}
+checkpoint: {{tiers: [{{kind: shared, every: 100 steps}}]}}
 trainer: {{kind: script, options: {{argv: {ARGV}, framework: megatron}}}}
 """
 
@@ -316,7 +316,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
 
 def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:
     text = JOB.replace("layout: {tp: 2, dp_shard: 8}\n", "").replace("recompute: full\n", "").partition("trainer:")[0]
-    job.write_text(text.replace("8192", "128") + "data: {kind: python_stdlib}\noptimizer: {lr: 0.001}\n")
+    job.write_text(text.replace("8192", "128") + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")
     found = asked(job, capsys, "--search")["search"]
     assert isinstance(found, dict)
     degrees = [{name: each["layout"][name] for name in ("pp", "dp_replicate", "cp", "tp", "ep")} for each in found["ranked"]]

@@ -36,11 +36,11 @@ kind: Cluster
 name: full
 scheduler: SCHEDULER
 provider: {kind: onprem, options: {user: headway, identity: id, known_hosts: hosts}}
-nodes:
-  - {group: gpu, count: 2, cpus: 96, procs: null, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0], hosts: [10.0.0.1, 10.0.0.2:22]}
+node_groups:
+  - {name: gpu, count: 2, cpus: 96, procs: null, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0], hosts: [10.0.0.1, 10.0.0.2:22]}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes:
       - name: roce
@@ -95,7 +95,7 @@ optimizer: {lr: 0.003, beta1: 0.9, eps: 1.0e-8, min_lr_ratio: 1}
 trainer: {kind: builtin, options: {}}
 steps: 100
 seed: 1
-checkpoint: {tiers: [{kind: disk, every: 10 steps}], keep: 2}
+checkpoint: {tiers: [{kind: shared, every: 10 steps}], keep: 2}
 resilience: {restart: {budget: 3, refill_steps: 100, no_progress: 3}, grace: 30s}
 limits: {attempt: {time: "1:30:00"}}
 """

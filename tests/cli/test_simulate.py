@@ -22,10 +22,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 130, spares: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}
+node_groups:
+  - {name: gpu, count: 130, held_back: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}
 fabrics:
-  - {name: ib, role: scale_out, transport: infiniband}
+  - {name: ib, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, write: 100GB/s, read: 200GB/s}
 failures: {node_mtbf: 100d, repair: 1d}
@@ -40,8 +40,8 @@ layout: {dp_replicate: 16}
 steps: 200000
 trainer:
   kind: script
-  options: {argv: [train.py, "--steps={steps}", "--replicas={layout.dp_replicate}", "--every={checkpoint.disk.steps}"]}
-checkpoint: {tiers: [{kind: disk, every: 200 steps}]}
+  options: {argv: [train.py, "--steps={steps}", "--replicas={layout.dp_replicate}", "--every={checkpoint.shared.steps}"]}
+checkpoint: {tiers: [{kind: shared, every: 200 steps}]}
 """
 OPTIONS = ["--step-time", "5s", "--checkpoint-bytes", "1TB", "--seeds", "4"]
 
@@ -89,8 +89,8 @@ def test_checkpoints_that_no_failure_needs_are_best_written_at_the_end(folder: P
     assert disk.splitlines()[1].startswith("best only at the end: ")
     assert re.match(r"best every .* of training \([0-9,]+ steps\)", peer.splitlines()[1])
     found = simulated(capsys, "--every", "peer=5m")
-    intervals = [row["interval_s"] for row in found["intervals"]["disk"]]
-    assert found["best_interval_s"]["disk"] == intervals[-1] == found["run"]["work_s"]
+    intervals = [row["interval_s"] for row in found["intervals"]["shared"]]
+    assert found["best_interval_s"]["shared"] == intervals[-1] == found["run"]["work_s"]
     assert len({round(interval, 3) for interval in intervals}) == len(intervals)
 
 
@@ -103,7 +103,7 @@ def test_programs_read_every_figure(folder: Path, capsys: Capture) -> None:
     assert found["run"]["wall_s"] is None
     assert found["run"]["work_s"] == 1e6
     assert found["run"]["failures"]["node_mtbf_s"] == 100 * 86400
-    assert set(found["intervals"]) == set(found["best_interval_s"]) == {"disk"}
+    assert set(found["intervals"]) == set(found["best_interval_s"]) == {"shared"}
     assert found["best_spares"] == 2
 
 
@@ -135,8 +135,8 @@ def test_a_longer_time_between_failures_is_more_goodput(folder: Path, capsys: Ca
         (["--days", "2"], ["wall_s"], 2 * 86400),
         (["--drop-replicas"], ["replicas", "count"], 16),
         (["--unlimited-restarts"], ["budget"], None),
-        (["--block", "disk=9s"], ["tiers", "0", "block_s"], 9),
-        (["--every", "disk=10m"], ["tiers", "0", "interval_s"], 600),
+        (["--block", "shared=9s"], ["tiers", "0", "block_s"], 9),
+        (["--every", "shared=10m"], ["tiers", "0", "interval_s"], 600),
         (["--every", "memory=1m"], ["tiers", "1", "kind"], "memory"),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_picture_has_a_panel_for_each_tier(folder: Path, capsys: Capture) -> N
     name = "{http://www.w3.org/2000/svg}"
     panels = picture.findall(f"{name}g")
     assert [panel.findtext(f"{name}text") for panel in panels] == [
-        f"goodput over the interval of {kind} checkpoints" for kind in ("disk", "memory")
+        f"goodput over the interval of {kind} checkpoints" for kind in ("shared", "memory")
     ]
     assert all(len(panel.findall(f".//{name}circle")) >= 9 for panel in panels)
 
@@ -228,7 +228,7 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
         ("--step-time", "5", "`5`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--repair", "5", "`5`: expected a time such as `30s`, `15m` or `1h30m`"),
         ("--checkpoint-bytes", "1", "`1`: expected a size such as `80GiB` or `1.5TB`"),
-        ("--every", "tape=5m", "`tape=5m`: expected a tier (memory, peer, disk, remote) and a time, such as `disk=15m`"),
+        ("--every", "tape=5m", "`tape=5m`: expected a tier (memory, peer, disk, remote) and a time, such as `shared=15m`"),
         ("--step-time", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--node-mtbf", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--seeds", "0", "`0`: expected a whole number from 1 to 100,000"),

@@ -86,7 +86,7 @@ saved.mkdir(exist_ok=True)
 ddp = DistributedDataParallel(torch.nn.Linear(8, 4))
 optimizer = torch.optim.AdamW(ddp.parameters())
 own = torch.nn.Linear(8, 4)
-with checkpoint.open(tiers={"disk": 1}) as run:
+with checkpoint.open(tiers={"shared": 1}) as run:
     start = run.load({"own": own})
     if start:
         state = torch.load(saved / f"{start}.pt")

@@ -18,8 +18,8 @@ CLUSTER = """apiVersion: headway/v1alpha1
 kind: Cluster
 name: four
 scheduler: {kind: slurm}
-nodes: [{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 4, nic: ConnectX-7, nic_speed: 400Gb/s, nics: [a, b, c, d]}]
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups: [{name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 4, nic: ConnectX-7, nic_speed: 400Gb/s, nics: [a, b, c, d]}]
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: /runs, shared: true}]
 """
 # Tensor parallelism over two nodes (HW413), and more memory than the GPUs have (HW427).
@@ -84,7 +84,7 @@ def test_an_error_without_whose_mend_there_is_no_plan_cannot_be_ignored(tmp_path
 def test_a_cluster_accepts_problems_of_its_own(tmp_path: Path) -> None:
     unknown = CLUSTER.replace("H100-SXM-80", "H900")
     assert codes(write(tmp_path, cluster=unknown).parent / "four.yaml") == ["HW231"]
-    accepted = f"{unknown}ignore: [{{code: HW231, field: nodes, reason: a sample}}]\n"
+    accepted = f"{unknown}ignore: [{{code: HW231, field: node_groups, reason: a sample}}]\n"
     assert codes(write(tmp_path, cluster=accepted).parent / "four.yaml") == []
     unused = f"{CLUSTER}ignore: [{{code: HW231, reason: a sample}}, {{code: HW429, reason: found only with some jobs}}]\n"
     assert codes(write(tmp_path, cluster=unused).parent / "four.yaml") == ["HW238"]

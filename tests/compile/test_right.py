@@ -10,15 +10,15 @@ CLUSTER = """apiVersion: headway/v1alpha1
 kind: Cluster
 name: iron
 scheduler: {kind: slurm}
-nodes: [{group: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nic: ConnectX-7, nics: [a, b, c, d, e, f, g, h]}]
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups: [{name: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nic: ConnectX-7, nics: [a, b, c, d, e, f, g, h]}]
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: /runs, shared: true, capacity: 1.2PiB}]
 """
 HERE = """apiVersion: headway/v1alpha1
 kind: Cluster
 name: here
 scheduler: {kind: local}
-nodes: [{group: cpu, count: 1, cpus: 8}]
+node_groups: [{name: cpu, count: 1, cpus: 8}]
 storage: [{name: runs, kind: posix, path: /tmp/runs, shared: true}]
 """
 HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: right\n"

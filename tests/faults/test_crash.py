@@ -26,7 +26,7 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
     first, *bases = [claim["base"] for claim in run.journal("claim")]
     assert first is None
-    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "disk"), (2, "disk")]
+    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "shared"), (2, "shared")]
     assert [base["step"] % 10 for base in bases] == [0, 0]
     for failure, base in zip(failures, bases, strict=True):
         assert failure["step"] - 20 < base["step"] <= failure["step"], "one save may be on its way when a worker dies"
@@ -44,7 +44,7 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
 
 
 def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(uninterrupted: Run, tmp_path: Path) -> None:
-    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: disk, every: 20 steps}], keep: 3}\n")
+    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
     done = headway("run", job, "--kill", "1@35", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")
@@ -58,7 +58,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(unin
 
 @pytest.mark.variant
 def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(uninterrupted: Run, tmp_path: Path) -> None:
-    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: disk, every: 10 steps}], keep: 3}\n")
+    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 10 steps}], keep: 3}\n")
     with going("run", job, runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 14)
         (keeper,) = companions(run.directory, KEEPER)
@@ -176,7 +176,7 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.variant
 def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
-    job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: disk, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
+    job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: shared, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
     job.write_text(job.read_text().replace("steps: 60\n", "steps: 5\n"))
     with going("run", job, runs=folder) as one, going("run", job, runs=folder) as other:
         assert (one.wait(LIMIT_S), other.wait(LIMIT_S)) == (0, 0)
@@ -212,7 +212,7 @@ def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Pat
     # Next to the job, where `headway check` finds it, and not where the ranks start.
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("text")
-    job.write_text(JOB.read_text().replace("python_stdlib", "files").replace("limit: 1MB", "paths: [corpus/*.txt]"))
+    job.write_text(JOB.read_text().replace("python-stdlib", "files").replace("limit: 1MB", "paths: [corpus/*.txt]"))
     done = headway("run", job, runs=tmp_path / "runs")
     assert done.returncode == 83, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")

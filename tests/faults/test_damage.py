@@ -40,7 +40,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(
     (refused,) = {(r["step"], r["generation"], r["name"]) for r in finished.journal("refused")}
     assert refused == (60, 1, file)
     assert file in done.stdout
-    assert finished.journal("claim")[-1]["base"] == {"step": 50, "generation": 1, "tier": "disk"}
+    assert finished.journal("claim")[-1]["base"] == {"step": 50, "generation": 1, "tier": "shared"}
     assert finished.hashes() == uninterrupted.hashes()
 
 

@@ -44,7 +44,7 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
     first = f"from_step: 30, rollback_to: 20, {CHANGE}"
     assert resumed(run, job(tmp_path, first)) == 0
     assert run.steps() == [*range(1, 31), *range(21, 41)]
-    assert run.journal("claim")[-1]["base"] == {"step": 20, "generation": 1, "tier": "disk"}
+    assert run.journal("claim")[-1]["base"] == {"step": 20, "generation": 1, "tier": "shared"}
     assert run.hashes() == at_once.hashes()
     # Entries that were carried out send nobody back again; a step without a checkpoint is refused by its name.
     assert resumed(run, job(tmp_path, first)) == 0

@@ -22,9 +22,9 @@ KILLS = max(1, int(os.environ.get("HEADWAY_EXAMPLES", "300")) // 200)  # on each
 KILLS_A_RUN = min(KILLS, 10)
 STEPS = 20 + KILLS_A_RUN * BETWEEN[1] * 2  # some are done more than once, so that the last kill comes well before the end
 TIERS = {
-    "memory": Job(1, {"memory": 2, "disk": 20}, STEPS),
-    "peer": Job(2, {"memory": 2, "peer": 2, "disk": 20}, STEPS),
-    "disk": Job(1, {"disk": 2}, STEPS),
+    "memory": Job(1, {"memory": 2, "shared": 20}, STEPS),
+    "peer": Job(2, {"memory": 2, "peer": 2, "shared": 20}, STEPS),
+    "shared": Job(1, {"shared": 2}, STEPS),
     "remote": Job(1, {"remote": 2}, STEPS),
 }
 
@@ -33,7 +33,7 @@ TIERS = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same job to its end; how often it saves, and where, changes nothing of what it computes."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = headway("run", Job(1, {"disk": 20}, STEPS).write(folder), runs=folder / "runs")
+    done = headway("run", Job(1, {"shared": 20}, STEPS).write(folder), runs=folder / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(folder / "runs")
 
@@ -58,7 +58,7 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
     return replace(found, url=server.bucket())
 
 
-CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier in ("memory", "disk"))) for tier in TIERS]
+CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier in ("memory", "shared"))) for tier in TIERS]
 
 
 @pytest.mark.parametrize(("tier", "job"), CASES, indirect=["job"])

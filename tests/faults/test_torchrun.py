@@ -66,7 +66,7 @@ dist.destroy_process_group()
     ("given", "steps", "kept"),
     [
         pytest.param({}, 100, [100, 200, 300], marks=pytest.mark.variant),
-        ({"tiers": {"disk": 50}, "keep": 2}, 50, [200, 250, 300]),
+        ({"tiers": {"shared": 50}, "keep": 2}, 50, [200, 250, 300]),
     ],
 )
 def test_a_script_that_saves_with_headway_is_on_the_runs_chain(

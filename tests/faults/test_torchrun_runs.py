@@ -25,7 +25,7 @@ from headway import checkpoint
 lr = float(sys.argv[1])
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-run, state = checkpoint.open(tiers={"disk": 5}), {"model": model, "optimizer": optimizer}
+run, state = checkpoint.open(tiers={"shared": 5}), {"model": model, "optimizer": optimizer}
 start = run.load(state)
 print(f"lr {lr} begins at step {start} with {optimizer.param_groups[0]['lr']} in {os.environ['HEADWAY_RUN_ID']}", flush=True)
 for step in range(start + 1, 21):

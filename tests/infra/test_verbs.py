@@ -13,11 +13,11 @@ kind: Cluster
 name: lab
 scheduler: {{kind: slurm}}
 {provider}
-nodes:
-  - {{group: n, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0], hosts: [127.0.0.1, 127.0.0.2]}}
+node_groups:
+  - {{name: n, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0], hosts: [127.0.0.1, 127.0.0.2]}}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes: [{{name: roce, carries: collectives, dscp: 26, priority: 3, lossless: true}}]
 storage:

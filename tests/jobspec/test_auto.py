@@ -22,7 +22,7 @@ OPEN = """\
 layout: auto
 batch: {global: 16 sequences, micro: auto, sequence: 128}
 recompute: auto
-checkpoint: {tiers: [{kind: disk, every: auto}]}
+checkpoint: {tiers: [{kind: shared, every: auto}]}
 resilience: {spares: auto}
 """
 PLACES: tuple[Path, ...] = (
@@ -86,7 +86,7 @@ def test_what_is_wrong_beside_an_auto_is_told_and_nothing_is_decided_before_it_i
         ("nodes: auto\n", "nodes"),
         ("batch: {global: auto, micro: 1, sequence: 128}\n", "batch.global"),
         ("optimizer: {lr: auto}\n", "optimizer.lr"),
-        ("checkpoint: {keep: auto, tiers: [{kind: disk, every: 1 steps}]}\n", "checkpoint.keep"),
+        ("checkpoint: {keep: auto, tiers: [{kind: shared, every: 1 steps}]}\n", "checkpoint.keep"),
     ],
 )
 def test_what_nobody_decides_is_refused_where_it_stands(text: str, place: str) -> None:
@@ -166,7 +166,7 @@ def documents(draw: st.DrawFn) -> tuple[str, str]:
         HEAD + next(gap),
         f"layout:{next(space)}MARK{next(comment)}\n{next(gap)}",
         f"batch:{next(space)}{{global: 16 sequences,micro:{next(space)}MARK ,sequence: 128}}{next(comment)}\n",
-        f"checkpoint:{next(comment)}\n  tiers:\n  {indent}-{next(space).replace(chr(9), ' ')}kind: disk\n",
+        f"checkpoint:{next(comment)}\n  tiers:\n  {indent}-{next(space).replace(chr(9), ' ')}kind: shared\n",
     ]
     item = len(lines[-1].rpartition("\n")[0].rpartition("\n")[2].partition("kind")[0])
     lines.append(f"{' ' * item}every:{next(space)}MARK{next(comment)}\n{next(gap)}")
@@ -202,8 +202,8 @@ def test_a_value_takes_the_place_of_its_auto_and_no_other_character_changes(
 
 
 def test_a_document_that_is_json_stays_json() -> None:
-    text = json.dumps({"kind": "TrainingJob", "layout": "auto", "checkpoint": {"tiers": [{"kind": "disk", "every": "auto"}]}})
+    text = json.dumps({"kind": "TrainingJob", "layout": "auto", "checkpoint": {"tiers": [{"kind": "shared", "every": "auto"}]}})
     values: dict[Path, Any] = {("layout",): {"tp": 8, "schedule": "1F1B"}, ("checkpoint", "tiers", 0, "every"): "120 steps"}
     after = json.loads(rewritten(read(text), values))
     assert after["layout"] == {"tp": 8, "schedule": "1F1B"}
-    assert after["checkpoint"] == {"tiers": [{"kind": "disk", "every": "120 steps"}]}
+    assert after["checkpoint"] == {"tiers": [{"kind": "shared", "every": "120 steps"}]}

@@ -30,7 +30,7 @@ data: {kind: files, options: {paths: [a.txt]}}
 batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: disk, every: 10 steps}, {kind: remote, every: 15m, url: s3://a/b}]}
+checkpoint: {horizon: 40 steps, host_memory: 10GiB, tiers: [{kind: shared, every: 10 steps}, {kind: remote, every: 15m, url: s3://a/b}]}
 limits: {attempt: {time: "1:30:00"}}
 environment: {FIRST: a}
 """
@@ -170,7 +170,7 @@ def test_keys_of_open_mappings_come_go_and_change_one_by_one() -> None:
 
 
 def test_tiers_are_compared_by_their_kind_and_not_by_their_place() -> None:
-    disk, remote = "{kind: disk, every: 10 steps}", "{kind: remote, every: 15m, url: s3://a/b}"
+    disk, remote = "{kind: shared, every: 10 steps}", "{kind: remote, every: 15m, url: s3://a/b}"
     assert changed((f"{disk}, {remote}", f"{remote}, {disk}")) == []
     (gone,) = changed((f", {remote}", ""))
     assert (gone.name, gone.old["kind"], gone.new) == ("checkpoint.tiers", "remote", None)

@@ -28,22 +28,22 @@ RUNS = "storage: [{name: runs, kind: posix, path: /scratch/runs, shared: true}]\
 ADAPTERS = ", ".join(f"mlx5_{index}" for index in range(8))
 
 RACKS = f"""{HEAD}
-nodes:
-  - {{group: rack, count: 36, spares: 1, arch: aarch64, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true,
+node_groups:
+  - {{name: rack, count: 36, held_back: 1, arch: aarch64, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true,
      nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3], nic: ConnectX-7, nic_speed: 400Gb/s}}
 fabrics:
-  - {{name: rails, role: scale_out, transport: infiniband, shape: rail-optimized, rails: 4, balancing: adaptive,
+  - {{name: rails, role: scale-out, transport: infiniband, shape: rail-optimized, rails: 4, balancing: adaptive,
      congestion: nic-managed, oversubscription: {{leaf: 1.0}}}}
-  - {{name: nvl, role: scale_up, transport: nvlink}}
+  - {{name: nvl, role: scale-up, transport: nvlink}}
   - {{name: admin, role: management, transport: tcp, interface: eth0}}
 versions: {{driver: "580.95.05", cuda: "13.0", nccl: "2.28.9", torch: "2.10.0"}}
 {RUNS}"""
 
 AWS = f"""{HEAD}
-nodes:
-  - {{group: p5en, count: 64, cpus: 192, gpu: H200-SXM-141, gpus: 8, nic: EFAv3, nic_speed: 200Gb/s}}
+node_groups:
+  - {{name: p5en, count: 64, cpus: 192, gpu: H200-SXM-141, gpus: 8, nic: EFAv3, nic_speed: 200Gb/s}}
 fabrics:
-  - {{name: efa, role: scale_out, transport: efa, balancing: spray}}
+  - {{name: efa, role: scale-out, transport: efa, balancing: spray}}
   - {{name: vpc, role: management, transport: tcp, interface: ens32}}
 versions: {{driver: "570.172.08", cuda: "12.8", nccl: "2.27.5"}}
 storage:
@@ -52,8 +52,8 @@ storage:
 """
 
 OWN_SWITCHES = f"""{HEAD}
-nodes:
-  - group: gpu
+node_groups:
+  - name: gpu
     count: 32
     cpus: 96
     gpu: H100-SXM-80
@@ -61,14 +61,14 @@ nodes:
     nic: ConnectX-7
     nic_speed: 400Gb/s
     nics: [{ADAPTERS}, {{name: mlx5_8, fabric: store}}]
-  - {{group: login, count: 2, cpus: 32, nics: [{{name: mlx5_0, fabric: store}}]}}
+  - {{name: login, count: 2, cpus: 32, nics: [{{name: mlx5_0, fabric: store}}]}}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     shape: rail-optimized
     rails: 8
-    congestion: pfc+ecn
+    congestion: pfc-ecn
     oversubscription: {{leaf: 2.0}}
     classes:
       - {{name: roce, carries: collectives, dscp: 26, lossless: true, ecn: {{min: 1MiB, max: 2MiB, percent: 5}}}}
@@ -84,10 +84,10 @@ fabrics:
 {RUNS}"""
 
 BRIDGES = f"""{HEAD}
-nodes:
-  - {{group: pcie, count: 4, cpus: 64, gpu: A100-SXM-80, gpus: 8, nvlink_domain: 2, nics: [mlx5_0, mlx5_1]}}
+node_groups:
+  - {{name: pcie, count: 4, cpus: 64, gpu: A100-SXM-80, gpus: 8, nvlink_domain: 2, nics: [mlx5_0, mlx5_1]}}
 fabrics:
-  - {{name: rails, role: scale_out, transport: infiniband, shape: leaf-spine}}
+  - {{name: rails, role: scale-out, transport: infiniband, shape: leaf-spine}}
 {RUNS}"""
 
 
@@ -107,17 +107,17 @@ def test_a_cluster_that_can_be_as_it_is_described_has_no_problem(text: str) -> N
 
 def test_a_described_gpu_may_be_in_any_host() -> None:
     own = "gpu: X9, gpu_model: {like: GH200-96, memory: 64GiB}"
-    assert ("HW232", "nodes.0.gpu") in found(AWS.replace("gpu: H200-SXM-141", "gpu: GH200-96"))
+    assert ("HW232", "node_groups.0.gpu") in found(AWS.replace("gpu: H200-SXM-141", "gpu: GH200-96"))
     assert found(AWS.replace("gpu: H200-SXM-141", own)) == []
 
 
 def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
-    part = "  - {group: part, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [{name: mlx5_7, rail: 7}]}\n"
-    text = OWN_SWITCHES.replace("  - {group: login", part + "  - {group: login").replace(
-        "oversubscription: {leaf: 2.0}", "pods: 1"
-    )
+    part = "  - {name: part, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [{name: mlx5_7, rail: 7}]}\n"
+    text = OWN_SWITCHES.replace("  - {name: login", part + "  - {name: login").replace("oversubscription: {leaf: 2.0}", "pods: 1")
     assert found(text.replace("leaves: 8", "leaves: 16")) == []
-    assert found(text.replace("leaves: 8", "leaves: 16").replace("rail: 7", "rail: 8")) == [("HW515", "nodes.1.nics.0.rail")]
+    assert found(text.replace("leaves: 8", "leaves: 16").replace("rail: 7", "rail: 8")) == [
+        ("HW515", "node_groups.1.nics.0.rail")
+    ]
 
 
 def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
@@ -133,22 +133,22 @@ def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
 
 def test_rails_that_numbered_adapters_leave_out_may_be_free() -> None:
     gaps = "nics: [{name: m0, rail: 0}, {name: m1, rail: 2}, {name: m2, rail: 4}, {name: m3, rail: 6}]"
-    fabric = "{name: rails, role: scale_out, transport: infiniband, rails: 8}"
-    nodes = f"{{group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 4, {gaps}}}"
-    text = f"{HEAD}nodes: [{nodes}]\nfabrics: [{fabric}]\n{RUNS}"
+    fabric = "{name: rails, role: scale-out, transport: infiniband, rails: 8}"
+    nodes = f"{{name: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 4, {gaps}}}"
+    text = f"{HEAD}node_groups: [{nodes}]\nfabrics: [{fabric}]\n{RUNS}"
     assert found(text) == []
-    assert found(text.replace("rails: 8", "rails: 6")) == [("HW515", "nodes.0.nics.3.rail")]
+    assert found(text.replace("rails: 8", "rails: 6")) == [("HW515", "node_groups.0.nics.3.rail")]
 
 
 def test_adapters_without_a_fabric_are_checked_against_the_scale_out_one() -> None:
-    assert found(AWS.replace("EFAv3", "ConnectX-7")) == [("HW232", "nodes.0.nic")]
-    assert found(AWS.replace("nic_speed: 200Gb/s", "nic_speed: 400Gb/s")) == [("HW232", "nodes.0.nic_speed")]
+    assert found(AWS.replace("EFAv3", "ConnectX-7")) == [("HW232", "node_groups.0.nic")]
+    assert found(AWS.replace("nic_speed: 200Gb/s", "nic_speed: 400Gb/s")) == [("HW232", "node_groups.0.nic_speed")]
 
 
 def test_adapters_of_a_storage_fabric_are_no_share_of_the_gpus() -> None:
     assert found(OWN_SWITCHES.replace(", {name: mlx5_8, fabric: store}", "").replace("mlx5_7", "mlx5_7, mlx5_8")) == [
-        ("HW515", "nodes.0.nics.8.rail"),
-        ("HW235", "nodes.0.nics"),
+        ("HW515", "node_groups.0.nics.8.rail"),
+        ("HW235", "node_groups.0.nics"),
     ]
 
 
@@ -160,10 +160,10 @@ def test_the_oversubscription_that_is_said_is_the_one_of_the_planes_of_the_switc
 @given(
     lossless=st.booleans(),
     marked=st.booleans(),
-    scheme=st.sampled_from(["pfc", "pfc+ecn", "ecn-lossy", "trim-lossy", "nic-managed"]),
+    scheme=st.sampled_from(["pfc", "pfc-ecn", "ecn-lossy", "trim-lossy", "nic-managed"]),
 )
 def test_a_scheme_is_accepted_when_the_class_is_one_that_it_means(lossless: bool, marked: bool, scheme: str) -> None:
-    meant = {(True, False): ["pfc"], (True, True): ["pfc+ecn"], (False, True): ["ecn-lossy"], (False, False): []}[
+    meant = {(True, False): ["pfc"], (True, True): ["pfc-ecn"], (False, True): ["ecn-lossy"], (False, False): []}[
         lossless, marked
     ]
     if not lossless:
@@ -171,9 +171,9 @@ def test_a_scheme_is_accepted_when_the_class_is_one_that_it_means(lossless: bool
     ecn = ", ecn: {min: 1MiB, max: 2MiB, percent: 5}" if marked else ""
     roce = f"{{name: roce, carries: collectives, dscp: 26, lossless: {str(lossless).lower()}{ecn}}}"
     classes = f"[{roce}, {{name: cnp, carries: cnp, dscp: 48}}]"
-    fabric = f"{{name: rails, role: scale_out, transport: roce, congestion: {scheme}, classes: {classes}}}"
-    nodes = "{group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0]}"
-    text = f"{HEAD}nodes: [{nodes}]\nfabrics: [{fabric}]\n{RUNS}"
+    fabric = f"{{name: rails, role: scale-out, transport: roce, congestion: {scheme}, classes: {classes}}}"
+    nodes = "{name: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0]}"
+    text = f"{HEAD}node_groups: [{nodes}]\nfabrics: [{fabric}]\n{RUNS}"
     assert found(text) == ([] if scheme in meant else [("HW516", "fabrics.0.congestion")])
 
 
@@ -188,7 +188,7 @@ def test_what_the_classes_say_of_congestion_has_a_name() -> None:
 def test_a_problem_of_one_section_hides_none_of_another(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(
-        RACKS.replace('cuda: "13.0"', "cuda: 13.0").replace("spares: 1", "spares: 36").replace("name: runs", "name: 1")
+        RACKS.replace('cuda: "13.0"', "cuda: 13.0").replace("held_back: 1", "held_back: 36").replace("name: runs", "name: 1")
     )
     _, cluster, invalid = read(path)
     assert {problem.path for problem in invalid} == {("versions", "cuda"), ("storage", 0, "name")}
@@ -283,7 +283,7 @@ def test_versions_of_nvidia_are_named_where_all_gpus_are_of_amd() -> None:
 
 
 def test_versions_of_nvidia_are_not_unused_where_one_group_has_its_gpus() -> None:
-    amd = "  - {group: amd, count: 2, cpus: 96, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}\n"
+    amd = "  - {name: amd, count: 2, cpus: 96, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}\n"
     mixed = BRIDGES.replace("fabrics:\n", f"{amd}fabrics:\n", 1)
     assert mixed != BRIDGES
     assert "HW237" not in [code for code, _ in found(mixed + "versions: {driver: '580.95.05'}\n")]

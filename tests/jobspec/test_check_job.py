@@ -59,7 +59,7 @@ def job(text: str) -> Parsed[TrainingJob]:
 
 
 def cluster(nodes: str, storage: str = STORAGE) -> Parsed[Cluster]:
-    document, unreadable = load_bytes("cluster.yaml", f"{CLUSTER}nodes: {nodes}\n{storage}".encode())
+    document, unreadable = load_bytes("cluster.yaml", f"{CLUSTER}node_groups: {nodes}\n{storage}".encode())
     found, problems = parse(document)
     assert (unreadable, problems) == ([], [])
     assert found is not None
@@ -269,7 +269,7 @@ def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_
     gpus: int, domain_nodes: int, tp: int, nodes: int, unused: int
 ) -> None:
     count = nodes + unused
-    group = f"[{{group: gpu, count: {count}, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {gpus * domain_nodes}}}]"
+    group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {gpus * domain_nodes}}}]"
     assume(nodes * gpus % tp == 0)
     found = list(check_placement(job(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n"), cluster(group)))
     refused = [problem for problem in found if problem.code in ("HW413", "HW415")]
@@ -294,7 +294,7 @@ def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_
 def test_groups_over_nodes_need_their_nodes_of_one_rack_and_not_whole_racks(
     tp: int, count: int, nodes: int, expected: list[str], hint: str
 ) -> None:
-    group = f"[{{group: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
+    group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     found = [
         problem
         for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n"), cluster(group))
@@ -318,7 +318,7 @@ def test_groups_over_nodes_need_their_nodes_of_one_rack_and_not_whole_racks(
     ],
 )
 def test_expert_groups_that_leave_a_rack_are_told(gpus: int, domain: int, ep: int, nodes: int, expected: list[str]) -> None:
-    group = f"[{{group: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
+    group = f"[{{name: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
     assert placed(f"nodes: {nodes}\nlayout: {{ep: {ep}}}\n", group) == expected
 
 
@@ -327,7 +327,7 @@ def test_expert_groups_that_leave_a_rack_are_told(gpus: int, domain: int, ep: in
     [(8, 36, 0, ["HW416"]), (8, 36, 18, []), (4, 36, 0, []), (8, 16, 0, []), (8, 18, 2, ["HW416"])],
 )
 def test_the_cost_of_a_lost_node_is_told_where_no_domain_is_spare(tp: int, nodes: int, spares: int, expected: list[str]) -> None:
-    group = f"[{{group: gpu, count: 72, spares: {spares}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
+    group = f"[{{name: gpu, count: 72, held_back: {spares}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     assert placed(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n", group) == expected
 
 
@@ -344,13 +344,13 @@ def test_the_cost_of_a_lost_node_is_told_where_no_domain_is_spare(tp: int, nodes
     ],
 )
 def test_spares_that_cannot_replace_a_group_of_ranks_are_told(layout: str, count: int, spares: int, expected: list[str]) -> None:
-    group = f"[{{group: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
+    group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     assert placed(f"nodes: 16\nlayout: {{{layout}}}\nresilience: {{spares: {spares}}}\n", group) == expected
 
 
 @pytest.mark.parametrize(("spares", "expected"), [(0, ["HW416"]), (2, [])])
 def test_a_lost_node_costs_no_domain_where_the_job_holds_nodes_for_its_group(spares: int, expected: list[str]) -> None:
-    group = "[{group: gpu, count: 72, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}]"
+    group = "[{name: gpu, count: 72, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}]"
     assert placed(f"nodes: 36\nlayout: {{tp: 8}}\nresilience: {{spares: {spares}}}\n", group) == expected
 
 
@@ -358,20 +358,20 @@ def test_a_lost_node_costs_no_domain_where_the_job_holds_nodes_for_its_group(spa
 def test_too_many_nodes_are_shown_where_one_says_too_many(nodes: int, spares: int, path: tuple[str, ...]) -> None:
     text = f"nodes: {nodes}\nresilience: {{spares: {spares}}}\n"
     found = [
-        each.path for each in check_placement(job(text), cluster("[{group: cpu, count: 4, cpus: 4}]")) if each.code == "HW403"
+        each.path for each in check_placement(job(text), cluster("[{name: cpu, count: 4, cpus: 4}]")) if each.code == "HW403"
     ]
     assert found == [path]
 
 
 def test_ranks_without_gpus_have_no_domain() -> None:
-    assert placed("nodes: 4\nlayout: {tp: 8}\n", "[{group: cpu, count: 4, cpus: 4, procs: 2}]") == []
+    assert placed("nodes: 4\nlayout: {tp: 8}\n", "[{name: cpu, count: 4, cpus: 4, procs: 2}]") == []
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.none() | st.integers(1, 12), st.integers(1, 6), st.integers(1, 6))
 def test_the_degree_that_a_hint_names_makes_the_degrees_fit(
     nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int
 ) -> None:
-    group = f"[{{group: cpu, count: 99, cpus: 4, procs: {procs}}}]"
+    group = f"[{{name: cpu, count: 99, cpus: 4, procs: {procs}}}]"
     shard = "" if dp_shard is None else f"dp_shard: {dp_shard}, "
     for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{{shard}pp: {pp}, tp: {tp}}}\n"), cluster(group)):
         assert problem.code == "HW301"
@@ -402,15 +402,15 @@ storage:
   - {name: old, kind: object, url: "s3://old", groups: [other]}
 """
     text = f'checkpoint: {{tiers: [{{kind: remote, every: 10 steps, url: "{url}"}}]}}\n'
-    assert placed(text, "[{group: gpu, count: 1, cpus: 4}, {group: other, count: 1, cpus: 4}]", stores) == (
+    assert placed(text, "[{name: gpu, count: 1, cpus: 4}, {name: other, count: 1, cpus: 4}]", stores) == (
         [] if reached else ["HW705"]
     )
 
 
 def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
-    nodes = "[{group: a, count: 1, cpus: 4}, {group: b, count: 1, cpus: 4}]"
+    nodes = "[{name: a, count: 1, cpus: 4}, {name: b, count: 1, cpus: 4}]"
     stores = "storage: [{name: runs, kind: posix, path: /runs, shared: true, groups: [a]}]\n"
-    tiers = "checkpoint: {tiers: [{kind: disk, every: 10 steps}]}\n"
+    tiers = "checkpoint: {tiers: [{kind: shared, every: 10 steps}]}\n"
     assert placed(f"{tiers}group: a\n", nodes, stores) == []
     assert placed(f"{tiers}group: b\n", nodes, stores) == ["HW706"]
 
@@ -424,7 +424,7 @@ def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
     ],
 )
 def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[str]) -> None:
-    group = "[{group: gpu, count: 2, cpus: 8, gpu: B200, gpus: 8}]"
+    group = "[{name: gpu, count: 2, cpus: 8, gpu: B200, gpus: 8}]"
     assert placed(f"nodes: 2\nlimits: {{attempt: {limits}}}\n", group) == expected
 
 
@@ -476,18 +476,18 @@ def test_a_variable_that_bash_keeps_for_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("tiers", "expected"),
     [
-        ("[{kind: memory, every: 10 steps}, {kind: disk, every: 100 steps}]", []),
-        ("[{kind: disk, every: 100 steps}, {kind: memory, every: 10 steps}]", []),
-        ("[{kind: memory, every: 100 steps}, {kind: disk, every: 10 steps}]", ["HW707"]),
-        ("[{kind: peer, every: 20m}, {kind: disk, every: 10m}]", ["HW707"]),
-        ("[{kind: memory, every: 100 steps}, {kind: disk, every: 10m}]", []),
-        ("[{kind: disk, every: 10 steps}, {kind: disk, every: 10 steps}]", ["HW704"]),
-        ('[{kind: disk, every: 10 steps, url: "s3://a"}]', ["HW210"]),
+        ("[{kind: memory, every: 10 steps}, {kind: shared, every: 100 steps}]", []),
+        ("[{kind: shared, every: 100 steps}, {kind: memory, every: 10 steps}]", []),
+        ("[{kind: memory, every: 100 steps}, {kind: shared, every: 10 steps}]", ["HW707"]),
+        ("[{kind: peer, every: 20m}, {kind: shared, every: 10m}]", ["HW707"]),
+        ("[{kind: memory, every: 100 steps}, {kind: shared, every: 10m}]", []),
+        ("[{kind: shared, every: 10 steps}, {kind: shared, every: 10 steps}]", ["HW704"]),
+        ('[{kind: shared, every: 10 steps, url: "s3://a"}]', ["HW210"]),
         ("[{kind: remote, every: 10 steps}]", ["HW210"]),
         ("[{kind: memory, every: 10 steps}]", ["HW709"]),
         ("[{kind: memory, every: 10 steps}, {kind: peer, every: 20 steps}]", ["HW709"]),
         ('[{kind: remote, every: 10m, url: "gs://a/b", keep: 5}]', []),
-        ("[{kind: memory, every: 10 steps, keep: 2}, {kind: disk, every: 1h, keep: 2}]", ["HW210"]),
+        ("[{kind: memory, every: 10 steps, keep: 2}, {kind: shared, every: 1h, keep: 2}]", ["HW210"]),
     ],
 )
 def test_tiers_are_one_of_each_kind_and_the_first_to_be_lost_is_the_most_often_written(tiers: str, expected: list[str]) -> None:
@@ -495,7 +495,7 @@ def test_tiers_are_one_of_each_kind_and_the_first_to_be_lost_is_the_most_often_w
 
 
 def test_a_peer_is_another_node() -> None:
-    text = "checkpoint: {tiers: [{kind: peer, every: 10 steps}, {kind: disk, every: 20 steps}]}\n"
+    text = "checkpoint: {tiers: [{kind: peer, every: 10 steps}, {kind: shared, every: 20 steps}]}\n"
     assert (alone(text), alone(f"nodes: 2\n{text}")) == (["HW710"], [])
 
 

@@ -462,7 +462,7 @@ def test_the_schema_takes_the_parts_and_their_mistakes_only_as_such() -> None:
         assert valid({**part, "batch": {"micro": 1}, "data": {"options": {"paths": ["a"]}}, "trainer": {"options": {}}})
         assert not valid({**part, "batch": {"micro": 0}})
         assert not valid({**part, "batch": {"mikro": 1}})
-        assert not valid({**part, "checkpoint": {"tiers": [{"kind": "disk"}]}})
+        assert not valid({**part, "checkpoint": {"tiers": [{"kind": "shared"}]}})
     assert not valid({"partial": False, "name": "a"})
     assert not valid({"extends": [], "name": "a"})
 

@@ -16,17 +16,17 @@ from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.nodes import NodeGroup
 from headway.templates.switches.frr.options import FrrOptions
 
-GPUS = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}"
-ONE_ADAPTER = "{group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}"
-RACK = "{group: rack, count: 18, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0, mlx5_1]}"
+GPUS = "{name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}"
+ONE_ADAPTER = "{name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0]}"
+RACK = "{name: rack, count: 18, cpus: 144, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0, mlx5_1]}"
 CLASSES = "classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]"
-ROCE = f"{{name: rails, role: scale_out, transport: roce, {CLASSES}}}"
-INFINIBAND = "{name: rails, role: scale_out, transport: infiniband}"
-TCP = "{name: net, role: scale_out, transport: tcp, interface: eth0}"
-EFA = "{name: efa, role: scale_out, transport: efa}"
-TCPXO = "{name: google, role: scale_out, transport: tcpxo}"
+ROCE = f"{{name: rails, role: scale-out, transport: roce, {CLASSES}}}"
+INFINIBAND = "{name: rails, role: scale-out, transport: infiniband}"
+TCP = "{name: net, role: scale-out, transport: tcp, interface: eth0}"
+EFA = "{name: efa, role: scale-out, transport: efa}"
+TCPXO = "{name: google, role: scale-out, transport: tcpxo}"
 SWITCHED = (
-    f"{{name: rails, role: scale_out, transport: roce, {CLASSES}, switches: {{leaves: 2, spines: 1, os: [{{kind: frr}}]}}}}"
+    f"{{name: rails, role: scale-out, transport: roce, {CLASSES}, switches: {{leaves: 2, spines: 1, os: [{{kind: frr}}]}}}}"
 )
 LISTED = Path(__file__).parents[3] / "shared" / "data" / "nccl-2.30.7-variables.csv"
 
@@ -218,5 +218,5 @@ def test_a_leaf_has_no_more_nodes_than_ports_for_them_and_is_never_undersubscrib
 
 
 def test_a_fabric_of_somebody_else_is_planned_as_it_is_said() -> None:
-    found = plan("{name: a, role: scale_out, transport: infiniband, shape: fat-tree, oversubscription: {leaf: 1.5}, rails: 4}")
+    found = plan("{name: a, role: scale-out, transport: infiniband, shape: fat-tree, oversubscription: {leaf: 1.5}, rails: 4}")
     assert (found.shape, found.leaf_oversubscription, found.rails, found.congestion) == ("fat-tree", 1.5, 4, None)

@@ -49,18 +49,18 @@ class Size:
 def spec(size: Size) -> Cluster:
     nics = [[{"name": f"mlx5_{rail}", "rail": rail} for rail in size.rails_of(group)] for group in range(len(size.counts))]
     groups = [
-        {"group": name, "count": count, "cpus": 8, "gpu": "H100-SXM-80", "gpus": len(on), "nics": on}
+        {"name": name, "count": count, "cpus": 8, "gpu": "H100-SXM-80", "gpus": len(on), "nics": on}
         for name, count, on in zip("abcd", size.counts, nics, strict=False)
     ]
     switches = {"leaves": size.rails * size.units, "spines": size.spines, "ports": size.ports}
-    roce = {"name": "rails", "role": "scale_out", "transport": "roce", "planes": size.planes}
+    roce = {"name": "rails", "role": "scale-out", "transport": "roce", "planes": size.planes}
     classes = [{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]
     document = {
         "apiVersion": "headway/v1alpha1",
         "kind": "Cluster",
         "name": "lab",
         "scheduler": {"kind": "slurm"},
-        "nodes": groups,
+        "node_groups": groups,
         "fabrics": [{**roce, "classes": classes, "switches": {**switches, "os": [{"kind": "sonic"}, {"kind": "frr"}]}}],
     }
     return Cluster.model_validate_json(json.dumps(document))
@@ -157,7 +157,7 @@ def stays(size: Size, inventory: Inventory) -> Mapping[tuple[str, str, tuple[int
     """Whether each cable is told to stay, by node, adapter and place."""
     cluster = spec(size)
     (fabric,) = cluster.fabrics
-    found = resolve_cables(shape_of(fabric, cluster.nodes), fabric, cluster.nodes, Observed.of([inventory]))
+    found = resolve_cables(shape_of(fabric, cluster.node_groups), fabric, cluster.node_groups, Observed.of([inventory]))
     return {(cable.node, cable.adapter, cable.place): cable.stays for cable in found}
 
 

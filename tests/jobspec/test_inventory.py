@@ -113,7 +113,7 @@ def test_cables_of_a_fabric_whose_switches_are_not_planned_can_lead_anywhere() -
 def test_a_group_behind_another_is_warned_of_until_its_cables_are_written_down() -> None:
     cluster = spec(SIZE)
     (warning,) = problems(cluster)
-    assert (warning.code, warning.path, warning.is_error) == ("HW524", ("nodes", 1), False)
+    assert (warning.code, warning.path, warning.is_error) == ("HW524", ("node_groups", 1), False)
     parsed = Parsed(Document("all.yaml"), pinned(plan()), True, frozenset(Inventory.model_fields))
     assert problems(cluster, parsed) == []
 

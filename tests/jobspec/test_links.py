@@ -38,15 +38,15 @@ def sizes(draw: st.DrawFn) -> Size:
 def cluster(size: Size, uplinks: int = 1) -> ClusterPlan:
     switches = {"leaves": size.leaves, "spines": size.spines, "uplinks": uplinks, "ports": PORTS, "os": [{"kind": "frr"}]}
     nics = [f"mlx5_{rail}" for rail in range(size.rails)]
-    gpus = {"group": "gpu", "count": size.nodes, "cpus": 8, "gpu": "H100", "gpus": size.rails, "nics": nics}
-    roce: dict[str, object] = {"name": "rails", "role": "scale_out", "transport": "roce", "switches": switches}
+    gpus = {"name": "gpu", "count": size.nodes, "cpus": 8, "gpu": "H100", "gpus": size.rails, "nics": nics}
+    roce: dict[str, object] = {"name": "rails", "role": "scale-out", "transport": "roce", "switches": switches}
     roce |= {"planes": size.planes, "classes": [{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]}
     document = {
         "apiVersion": "headway/v1alpha1",
         "kind": "Cluster",
         "name": "lab",
         "scheduler": {"kind": "slurm"},
-        "nodes": [{"group": "login", "count": 1, "cpus": 4}, gpus],
+        "node_groups": [{"name": "login", "count": 1, "cpus": 4}, gpus],
         "fabrics": [roce],
     }
     return resolve_cluster(Cluster.model_validate(document, strict=False))

@@ -211,7 +211,7 @@ def test_a_path_that_no_file_can_have_is_a_problem(path: str) -> None:
 
 JOB = "apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: a\n"
 CLUSTER = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: a\n"
-GROUPS = f"{CLUSTER}nodes:\n"
+GROUPS = f"{CLUSTER}node_groups:\n"
 HOSTILE = {
     "brackets": "[" * 500_000,
     "braces": "{" * 500_000,
@@ -230,10 +230,10 @@ HOSTILE = {
     "empty items": GROUPS + "- {}\n" * (MAX_VALUES - 10),
     "null items": GROUPS + "-\n" * (MAX_VALUES - 10),
     "items with unknown keys": GROUPS + "- {x: 1}\n" * (MAX_VALUES // 2 - 10),
-    "items of one name": GROUPS + "- {group: a, count: 1, cpus: 1}\n" * (MAX_VALUES // 4 - 10),
+    "items of one name": GROUPS + "- {name: a, count: 1, cpus: 1}\n" * (MAX_VALUES // 4 - 10),
     "names of clusters": JOB + "cluster: [" + ", ".join(f"a{index}" for index in range(MAX_VALUES - 10)) + "]\n",
-    "hosts": GROUPS + "- {group: a, count: 2, cpus: 1, hosts: [" + "a," * (MAX_VALUES - 20) + "]}\n",
-    "adapters": GROUPS + "- {group: a, count: 1, cpus: 1, nics: [" + "a," * (MAX_VALUES - 20) + "]}\n",
+    "hosts": GROUPS + "- {name: a, count: 2, cpus: 1, hosts: [" + "a," * (MAX_VALUES - 20) + "]}\n",
+    "adapters": GROUPS + "- {name: a, count: 1, cpus: 1, nics: [" + "a," * (MAX_VALUES - 20) + "]}\n",
     "options": CLUSTER + "scheduler: {kind: slurm, options: {" + ",".join(f"k{i}: 1" for i in range(MAX_VALUES - 20)) + "}}\n",
     "a key of a megabyte": JOB + "? " + "x" * 1_000_000 + "\n: 1\n",
     "a name of a megabyte": JOB.replace("name: a", "name: " + "x" * 1_000_000),
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read_has_that_problem_alone_and_before_all_others
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a-job.yaml").write_text(JOB + "cluster: far\nnodes: 2\nsteps: many\n")
-    Path("z-cluster.yaml").write_text(CLUSTER.replace("name: a", "name: far") + "nodes: [\n")
+    Path("z-cluster.yaml").write_text(CLUSTER.replace("name: a", "name: far") + "node_groups: [\n")
     # Its own problem is the reason why there is no such cluster.
     for paths in (["a-job.yaml"], ["a-job.yaml", "z-cluster.yaml"]):
         assert main(["check", *paths]) == 1
@@ -347,7 +347,7 @@ BITS += [
     "...\n",
     "\t",
     "#",
-    "nodes: ",
+    "node_groups: ",
     "1",
     "\ufeff",
     "\x00",

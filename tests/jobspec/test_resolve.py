@@ -25,9 +25,9 @@ layouts = st.builds(Layout, pp=degrees, dp_replicate=degrees, dp_shard=st.none()
 GPUS = GroupPlan("gpu", 2, 96, 8, "H100-SXM-80", 8, ("mlx5_0", "mlx5_1"))
 CPUS = GroupPlan("cpu", 2, 6, 4, None, 0, ())
 ROCE_CLASS = TrafficClass(name="roce", carries="collectives", dscp=26, priority=3, lossless=True)
-ROCE = FabricPlan("rails", "scale_out", "roce", None, resolve_qos((ROCE_CLASS,)), None, ())
-INFINIBAND = FabricPlan("rails", "scale_out", "infiniband", None, None, None, ())
-TCP = FabricPlan("ethernet", "scale_out", "tcp", "eth1", None, None, ())
+ROCE = FabricPlan("rails", "scale-out", "roce", None, resolve_qos((ROCE_CLASS,)), None, ())
+INFINIBAND = FabricPlan("rails", "scale-out", "infiniband", None, None, None, ())
+TCP = FabricPlan("ethernet", "scale-out", "tcp", "eth1", None, None, ())
 ADMIN = FabricPlan("admin", "management", "tcp", "eth0", None, None, ())
 
 
@@ -138,7 +138,7 @@ def test_the_fingerprint_follows_the_values_and_not_how_they_are_written() -> No
         "data": {"kind": "files"},
     }
     job |= {"batch": {"global": "1 sequences", "micro": 1, "sequence": 1}, "optimizer": {"lr": 1.0}}
-    job |= {"checkpoint": {"tiers": [{"kind": "disk", "every": "1 steps"}]}}
+    job |= {"checkpoint": {"tiers": [{"kind": "shared", "every": "1 steps"}]}}
 
     def hash_of(**changes: object) -> str:
         return fingerprint(values_of(TrainingJob.model_validate_json(json.dumps({**job, **changes}))))

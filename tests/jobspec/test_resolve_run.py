@@ -17,11 +17,11 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b]}
+node_groups:
+  - {name: gpu, count: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b]}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes:
       - {name: roce, carries: collectives, dscp: 26, lossless: true}
@@ -37,7 +37,7 @@ name: case
 cluster: lab
 nodes: 4
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
-data: {kind: python_stdlib}
+data: {kind: python-stdlib}
 batch: {global: 64 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 1000
@@ -48,7 +48,7 @@ checkpoint:
   tiers:
     - {kind: memory, every: 5 steps}
     - {kind: peer, every: 10 steps}
-    - {kind: disk, every: 15m}
+    - {kind: shared, every: 15m}
     - {kind: remote, every: 1h, url: "s3://training/checkpoints/case", keep: 9}
 history:
   - {from_step: 300, skip_samples: 64, set: {optimizer.lr: 0.001, batch.global: 16Ki tokens}}
@@ -68,7 +68,12 @@ def run(tmp_path: Path) -> RunConfig:
 def test_every_tier_has_its_interval_in_steps_or_seconds_and_what_stays_there(run: RunConfig) -> None:
     far = "s3://training/checkpoints/case"
     assert run.checkpoint == Checkpoint(
-        (Tier("memory", 5, keep=1), Tier("peer", 10, keep=1), Tier("disk", None, 900.0, 4), Tier("remote", None, 3600.0, 9, far)),
+        (
+            Tier("memory", 5, keep=1),
+            Tier("peer", 10, keep=1),
+            Tier("shared", None, 900.0, 4),
+            Tier("remote", None, 3600.0, 9, far),
+        ),
         horizon_steps=500,
         host_memory_bytes=10 << 30,
     )
@@ -121,10 +126,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: racks
 scheduler: {kind: slurm, options: {topology: block}}
-nodes:
-  - {group: rack, count: 6, cpus: 8, gpu: GB200-186, gpus: 4, nvlink_domain: 12, imex: true, arch: aarch64, nics: [a], HOSTS}
+node_groups:
+  - {name: rack, count: 6, cpus: 8, gpu: GB200-186, gpus: 4, nvlink_domain: 12, imex: true, arch: aarch64, nics: [a], HOSTS}
 fabrics:
-  - {name: rails, role: scale_out, transport: infiniband}
+  - {name: rails, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true}
 """

@@ -49,7 +49,7 @@ TABLES = Tables(
     providers={},
     switches={"plain": Made(Nothing)},
     trainers={"builtin": Made(Nothing), "other": Made(Nothing)},
-    data={"builtin": {"python_stdlib": Made(Nothing), "files": Made(Path)}, "other": {"files": Made(_number())}},
+    data={"builtin": {"python-stdlib": Made(Nothing), "files": Made(Path)}, "other": {"files": Made(_number())}},
     needs={"builtin": ("data", "steps"), "other": ()},
 )
 VALIDATOR = Draft202012Validator(document_schema(TABLES))
@@ -64,7 +64,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: case
 scheduler: {kind: plain}
-nodes: [{group: cpu, count: 1, cpus: 1}]
+node_groups: [{name: cpu, count: 1, cpus: 1}]
 """
 
 
@@ -93,13 +93,13 @@ def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
 @pytest.mark.parametrize(
     ("job", "fine"),
     [
-        ({"data": {"kind": "python_stdlib"}}, True),
+        ({"data": {"kind": "python-stdlib"}}, True),
         ({"data": {"kind": "files", "options": {"path": "a"}}}, True),
         ({"data": {"kind": "files", "options": {"path": 1}}}, False),
         ({"trainer": {"kind": "builtin"}, "data": {"kind": "files", "options": {"path": 1}}}, False),
         ({"trainer": {"kind": "other"}, "data": {"kind": "files", "options": {"path": 1}}}, True),
         ({"trainer": {"kind": "other"}, "data": {"kind": "files", "options": {"path": "a"}}}, False),
-        ({"trainer": {"kind": "other"}, "data": {"kind": "python_stdlib"}}, False),
+        ({"trainer": {"kind": "other"}, "data": {"kind": "python-stdlib"}}, False),
     ],
 )
 def test_kinds_of_data_are_those_of_the_trainer(job: dict[str, Any], fine: bool) -> None:

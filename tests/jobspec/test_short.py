@@ -97,6 +97,6 @@ def test_a_job_that_runs_nothing_is_told_so(tmp_path: Path) -> None:
 def test_a_cluster_of_the_repository_is_nearer_than_the_built_in_one(tmp_path: Path) -> None:
     job = written(tmp_path, job="run: [train.py]\n")
     text = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: local\nscheduler: {kind: local}\n"
-    text += "nodes: [{group: two, count: 1, cpus: 2, procs: 2}]\nstorage: [{name: runs, kind: posix, path: runs, shared: true}]\n"
+    text += "node_groups: [{name: two, count: 1, cpus: 2, procs: 2}]\nstorage: [{name: runs, kind: posix, path: runs, shared: true}]\n"
     (tmp_path / "here.yaml").write_text(text)
     assert compile_documents([job]).jobs[0].plan.world_size == 2

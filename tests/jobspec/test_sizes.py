@@ -36,19 +36,19 @@ class Site:
 
     def spec(self) -> Cluster:
         nics = [f"mlx5_{rail}" for rail in range(self.nics)]
-        gpus = {"group": "gpu", "count": self.nodes, "cpus": 8, "gpu": "H100-SXM-80", "gpus": 8, "nics": nics, **self.group}
+        gpus = {"name": "gpu", "count": self.nodes, "cpus": 8, "gpu": "H100-SXM-80", "gpus": 8, "nics": nics, **self.group}
         # Four adapters of the fabric's manager, which has the place of a node.
-        ends = [{"group": "ufm", "count": 1, "cpus": 8, "nics": nics[: self.ends]}] if self.ends else []
+        ends = [{"name": "ufm", "count": 1, "cpus": 8, "nics": nics[: self.ends]}] if self.ends else []
         roce = {"classes": [{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]}
         kind = "frr" if self.transport == "roce" else "opensm"
-        fabric = {"name": "rails", "role": "scale_out", "transport": self.transport, **self.fabric}
+        fabric = {"name": "rails", "role": "scale-out", "transport": self.transport, **self.fabric}
         fabric |= {"switches": {**self.switches, "os": [{"kind": kind}]}} | (roce if self.transport == "roce" else {})
         head = {"apiVersion": "headway/v1alpha1", "kind": "Cluster", "name": "site", "scheduler": {"kind": "slurm"}}
-        return Cluster.model_validate_json(json.dumps({**head, "nodes": [gpus, *ends], "fabrics": [fabric]}))
+        return Cluster.model_validate_json(json.dumps({**head, "node_groups": [gpus, *ends], "fabrics": [fabric]}))
 
     def sizes(self) -> Sizes:
         cluster = self.spec()
-        return sizes_of(cluster.fabrics[0], cluster.nodes)
+        return sizes_of(cluster.fabrics[0], cluster.node_groups)
 
     def plan(self) -> ClusterPlan:
         cluster = self.spec()
@@ -119,7 +119,7 @@ def test_a_published_design_comes_out_of_its_nodes_and_switches(design: str) -> 
 def test_counted_cables_and_transceivers_are_those_of_the_reference_architecture() -> None:
     site = quantum2(31, ends=4)
     cluster = site.spec()
-    (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.nodes))
+    (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.node_groups))
     assert (nodes.cables, spines.cables) == (252, 256)
     # A cage has two ports: 16 of each leaf below, 16 above, and all 32 of each spine.
     assert nodes.transceivers == (8 * 16, 252)
@@ -129,7 +129,7 @@ def test_counted_cables_and_transceivers_are_those_of_the_reference_architecture
 def test_dual_ports_of_800_gbit_are_one_cable_for_two_links() -> None:
     site = b300_ethernet(64)
     cluster = site.spec()
-    (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.nodes))
+    (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.node_groups))
     assert (nodes.cables, nodes.transceivers[0], spines.cables) == (1024, 512, 512)
 
 
@@ -231,7 +231,7 @@ def test_growth_towards_its_goal_moves_nothing_and_only_adds_rows_above(site: Si
 def test_sizes_that_are_written_out_plan_the_same(site: Site) -> None:
     cluster = site.spec()
     try:
-        shape = shape_of(cluster.fabrics[0], cluster.nodes)
+        shape = shape_of(cluster.fabrics[0], cluster.node_groups)
     except SizeError:
         return
     stated = grown(site, **written_out(shape))
@@ -260,7 +260,7 @@ def test_a_spine_of_three_tiers_has_sessions_to_both_tiers() -> None:
 def test_what_a_loss_leaves_is_counted_by_speed() -> None:
     site = megascale(64)
     cluster = site.spec()
-    shape = shape_of(cluster.fabrics[0], cluster.nodes)
+    shape = shape_of(cluster.fabrics[0], cluster.node_groups)
     left = {loss.lost: loss.left for loss in losses(resolve_cluster(cluster), shape)}
     assert left == {
         "a cable to a node": 7 / 8,
@@ -277,10 +277,10 @@ def test_oversubscription_is_that_of_speeds() -> None:
 
 def test_growth_is_what_the_spines_have_ports_for() -> None:
     cluster = quantum2(64).spec()
-    growth = growth_of(shape_of(cluster.fabrics[0], cluster.nodes))
+    growth = growth_of(shape_of(cluster.fabrics[0], cluster.node_groups))
     assert (growth.present, growth.most) == (64, 64)
     cluster = grown(quantum2(64), grow_to=256).spec()
-    growth = growth_of(shape_of(cluster.fabrics[0], cluster.nodes))
+    growth = growth_of(shape_of(cluster.fabrics[0], cluster.node_groups))
     assert (growth.present, growth.most) == (64, 256)
 
 

@@ -28,11 +28,11 @@ name: case
 cluster: lab
 nodes: 2
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
-data: {kind: python_stdlib}
+data: {kind: python-stdlib}
 batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 10 steps}]}
 """
 
 

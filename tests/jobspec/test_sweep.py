@@ -10,7 +10,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes: [{group: cpu, count: 4, cpus: 4, procs: 2}]
+node_groups: [{name: cpu, count: 4, cpus: 4, procs: 2}]
 storage: [{name: runs, kind: posix, path: /runs, shared: true}]
 """
 JOB = """\

@@ -15,7 +15,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes: [{group: cpu, count: 2, cpus: 8, procs: 4, host_memory: 64GiB}]
+node_groups: [{name: cpu, count: 2, cpus: 8, procs: 4, host_memory: 64GiB}]
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true}
   - {name: far, kind: object, url: "s3://training"}
@@ -27,12 +27,12 @@ name: case
 cluster: lab
 nodes: 2
 model: {vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}
-data: {kind: python_stdlib}
+data: {kind: python-stdlib}
 batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 1000
 """
-DISK = "{kind: disk, every: 100 steps}"
+DISK = "{kind: shared, every: 100 steps}"
 ALL = f'{{kind: memory, every: 5 steps}}, {{kind: peer, every: 10m}}, {DISK}, {{kind: remote, every: 1h, url: "s3://training/a"}}'
 
 
@@ -68,7 +68,7 @@ def test_a_remote_tier_takes_a_third_capture_and_a_peer_two_copies(tmp_path: Pat
     assert host_load(planned(tmp_path, tiers).plan) == HostLoad(staged=held[0], peers=held[1])
 
 
-SCRIPT = JOB.replace("data: {kind: python_stdlib}\n", "") + "trainer: {kind: script, options: {argv: [train.py]}}\n"
+SCRIPT = JOB.replace("data: {kind: python-stdlib}\n", "") + "trainer: {kind: script, options: {argv: [train.py]}}\n"
 
 
 def test_a_script_that_saves_to_disk_may_do_so_by_itself(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_plan_shows_each_tier_and_the_memory_for_all(tmp_path: Path) -> None:
     assert dict(checkpoint_facts(found.plan, found.cluster)) == {
         "checkpoints in memory": "every 5 steps, the newest stays, 733.9KiB a node",
         "checkpoints with a peer": "every 10m, the newest stays, 733.9KiB a node",
-        "checkpoints on disk": "every 100 steps, 3 stay, 1.4MiB each",
+        "checkpoints in shared storage": "every 100 steps, 3 stay, 1.4MiB each",
         "checkpoints in remote storage": "every 1h, 3 stay, 1.4MiB each, s3://training/a",
         "one older checkpoint": "at least 300 steps behind the newest",
         "memory for checkpoints": "3.6MiB of 64GiB a node: 3 captures and 2 copies of another node's",

@@ -34,14 +34,14 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic_speed: 400Gb/s}
-  - {group: rack, count: 72, arch: aarch64, cpus: 9, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [a], nic_speed: 400Gb/s}
-  - {group: slow, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a]}
-  - {group: other, count: 1, cpus: 96, gpu: H9000, gpus: 8}
-  - {group: cpu, count: 2, cpus: 96}
+node_groups:
+  - {name: gpu, count: 64, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic_speed: 400Gb/s}
+  - {name: rack, count: 72, arch: aarch64, cpus: 9, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [a], nic_speed: 400Gb/s}
+  - {name: slow, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [a]}
+  - {name: other, count: 1, cpus: 96, gpu: H9000, gpus: 8}
+  - {name: cpu, count: 2, cpus: 96}
 fabrics:
-  - {name: rails, role: scale_out, transport: infiniband}
+  - {name: rails, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, write: 10GB/s, read: 10GB/s}
 failures: {node_mtbf: 100d, repair: 1d}
@@ -141,7 +141,7 @@ def test_no_layout_that_the_rules_allow_and_that_fits_is_faster(recompute: str) 
 
 
 def test_every_open_value_is_decided_in_the_order_of_the_document() -> None:
-    text = JOB + "recompute: auto\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\nresilience: {spares: auto}\n"
+    text = JOB + "recompute: auto\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\nresilience: {spares: auto}\n"
     decisions, _ = decided(text)
     assert list(decisions) == [
         ("batch", "micro"),
@@ -154,7 +154,7 @@ def test_every_open_value_is_decided_in_the_order_of_the_document() -> None:
 
 
 def test_the_same_job_comes_to_the_same_values() -> None:
-    text = JOB + "nodes: 8\nrecompute: auto\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB + "nodes: 8\nrecompute: auto\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     assert decided(text)[0] == decided(text)[0]
 
 
@@ -266,15 +266,15 @@ def run_with(job: Parsed[TrainingJob]) -> SimulatedRun:
 
 
 def test_no_other_interval_loses_less_time() -> None:
-    _, job = decided(JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n")
+    _, job = decided(JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n")
     run = run_with(job)
-    goodput, interval = expected_goodput(run), run.tier("disk").interval_s
+    goodput, interval = expected_goodput(run), run.tier("shared").interval_s
     for factor in (0.25, 0.5, 0.8, 1.25, 2, 4):
-        assert expected_goodput(with_interval(run, "disk", max(interval * factor, run.step_s))) <= goodput + 1e-4
+        assert expected_goodput(with_interval(run, "shared", max(interval * factor, run.step_s))) <= goodput + 1e-4
 
 
 def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_than_the_run() -> None:
-    text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     path = ("checkpoint", "tiers", 0, "every")
     number, unit = str(decided(text)[0][path].value).split()
     assert unit == "steps"
@@ -285,18 +285,18 @@ def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_th
 
 def test_an_interval_is_never_shorter_than_what_writing_a_checkpoint_takes() -> None:
     slow = replace(LAB, storage=tuple(replace(storage, write_bytes_s=20_000_000) for storage in LAB.storage))
-    text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     decisions, job = decided(text, cluster=slow)
     plan, found = planned(job), estimated(job)
     run = run_of(plan, slow, found.step.seconds, found.checkpoint_bytes)
-    tier, steps = run.tier("disk"), int(decisions[("checkpoint", "tiers", 0, "every")].value.split()[0])
+    tier, steps = run.tier("shared"), int(decisions[("checkpoint", "tiers", 0, "every")].value.split()[0])
     assert tier.write_s > 60 * run.step_s
     assert steps * run.step_s >= tier.write_s - tier.block_s
     assert tier.spacing_s == tier.interval_s
 
 
 def test_nearer_tiers_are_written_more_often_than_those_that_outlive_them() -> None:
-    text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: memory, every: auto}, {kind: disk, every: auto}]}\n"
+    text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: memory, every: auto}, {kind: shared, every: auto}]}\n"
     decisions, _ = decided(text)
     memory, disk = (int(str(each.value).split()[0]) for path, each in decisions.items() if path[0] == "checkpoint")
     assert memory <= disk
@@ -307,7 +307,7 @@ def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> N
     decisions, job = decided(text)
     spares = decisions[("resilience", "spares")].value
     assert spares == best_spares(run_with(job)) > 0
-    spared = replace(LAB, groups=tuple(replace(group, spares=8) for group in LAB.groups))
+    spared = replace(LAB, groups=tuple(replace(group, held_back=8) for group in LAB.groups))
     assert decided(text, cluster=spared)[0][("resilience", "spares")].value == 0
 
 
@@ -348,18 +348,18 @@ def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() 
 
 
 def test_goodput_is_never_rounded_up_to_all_of_the_time() -> None:
-    text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     reason = decided(text)[0]["checkpoint", "tiers", 0, "every"].reason
     assert reason.endswith("; expected goodput > 99.9%")
 
 
 def test_an_interval_waits_for_a_layout_that_cannot_be_decided() -> None:
-    text = JOB.replace(SMALL, "") + "checkpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB.replace(SMALL, "") + "checkpoint: {tiers: [{kind: shared, every: auto}]}\n"
     assert refused(text).message.startswith("`batch.micro`, `layout`, `checkpoint.tiers[0].every` cannot be decided: ")
 
 
 def test_a_run_without_an_end_has_no_best_interval() -> None:
-    text = JOB.replace("steps: 100000\n", "") + "checkpoint: {tiers: [{kind: disk, every: auto}]}\n"
+    text = JOB.replace("steps: 100000\n", "") + "checkpoint: {tiers: [{kind: shared, every: auto}]}\n"
     problem = refused(text)
     assert problem.message == "`checkpoint.tiers[0].every` cannot be decided: the job has no `steps`"
     path: Path = ("checkpoint", "tiers", 0, "every")

@@ -29,7 +29,7 @@ DAY_S = 86400.0
 NEVER_S = 1e15
 PROCESS = FailureCause("software", 1, 0, 30.0)
 NODE = FailureCause("gpu", 1, 1, 30.0)
-DISK = SimulatedTier("disk", 1800.0, 10.0, 60.0, 20.0)
+DISK = SimulatedTier("shared", 1800.0, 10.0, 60.0, 20.0)
 MEMORY = SimulatedTier("memory", 60.0, 0.5, 0.0, 2.0, survives=frozenset({Scope.PROCESS}))
 RUN = SimulatedRun(
     nodes=2048,
@@ -90,7 +90,7 @@ def test_a_run_without_failures_takes_its_work_and_its_saves() -> None:
 
 
 def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_recovery() -> None:
-    run = replace(failing(RUN, causes=(PROCESS,)), tiers=(SimulatedTier("disk", 1000.0, load_s=20.0),))
+    run = replace(failing(RUN, causes=(PROCESS,)), tiers=(SimulatedTier("shared", 1000.0, load_s=20.0),))
     random = Random(3)
     failed_s = Arrivals(run, Nodes(run, random), random).next().time_s
     buckets = simulate(replace(run, wall_s=failed_s + 500), seed=3).buckets
@@ -153,8 +153,8 @@ def test_what_was_saved_after_a_silent_corruption_is_not_used_again() -> None:
 
 
 def test_saves_that_take_longer_than_their_interval_come_as_often_as_they_can() -> None:
-    assert SimulatedTier("disk", 100.0, 1.0, 250.0).spacing_s == 300
-    assert SimulatedTier("disk", 100.0, 1.0, 101.0).spacing_s == 100
+    assert SimulatedTier("shared", 100.0, 1.0, 250.0).spacing_s == 300
+    assert SimulatedTier("shared", 100.0, 1.0, 101.0).spacing_s == 100
 
 
 def test_without_spares_the_job_waits_for_repairs() -> None:
@@ -289,25 +289,25 @@ def test_the_formula_for_goodput_agrees_with_the_simulation(run: SimulatedRun, p
 def test_the_best_interval_of_one_tier_is_dalys() -> None:
     for mtbf_s, block_s in ((1e4, 60.0), (1e4, 1.0), (1e3, 100.0)):
         run = SimulatedRun(
-            1, 1.0, FailureModel(mtbf_s, (PROCESS,)), Recovery(0, 0, 0), (SimulatedTier("disk", 60.0, block_s),), wall_s=DAY_S
+            1, 1.0, FailureModel(mtbf_s, (PROCESS,)), Recovery(0, 0, 0), (SimulatedTier("shared", 60.0, block_s),), wall_s=DAY_S
         )
-        assert best_interval(run, "disk") == pytest.approx(daly(mtbf_s, block_s), rel=2e-3)
+        assert best_interval(run, "shared") == pytest.approx(daly(mtbf_s, block_s), rel=2e-3)
         assert daly(mtbf_s, block_s) < young(mtbf_s, block_s)
     assert daly(10.0, 30.0) == 10.0
 
 
 def test_the_best_interval_is_not_where_another_tier_answers_anyway() -> None:
-    for kind in ("memory", "disk"):
+    for kind in ("memory", "shared"):
         best = best_interval(RUN, kind)
         at_best = expected_goodput(with_interval(RUN, kind, best))
         assert all(expected_goodput(with_interval(RUN, kind, best * factor)) < at_best for factor in (0.5, 2, 1000))
 
 
 def test_the_best_interval_is_a_step_and_a_write_at_least() -> None:
-    free = replace(RUN, tiers=(SimulatedTier("disk", 600.0),))
-    assert best_interval(free, "disk") == pytest.approx(5.0, rel=1e-3)
-    slow = replace(RUN, tiers=(SimulatedTier("disk", 600.0, write_s=900.0),))
-    assert best_interval(slow, "disk") >= 899
+    free = replace(RUN, tiers=(SimulatedTier("shared", 600.0),))
+    assert best_interval(free, "shared") == pytest.approx(5.0, rel=1e-3)
+    slow = replace(RUN, tiers=(SimulatedTier("shared", 600.0, write_s=900.0),))
+    assert best_interval(slow, "shared") >= 899
 
 
 def test_a_tier_that_the_run_does_not_have_has_no_best_interval() -> None:
@@ -329,12 +329,12 @@ def test_a_summary_has_means_and_what_one_failure_costs() -> None:
 
 
 def test_the_table_of_intervals_has_the_best_and_the_runs_own() -> None:
-    rows = over_interval(RUN, "disk", range(2))
+    rows = over_interval(RUN, "shared", range(2))
     intervals = [row.interval_s for row in rows]
     assert intervals == sorted(intervals)
-    assert {1800.0, best_interval(RUN, "disk")} <= set(intervals)
+    assert {1800.0, best_interval(RUN, "shared")} <= set(intervals)
     best = max(rows, key=lambda row: row.expected)
-    assert best.interval_s == best_interval(RUN, "disk")
+    assert best.interval_s == best_interval(RUN, "shared")
 
 
 @pytest.mark.parametrize(
@@ -362,5 +362,5 @@ def test_failures_that_cannot_be_are_refused(changed: dict[str, object]) -> None
 
 @pytest.mark.parametrize("values", [(0.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, 0.0, -1.0)])
 def test_a_tier_with_impossible_times_is_refused(values: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="tier `disk`"):
-        SimulatedTier("disk", *values)
+    with pytest.raises(ValueError, match="tier `shared`"):
+        SimulatedTier("shared", *values)

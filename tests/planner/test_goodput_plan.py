@@ -20,10 +20,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 20, spares: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}
+node_groups:
+  - {name: gpu, count: 20, held_back: 4, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}
 fabrics:
-  - {name: ib, role: scale_out, transport: infiniband}
+  - {name: ib, role: scale-out, transport: infiniband}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true, write: 100GB/s, read: 200GB/s}
 """
@@ -38,7 +38,7 @@ layout: {dp_replicate: 4}
 batch: {global: 1024 sequences, micro: 1, sequence: 8192}
 steps: 1000
 trainer: {kind: script, options: {argv: [train.py]}}
-checkpoint: {tiers: [{kind: disk, every: 100 steps}], keep: 5}
+checkpoint: {tiers: [{kind: shared, every: 100 steps}], keep: 5}
 resilience: {restart: {budget: 7, refill_steps: 50, no_progress: 4}, timeouts: {agent: 20s, collective: 5m}}
 """
 
@@ -67,7 +67,7 @@ def test_a_job_says_its_nodes_work_spares_and_restarts(planned: PlannedJob) -> N
 
 def test_a_checkpoint_of_a_script_stops_training_for_the_copy_into_host_memory(planned: PlannedJob) -> None:
     (tier,) = run(planned).tiers
-    assert (tier.kind, tier.interval_s, tier.keep) == ("disk", 500.0, 5)
+    assert (tier.kind, tier.interval_s, tier.keep) == ("shared", 500.0, 5)
     assert tier.block_s == pytest.approx(TB * 4 / 16 / (8 * 25e9))
     assert tier.write_s == pytest.approx(10)
     assert tier.load_s == pytest.approx(5)

@@ -110,7 +110,7 @@ def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:
 def test_failures_count_where_the_run_is_known(request_: Request) -> None:
     """A node fails every 100 days, so 256 nodes lose more of their time than 8."""
     failures = FailureModel(100 * 86400, (FailureCause("GPU", 1.0, 1.0, 60.0),))
-    tiers = (SimulatedTier("disk", 3600.0, block_s=10.0, write_s=60.0, load_s=120.0),)
+    tiers = (SimulatedTier("shared", 3600.0, block_s=10.0, write_s=60.0, load_s=120.0),)
     run = SimulatedRun(16, 1.0, failures, Recovery(60.0, 600.0, 600.0), tiers, work_s=30 * 86400.0)
     found = scaling(request_, (64, 2048), "weak", run)
     few, many = (point.goodput for point in found.points)

@@ -46,7 +46,7 @@ def claim(run: InspectedRun, base: Base | None = None) -> int:
     return chain.claim(base, 0, "a test").generation
 
 
-def save(run: InspectedRun, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...] = ("disk",)) -> Base:
+def save(run: InspectedRun, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...] = ("shared",)) -> Base:
     """Writes and commits a checkpoint of the newest generation."""
     newest = newest_claim(run.chain().read())
     assert newest is not None

@@ -55,7 +55,7 @@ def config(kind: str = "builtin", slots: int = 2, procs: int = 2, **restart: int
         mesh=Mesh(dp_shard=slots * procs),
         trainer=Trainer(kind),
         spec_hash="",
-        checkpoint=Checkpoint((Tier("disk", 10),)),
+        checkpoint=Checkpoint((Tier("shared", 10),)),
         restart=Restart(**restart),
         timeouts={"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(0.0)},
     )

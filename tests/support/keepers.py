@@ -83,7 +83,7 @@ class Node:
     def hello(self, rank: int = 0, local_ranks: int = 1, generation: int = 1, host_memory_bytes: int | None = None) -> Hello:
         """Of a rank on this node, whose partner is the other of two nodes."""
         partner = str(self.directory / f"{1 - self.index}.json")
-        storage = {"disk": str(self.checkpoints)}
+        storage = {"shared": str(self.checkpoints)}
         return Hello(RUN, self.index, rank, local_ranks, generation, storage, partner, host_memory_bytes)
 
 
@@ -211,7 +211,7 @@ with Rank(node, node.hello(rank, local_ranks, generation), layout(own)) as worke
     buffer = worker.copy(step)
     print("copied", flush=True)
     sys.stdin.readline()
-    worker.link.seal(buffer.index, step, ("memory", "disk"), {"step": step})
+    worker.link.seal(buffer.index, step, ("memory", "shared"), {"step": step})
     print(worker.outcome(step)["memory"], flush=True)
     sys.stdin.readline()
 """

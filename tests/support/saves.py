@@ -43,8 +43,8 @@ def captured(place: CheckpointLocation, ranks: Ranks, step: int, state: RankStat
 def save(place: CheckpointLocation, chain: Chain, ranks: Ranks, step: int, state: RankState, keep: int = 3) -> Saved:
     """Writes and commits the state of all ranks; each is a node of its own. Raises on all ranks when one fails."""
     stored: list[Stored] = []
-    checkpoint = Checkpoint((Tier("disk", every_steps=1, keep=keep),))
-    committer = Committer(place, chain, retirement(place, chain, checkpoint, {"disk": DirectoryRoot(place.root)}))
+    checkpoint = Checkpoint((Tier("shared", every_steps=1, keep=keep),))
+    committer = Committer(place, chain, retirement(place, chain, checkpoint, {"shared": DirectoryRoot(place.root)}))
     retired: list[CheckpointId] = []
 
     def write() -> None:
@@ -55,6 +55,6 @@ def save(place: CheckpointLocation, chain: Chain, ranks: Ranks, step: int, state
     ranks.together(write)
     packed = ranks.gather(bytes.fromhex(stored[0].part_xxh3_128) + stored[0].file_bytes.to_bytes(8, "big"))
     everyone = [Written(raw[:16].hex(), int.from_bytes(raw[16:], "big")) for raw in packed]
-    ranks.together(lambda: committer.commit(step, "disk", everyone), only=0)
-    ranks.together(lambda: retired.extend(committer.clean("disk")), only=0)
+    ranks.together(lambda: committer.commit(step, "shared", everyone), only=0)
+    ranks.together(lambda: retired.extend(committer.clean("shared")), only=0)
     return Saved(committer.bytes_of(everyone), tuple(retired))

@@ -273,10 +273,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: site
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
+node_groups:
+  - {name: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}
 fabrics:
-  - {name: rails, role: scale_out, transport: infiniband, switches: {model: QM9700, os: [{kind: opensm}]}}
+  - {name: rails, role: scale-out, transport: infiniband, switches: {model: QM9700, os: [{kind: opensm}]}}
 storage:
   - {name: runs, kind: posix, path: /scratch/runs, shared: true}
 """

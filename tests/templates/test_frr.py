@@ -22,10 +22,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes: [{group: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}]
+node_groups: [{name: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 2, nics: [mlx5_0, mlx5_1]}]
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes: [{name: roce, carries: collectives, dscp: 26, priority: 3, lossless: true, bandwidth_percent: 60}]
     switches: {leaves: 4, spines: 2, uplinks: 2, ports: 8, lanes: 4, addresses: 10.10.0.0/16, os: [{kind: frr}]}

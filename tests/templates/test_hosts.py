@@ -19,12 +19,12 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm}
-nodes:
-  - {group: gpu, count: 1, cpus: 8, gpu: H100, gpus: 2, nics: [mlx5_0, mlx5_1]}
-  - {group: login, count: 1, cpus: 8}
+node_groups:
+  - {name: gpu, count: 1, cpus: 8, gpu: H100, gpus: 2, nics: [mlx5_0, mlx5_1]}
+  - {name: login, count: 1, cpus: 8}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes:
       - name: roce

@@ -47,14 +47,14 @@ data: {kind: files, options: {paths: ["it's/*.txt"]}}
 batch: {global: 16 sequences, micro: 1, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 10 steps}]}
 resilience: {grace: 12.5s}
 """
-CPUS = "nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]"
+CPUS = "node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]"
 GPUS = """\
-nodes: [{group: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
+node_groups: [{name: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
 fabrics:
-  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+  - {name: rails, role: scale-out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
 """
 LEAST: Object = {"image": "registry.example.com/headway:1", "mounts": [{"path": "/scratch", "claim": "scratch"}]}
 # What YAML would take for something else, or a shell, or Kubernetes.

@@ -34,7 +34,7 @@ esac
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    cluster = re.sub(r"scheduler:.*?nodes:", "scheduler: {kind: local}\nnodes:", CLUSTER, flags=re.DOTALL)
+    cluster = re.sub(r"scheduler:.*?node_groups:", "scheduler: {kind: local}\nnode_groups:", CLUSTER, flags=re.DOTALL)
     (tmp_path / "cluster.yaml").write_text(cluster)
     (tmp_path / "it's").mkdir()
     (tmp_path / "it's" / "corpus.txt").touch()
@@ -117,7 +117,7 @@ def test_a_spare_is_a_runner_and_a_node_more(script: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["local", "kubernetes"])
 def test_a_pinned_commit_is_refused_where_nothing_starts_it(kind: str, tmp_path: Path) -> None:
-    cluster = re.sub(r"(?s)scheduler:.*?nodes:", f"scheduler: {{kind: {kind}}}\nnodes:", CLUSTER)
+    cluster = re.sub(r"(?s)scheduler:.*?node_groups:", f"scheduler: {{kind: {kind}}}\nnode_groups:", CLUSTER)
     (tmp_path / "cluster.yaml").write_text(cluster.replace("runs of 'lab'", "/scratch/runs"))
     (tmp_path / "job.yaml").write_text(JOB + f"code: {{commit: {'a' * 40}}}\n")
     refused = [problem for problem in compile_documents([tmp_path / "job.yaml"]).problems if problem.code == "HW214"]

@@ -27,7 +27,7 @@ SCHEDULERS = {
     "pods": "{kind: kubernetes, options: {image: i@sha256:" + "0a" * 32 + ", mounts: [{path: /scratch, claim: scratch}]}}",
 }
 REST = """
-nodes: [{group: cpu, count: 2, cpus: 4, procs: 4}]
+node_groups: [{name: cpu, count: 2, cpus: 4, procs: 4}]
 storage: [{name: scratch, kind: posix, path: /scratch/runs, shared: true}]
 """
 FULL = """
@@ -40,19 +40,19 @@ recompute: full
 compile: true
 overlap: {parameters: true, gradients: true, tensor: false, pipeline: true, experts: false}
 optimizer: {lr: 3e-4, schedule: wsd, decay_steps: 10}
-checkpoint: {tiers: [{kind: disk, every: 25 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 25 steps}]}
 steps: 100
 seed: 7
 """
 
 # Not beside the model's sizes, and not beside an interval in steps.
-ABSENT = {"model.preset", "model.max_positions", "checkpoint.disk.seconds"}
+ABSENT = {"model.preset", "model.max_positions", "checkpoint.shared.seconds"}
 # What FULL leaves at its default, or open.
 UNSAID = {
     # Values that follow from others.
     "batch.accumulation",
     "layout.layers_per_stage",
-    "checkpoint.disk.seconds",
+    "checkpoint.shared.seconds",
     "layout.dp_replicate",
     "layout.dp_shard",
     "layout.cp",
@@ -104,7 +104,7 @@ def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> l
         ("--lr={optimizer.lr}", "--lr=0.0003"),
         ("{precision.compute}", "bf16"),
         ("{overlap.tensor} {compile}", "false true"),
-        ("{checkpoint.disk.steps} of {steps}", "25 of 100"),
+        ("{checkpoint.shared.steps} of {steps}", "25 of 100"),
         ("{model.kv_heads} {model.rope_theta}", "2 10000.0"),
         ("{runs}/{seed}", "/scratch/runs/7"),
         ("{checkpoint.keep} {resilience.timeouts.collective}", "3 600.0"),
@@ -218,7 +218,7 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
         ("optimizer: {lr: 1e-3, beta1: 0.9, clip_norm: 0.5}\n", ["optimizer.lr", "optimizer.clip_norm"]),
         ("batch: {global: 64 sequences, micro: 1, sequence: 1}\n", ["batch.global", "batch.micro"]),
         ("overlap: {tensor: false}\n", ["overlap.tensor"]),
-        ("checkpoint: {keep: 9, tiers: [{kind: disk, every: 5 steps}]}\n", []),
+        ("checkpoint: {keep: 9, tiers: [{kind: shared, every: 5 steps}]}\n", []),
         ("resilience: {timeouts: {collective: 20m, join: 20m}, grace: 20s}\n", ["resilience.timeouts.collective"]),
         ("seed: 0\nresilience: {timeouts: {collective: 10m}}\n", []),
     ],
@@ -352,14 +352,14 @@ def test_what_the_page_shows_stands_in_the_example() -> None:
         ("--bf16{?precision.compute=bf16}", None),
         ("--fp32{?precision.compute=fp32}", "--fp32"),
         ("--tp={layout.tp}{?layout.tp=2}", "--tp=2"),
-        ("--seconds={checkpoint.disk.seconds}{?checkpoint.disk.seconds}", None),
-        ("--every={checkpoint.disk.steps}{?checkpoint.disk.steps}", "--every=10"),
+        ("--seconds={checkpoint.shared.seconds}{?checkpoint.shared.seconds}", None),
+        ("--every={checkpoint.shared.steps}{?checkpoint.shared.steps}", "--every=10"),
         ("--accumulation={batch.accumulation}", "--accumulation=8"),
         ("{{?layout.tp}}", "{?layout.tp}"),
     ],
 )
 def test_an_argument_is_kept_where_its_condition_holds(argument: str, kept: str | None, tmp_path: Path) -> None:
-    more = "layout: {tp: 2}\nbatch: {global: 64 sequences, micro: 2, sequence: 8}\ncheckpoint: {tiers: [{kind: disk, every: 10 steps}]}\n"
+    more = "layout: {tp: 2}\nbatch: {global: 64 sequences, micro: 2, sequence: 8}\ncheckpoint: {tiers: [{kind: shared, every: 10 steps}]}\n"
     more += "precision: {compute: fp32}\n"
     assert argv_of(tmp_path, "train.py", argument, more=more)[1:] == ([] if kept is None else [kept])
 

@@ -24,7 +24,7 @@ name: lab
 scheduler:
   kind: slurm
   options: {partition: main, account: research, qos: high, exclusive: true, setup: ["export FROM_SETUP='a b'", "true"]}
-nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]
+node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]
 storage: [{name: runs, kind: posix, path: "runs of 'lab'", shared: true}]
 """
 JOB = """\
@@ -38,7 +38,7 @@ data: {kind: files, options: {paths: ["it's/*.txt"]}}
 batch: {global: 16 sequences, micro: 2, sequence: 128}
 optimizer: {lr: 0.003}
 steps: 100
-checkpoint: {tiers: [{kind: disk, every: 10 steps}]}
+checkpoint: {tiers: [{kind: shared, every: 10 steps}]}
 limits: {attempt: {time: "1:30:00"}}
 resilience: {grace: 12.5s}
 """
@@ -392,8 +392,8 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: racks
 scheduler: {kind: slurm, options: OPTIONS}
-nodes: [{group: gpu, count: 36, cpus: 144, arch: aarch64, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}]
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups: [{name: gpu, count: 36, cpus: 144, arch: aarch64, gpu: GB200-186, gpus: 4, nvlink_domain: 72, imex: true, nics: [mlx5_0]}]
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: /scratch/runs, shared: true}]
 """
 RACK_JOB = """\
@@ -508,9 +508,9 @@ def test_a_job_cannot_replace_what_the_script_sets(tmp_path: Path) -> None:
 
 def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + IMAGE)
-    nodes = "nodes: [{group: gpu, count: 2, cpus: 96, threads_per_core: 2, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}]"
-    fabric = "fabrics: [{name: rails, role: scale_out, transport: infiniband}]"
-    text = CLUSTER.replace("nodes: [{group: cpu, count: 2, cpus: 4, procs: 2}]", f"{nodes}\n{fabric}")
+    nodes = "node_groups: [{name: gpu, count: 2, cpus: 96, threads_per_core: 2, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}]"
+    fabric = "fabrics: [{name: rails, role: scale-out, transport: infiniband}]"
+    text = CLUSTER.replace("node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]", f"{nodes}\n{fabric}")
     (tmp_path / "cluster.yaml").write_text(
         text.replace("{partition", f"{{{PYXIS}partition").replace("runs of 'lab'", "/scratch/runs")
     )

@@ -44,12 +44,12 @@ def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric:
         "kind": "Cluster",
         "name": "lab",
         "scheduler": {"kind": "local"},
-        "nodes": [{"group": "gpu", "count": nodes, "cpus": 8, "gpu": "H100", "gpus": 2, "nics": ["mlx5_0", "mlx5_1"]}],
+        "node_groups": [{"name": "gpu", "count": nodes, "cpus": 8, "gpu": "H100", "gpus": 2, "nics": ["mlx5_0", "mlx5_1"]}],
         "fabrics": [
             {"name": "admin", "role": "management", "transport": "tcp", "interface": "eth0"},
             {
                 "name": fabric,
-                "role": "scale_out",
+                "role": "scale-out",
                 "transport": "roce",
                 "classes": [ROCE, CNP] if classes is None else classes,
                 "switches": {

@@ -140,8 +140,8 @@ def _planned(cluster: Cluster, observed: Observed) -> list[_Planned]:
     for fabric in cluster.fabrics:
         if fabric.switches is None:
             continue
-        shape = shape_of(fabric, cluster.nodes)
-        for cable in resolve_cables(shape, fabric, cluster.nodes, observed):
+        shape = shape_of(fabric, cluster.node_groups)
+        for cable in resolve_cables(shape, fabric, cluster.node_groups, observed):
             leaf, port = cable.place
             node = nodes.setdefault(cable.node, _Planned(cable.node, leaf // shape.rails))
             node.nics.append(ObservedNic(name=cable.adapter, switch=shape.leaf(leaf), port=shape.port_name(port)))

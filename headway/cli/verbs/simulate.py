@@ -173,7 +173,7 @@ def _kind_and_time(text: str) -> tuple[str, float]:
 
 _time = _option(parse_seconds, "expected a time such as `30s`, `15m` or `1h30m`")
 _size = _option(parse_bytes, "expected a size such as `80GiB` or `1.5TB`")
-_tier = _option(_kind_and_time, f"expected a tier ({', '.join(KINDS)}) and a time, such as `disk=15m`")
+_tier = _option(_kind_and_time, f"expected a tier ({', '.join(KINDS)}) and a time, such as `shared=15m`")
 _length = _option(_above_zero(parse_seconds, math.inf), "expected a time above 0 such as `30s`, `15m` or `1h30m`")
 _count = _whole(1, _MOST)
 _natural = _whole(0, _MOST)

@@ -9,7 +9,7 @@ from headway.planner.memory.captures import CaptureMemory, captures_of
 from headway.report import units
 from headway.runner.contract import Tier
 
-_WHERE = {"memory": "in memory", "peer": "with a peer", "disk": "on disk", "remote": "in remote storage"}
+_WHERE = {"memory": "in memory", "peer": "with a peer", "shared": "in shared storage", "remote": "in remote storage"}
 
 
 def checkpoint_facts(plan: JobPlan, cluster: ClusterPlan) -> Iterator[tuple[str, str]]:

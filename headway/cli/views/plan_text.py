@@ -66,11 +66,11 @@ def print_cluster(console: "Console", plan: ClusterPlan, shapes: Mapping[str, Fa
 
 
 def _groups(plan: ClusterPlan) -> "Table":
-    table = _table("group", "nodes", "spares", "cpus", "ranks", "GPUs", "NVLink domain", "adapters")
+    table = _table("group", "nodes", "held back", "cpus", "ranks", "GPUs", "NVLink domain", "adapters")
     for group in plan.groups:
         gpus = f"{group.gpus} x {group.gpu}" if group.gpus else "-"
         domain = f"{group.nvlink_domain} GPUs" if group.gpus else "-"
-        counts = map(str, (group.count, group.spares or "-", group.cpus, group.procs))
+        counts = map(str, (group.count, group.held_back or "-", group.cpus, group.procs))
         table.add_row(group.name, *counts, gpus, domain, ", ".join(group.nics) or "-")
     return table
 

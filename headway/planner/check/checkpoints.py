@@ -56,7 +56,7 @@ def _check_writing(path: Path, tier: Tier, training: Training, storage: StorageP
 def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem]:
     """Warn if no tier that outlives an attempt saves within one: only what ranks save in the grace time would be kept."""
     limit = plan.spec["limits"]["attempt"]["time"]
-    kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("disk", "remote")]
+    kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("shared", "remote")]
     # An attempt that ends before its nodes have joined has a problem of its own.
     if limit is None or not kept or limit <= max(plan.run.grace_s, plan.run.timeout_s("join")):
         return
@@ -98,7 +98,7 @@ def _interval_s(tier: Tier, training: Training | None) -> float | None:
 
 def _storage(tier: Tier, cluster: ClusterPlan) -> StoragePlan | None:
     """Return the storage of the tier: the runs' file system, or the object store whose bucket and prefix begin its URL."""
-    if tier.kind == "disk":
+    if tier.kind == "shared":
         return cluster.shared_storage
     if tier.kind == "remote" and tier.url is not None:
         return next(

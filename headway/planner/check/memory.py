@@ -55,7 +55,7 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
         ranks = f"{plan.procs_per_slot} rank{'' if plan.procs_per_slot == 1 else 's'} with data loaders"
         message = f"{ranks} take about {format_bytes(needed)} of host memory, but a node has {format_bytes(node)}"
         hint = f"correct `host_memory`, for example to `{-(-needed // GIB)}GiB`, or run on larger nodes"
-        yield Problem("HW429", CLUSTER, ("nodes", index, "host_memory"), message, hint, Severity.WARNING)
+        yield Problem("HW429", CLUSTER, ("node_groups", index, "host_memory"), message, hint, Severity.WARNING)
 
 
 def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:

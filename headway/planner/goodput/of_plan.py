@@ -46,7 +46,7 @@ def run_of(
         recovery=Recovery(recovery["warm_s"], recovery["cold_s"], recovery["provision_s"]),
         tiers=_tiers(plan, step_s, transfer_of(plan, cluster, checkpoint_bytes)),
         spares=int(plan.spec["resilience"]["spares"]),
-        pool=group.spares,
+        pool=group.held_back,
         budget=RestartBudget(restart.budget, restart.refill_steps, restart.no_progress),
         assumed=tuple(_assumed(plan, cluster, group, known)),
     )

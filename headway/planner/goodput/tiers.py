@@ -10,7 +10,7 @@ from headway.planner.goodput.run import Scope, SimulatedTier
 _SURVIVES: Mapping[str, frozenset[Scope]] = {
     "memory": frozenset({Scope.PROCESS}),
     "peer": frozenset({Scope.PROCESS, Scope.NODE}),
-    "disk": frozenset(Scope),
+    "shared": frozenset(Scope),
     "remote": frozenset(Scope),
 }
 KINDS = tuple(_SURVIVES)
@@ -44,7 +44,7 @@ class Transfer:
 
 
 def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> SimulatedTier:
-    """Return the tier of this kind (`memory`, `peer`, `disk`, `remote`; KeyError else) with a checkpoint after each
+    """Return the tier of this kind (`memory`, `peer`, `shared`, `remote`; KeyError else) with a checkpoint after each
     `interval_s` of training."""
     survives = _SURVIVES[kind]
     if kind == "memory":

@@ -33,7 +33,7 @@ def is_captured(plan: JobPlan) -> bool:
     """Return whether it is certain that a rank's state is captured in memory before it is written; a script may save to
     storage by itself."""
     tiers = plan.run.checkpoint.tiers
-    return bool(tiers) and (plan.run.trainer.kind == "builtin" or any(tier.kind != "disk" for tier in tiers))
+    return bool(tiers) and (plan.run.trainer.kind == "builtin" or any(tier.kind != "shared" for tier in tiers))
 
 
 def host_load(plan: JobPlan) -> HostLoad:

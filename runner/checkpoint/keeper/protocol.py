@@ -13,7 +13,7 @@ from headway.runner.checkpoint.keeper.capture import BufferLayout, Stored
 class Hello:
     """A client connects, and describes what the keeper is to do for it.
 
-    `storage`: tier -> location: a directory (`disk`) or the URL of an object store (`remote`), in which `<checkpoint>/`
+    `storage`: tier -> location: a directory (`shared`) or the URL of an object store (`remote`), in which `<checkpoint>/`
     is created. `partner`: the address file of the keeper that holds copies of this node's captures; None: there is
     none. `host_memory_bytes`: the limit of all buffers on this node together, copies of other nodes included; None: no
     limit but the node's memory.
@@ -46,7 +46,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Seal:
-    """The buffer holds the state at `step`: hash it, keep it, and bring it to `tiers` (`memory`, `peer`, `disk`, `remote`)."""
+    """The buffer holds the state at `step`: hash it, keep it, and bring it to `tiers` (`memory`, `peer`, `shared`, `remote`)."""
 
     buffer: int
     step: int

@@ -287,7 +287,7 @@ class Keeper:
 
     def _open_storage(self, tier: str, place: str) -> CaptureStorage:
         match tier:
-            case "disk":
+            case "shared":
                 return DiskStorage(Path(place))
             case "peer" if self._network is not None:
                 return Partner(Path(place), self._network)

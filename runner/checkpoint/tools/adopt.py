@@ -84,7 +84,7 @@ def _found(run: InspectedRun, path: Path, at: CheckpointId) -> Iterator[Verified
                 refused.append(seen)
             else:
                 yield seen
-        committed = Committed(at.step, at.generation, base.manifest_xxh3_128, ("disk",))
+        committed = Committed(at.step, at.generation, base.manifest_xxh3_128, ("shared",))
         yield VerifiedDirectory(path.name, None, refused[0]) if refused else VerifiedDirectory(path.name, committed, None)
     except OSError as error:
         yield VerifiedDirectory(path.name, None, FileRefusal(MANIFEST, error.strerror or str(error)))

@@ -67,7 +67,7 @@ class InspectedRun:
         return None if newest is None else from_json(RunConfig, newest.read_text())
 
     def _source(self, base: Base) -> Source:
-        if base.tier == "disk":
+        if base.tier == "shared":
             return DirectorySource(self.checkpoints / base.checkpoint.directory)
         config = self.config()
         urls = [tier.url for tier in config.checkpoint.tiers if tier.kind == base.tier and tier.url] if config else []
@@ -133,7 +133,7 @@ def _row(
     tiers = tuple(tier for tier in dict.fromkeys(on) if (at, tier) not in gone)
     directory = run.checkpoints / at.directory
     states = [*_standing(records, at, tiers, counting), *_bases(records, at)]
-    if "disk" in tiers and not directory.is_dir():
+    if "shared" in tiers and not directory.is_dir():
         states.append("missing on disk")
     return Row(at.step, at.generation, tiers, _bytes(directory, at), written[0].made_at, tuple(states), at.directory)
 

@@ -30,4 +30,4 @@ class Files(Section):
     """Largest number of bytes to read; everything when left out."""
 
 
-DATA: Mapping[str, DataKind] = types.MappingProxyType({"python_stdlib": DataKind(PythonStdlib), "files": DataKind(Files)})
+DATA: Mapping[str, DataKind] = types.MappingProxyType({"python-stdlib": DataKind(PythonStdlib), "files": DataKind(Files)})

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from headway.jobspec.aliases import places
+from headway.jobspec import aliases
 from headway.jobspec.flow import flow
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.resolve.placement import USER
@@ -71,8 +71,8 @@ NAMES = (
     "optimizer.schedule",
     "optimizer.decay_steps",
     "optimizer.min_lr_ratio",
-    "checkpoint.disk.steps",
-    "checkpoint.disk.seconds",
+    "checkpoint.shared.steps",
+    "checkpoint.shared.seconds",
     "checkpoint.keep",
     "resilience.timeouts.collective",
 )
@@ -92,7 +92,7 @@ _UNSET = (None, False, 0, "", "none")
 def values(plan: JobPlan) -> dict[str, Value | None]:
     """Return the value of every name: the plan's, else the spec's; None without either."""
     run, layout, mesh = plan.run, plan.spec["layout"], plan.mesh
-    disk = next((tier for tier in run.checkpoint.tiers if tier.kind == "disk"), None)
+    shared = next((tier for tier in run.checkpoint.tiers if tier.kind == "shared"), None)
     stages = mesh.pp * (layout["virtual_stages"] or 1)
     replicas = mesh.dp_replicate * mesh.dp_shard
     decided: dict[str, Value | None] = {
@@ -103,8 +103,8 @@ def values(plan: JobPlan) -> dict[str, Value | None]:
         "batch.global": run.batch.global_sequences if run.batch else None,
         "batch.accumulation": run.batch.global_sequences // (run.batch.micro_sequences * replicas) if run.batch else None,
         "layout.layers_per_stage": plan.model.layers // stages if plan.model else None,
-        "checkpoint.disk.steps": disk.every_steps if disk else None,
-        "checkpoint.disk.seconds": math.ceil(disk.every_s) if disk and disk.every_s else None,
+        "checkpoint.shared.steps": shared.every_steps if shared else None,
+        "checkpoint.shared.seconds": math.ceil(shared.every_s) if shared and shared.every_s else None,
         # Values of a layout that the job omits, so that an argument is valid for any degrees that `auto` chooses.
         "layout.schedule": layout["schedule"] or ("Interleaved1F1B" if (layout["virtual_stages"] or 1) > 1 else "1F1B"),
         "layout.sequence_parallel": plan.mesh.tp > 1 if layout["sequence_parallel"] is None else layout["sequence_parallel"],
@@ -220,9 +220,10 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
 def _meant(name: str) -> str | None:
     """Return the name that a wrong one is meant to be: another program's, or a misspelt one."""
     section, _, field = name.rpartition(".")
-    called = [".".join(place) for place in places("TrainingJob", field) if place[0] == section or not section]
+    tier = ".".join(next(iter(aliases.values(part, ("shared",))), part) for part in name.split("."))
+    called = [".".join(place) for place in aliases.places("TrainingJob", field) if place[0] == section or not section]
     ends = [each for each in NAMES if each.endswith(f".{name}")]
     fields = {each.removeprefix(f"{section}."): each for each in NAMES if section and each.startswith(f"{section}.")}
     begin = next((fields[each] for each in fields if field.startswith(each)), None)
     near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, NAMES))
-    return next((each for each in (*called, *ends) if each in NAMES), near)
+    return next((each for each in (tier, *called, *ends) if each in NAMES), near)

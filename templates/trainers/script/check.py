@@ -178,7 +178,7 @@ def _is_model_told(options: ScriptOptions, used: set[str], config: str | None) -
 
 
 def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
-    said = value if name == "checkpoint.disk.steps" else written(plan.spec, name)
+    said = value if name == "checkpoint.shared.steps" else written(plan.spec, name)
     return said is not None and said != _DEFAULTS.get(name)
 
 

@@ -24,11 +24,11 @@ JOB = (Path(__file__).parents[3] / "examples/two-node-slurm/job.yaml").read_text
 SPARED = JOB.replace("nodes: 2", "nodes: 1") + "\nresilience: {spares: 1}\n"
 STEPS = list(range(1, 31))
 END_S = 300  # two attempts, and the half minute in which the second node may still come back
-CPU_NODES = "nodes: [{group: cpu, count: 2, cpus: 1, procs: 1}]"
+CPU_NODES = "node_groups: [{name: cpu, count: 2, cpus: 1, procs: 1}]"
 GPU_NODES = """\
-nodes: [{group: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
+node_groups: [{name: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
 fabrics:
-  - {name: rails, role: scale_out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
+  - {name: rails, role: scale-out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
   - {name: admin, role: management, transport: tcp, interface: bond0}
 """
 CLUSTER = """\

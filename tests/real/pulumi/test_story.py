@@ -38,11 +38,11 @@ kind: Cluster
 name: {name}
 scheduler: {{kind: slurm}}
 provider: {{kind: onprem, options: {{identity: {identity}, known_hosts: known_hosts}}}}
-nodes:
-  - {{group: n, count: {count}, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0], hosts: [{hosts}]}}
+node_groups:
+  - {{name: n, count: {count}, cpus: 8, gpu: H100-SXM-80, gpus: 1, nics: [mlx5_0], hosts: [{hosts}]}}
 fabrics:
   - name: rails
-    role: scale_out
+    role: scale-out
     transport: roce
     classes:
       - {{name: roce, carries: collectives, dscp: {dscp}, priority: 3, lossless: true}}

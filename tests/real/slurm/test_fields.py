@@ -19,10 +19,10 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: lab
 scheduler: {kind: slurm, options: {partition: main}}
-nodes:
-  - {group: gpu, count: 1, cpus: 4, host_memory: 16GB, gpu: H100-SXM-80, gpus: 4, nics: [mlx5_0]}
-  - {group: cpu, count: 2, cpus: 2}
-fabrics: [{name: rails, role: scale_out, transport: infiniband}]
+node_groups:
+  - {name: gpu, count: 1, cpus: 4, host_memory: 16GB, gpu: H100-SXM-80, gpus: 4, nics: [mlx5_0]}
+  - {name: cpu, count: 2, cpus: 2}
+fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: runs, shared: true}]
 """
 HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\ncluster: lab\n"

@@ -25,7 +25,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: images
 scheduler: {{kind: slurm, options: {{partition: main, containers: pyxis, bundle: {bundle}, image_cache: {cache}}}}}
-nodes: [{{group: cpu, count: 2, cpus: 1, procs: 1}}]
+node_groups: [{{name: cpu, count: 2, cpus: 1, procs: 1}}]
 storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
 """
 # The quickstart's model, on text of the repository.
@@ -40,7 +40,7 @@ code: {{image: "registry.example.com/train@sha256:{digest}"}}
 data: {{kind: files, options: {{paths: ["corpus/*.txt"], limit: null}}}}
 batch: {{global: 16 sequences, micro: 8, sequence: 64}}
 steps: 60
-checkpoint: {{tiers: [{{kind: disk, every: 10 steps}}], keep: 3}}
+checkpoint: {{tiers: [{{kind: shared, every: 10 steps}}], keep: 3}}
 """
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 QUICKSTART = Path(__file__).parents[3] / "examples/quickstart/job.yaml"

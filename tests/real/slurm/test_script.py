@@ -20,7 +20,7 @@ apiVersion: headway/v1alpha1
 kind: Cluster
 name: two-ranks-here
 scheduler: {kind: slurm, options: {partition: main}}
-nodes: [{group: cpu, count: 2, cpus: 1}]
+node_groups: [{name: cpu, count: 2, cpus: 1}]
 storage: [{name: runs, kind: posix, path: runs, shared: true}]
 """
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}

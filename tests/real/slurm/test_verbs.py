@@ -127,7 +127,7 @@ def test_a_login_node_with_another_key_is_refused_and_nothing_is_submitted(
 def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     text = (tmp_path / "job.yaml").read_text()
-    assert text.count("data:\n  kind: python_stdlib\n  options:\n    limit: 2MB\n") == 1
+    assert text.count("data:\n  kind: python-stdlib\n  options:\n    limit: 2MB\n") == 1
     (tmp_path / "fails.py").write_text("import os\nraise SystemExit(f'no data for rank {os.environ[\"RANK\"]}')\n")
     head = text.partition("\nmodel:")[0]
     (tmp_path / "job.yaml").write_text(f"{head}\nrun: [fails.py]\n")

@@ -92,7 +92,7 @@ def test_what_was_appended_is_read_back_equal(directory: Path) -> None:
     base = Base(7, 1, "cd", tier="memory")
     written = [
         chain.claim(None, 3, "one", groups=2, history_entries=1),
-        chain.append(Commit(4, "ab", ("disk", "remote")), 1, 3, "rank 0"),
+        chain.append(Commit(4, "ab", ("shared", "remote")), 1, 3, "rank 0"),
     ]
     written += [chain.append(Commit(6, "ef", group=1), 1, 3, "rank 8"), chain.restart(1, 0, 1, 3, "one")]
     written += [chain.append(Retire((CheckpointId(4, 1),), ("remote",)), 1, 3, "rank 0")]
@@ -437,7 +437,7 @@ def test_what_was_rolled_back_stays_rolled_back(directory: Path) -> None:
     claim(chain, first[0])
     claim(chain, newest_base(chain.read()))
     assert ids(lineage(chain.read())) == [(10, 1)]
-    assert newest_base(chain.read(), {(first[0].checkpoint, "disk")}) is None
+    assert newest_base(chain.read(), {(first[0].checkpoint, "shared")}) is None
 
 
 def test_a_base_passed_over_by_two_claims_in_a_row_does_not_come_back(directory: Path) -> None:
@@ -471,8 +471,8 @@ def test_retired_and_refused_checkpoints_are_left_out(directory: Path) -> None:
     chain.append(Retire((bases[0].checkpoint, bases[2].checkpoint)), 1, 0, "tester")
     records = chain.read()
     assert newest_base(records) == bases[3]
-    assert newest_base(records, {(bases[3].checkpoint, "disk")}) == bases[1]
-    assert newest_base(records, {(bases[3].checkpoint, "disk"), (bases[1].checkpoint, "disk")}) is None
+    assert newest_base(records, {(bases[3].checkpoint, "shared")}) == bases[1]
+    assert newest_base(records, {(bases[3].checkpoint, "shared"), (bases[1].checkpoint, "shared")}) is None
 
 
 def test_claims_without_a_commit_are_counted_from_the_newest(directory: Path) -> None:

@@ -53,8 +53,8 @@ faults = st.one_of(st.just("none"), st.sampled_from(FAULTS))
 # A job runs to its end; or it does some operations, meets a fault (or none), and goes on or stops there.
 hows = st.one_of(st.none(), st.none(), st.tuples(st.integers(0, 3), faults, st.booleans()))
 How = tuple[int, str, bool] | None
-some_tier = st.sampled_from(["disk", "remote"])
-tiers = st.sampled_from([("disk",), ("disk",), ("remote",), ("disk", "remote")])
+some_tier = st.sampled_from(["shared", "remote"])
+tiers = st.sampled_from([("shared",), ("shared",), ("remote",), ("shared", "remote")])
 
 
 @dataclass
@@ -104,7 +104,7 @@ class ChainMachine(RuleBasedStateMachine):
         for _ in range(3):
             self.open()
         self.look(0, None)
-        self.claim(0, set(), "disk", 0, None)
+        self.claim(0, set(), "shared", 0, None)
         self.join()
 
     def teardown(self) -> None:

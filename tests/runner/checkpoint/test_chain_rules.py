@@ -30,7 +30,7 @@ from headway.runner.contract import Base, CheckpointId
 from tests.support.lockstep import Memory
 
 RUN = "run-1"
-DISK, REMOTE, BOTH = ("disk",), ("remote",), ("disk", "remote")
+DISK, REMOTE, BOTH = ("shared",), ("remote",), ("shared", "remote")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def commit(chain: Chain, step: int, tiers: tuple[str, ...] = DISK, generation: i
     return chain.append(Commit(step, f"{step}.{generation}", tiers, **group), generation, 0, "rank 0")
 
 
-def base(step: int, generation: int = 1, tier: str = "disk") -> Base:
+def base(step: int, generation: int = 1, tier: str = "shared") -> Base:
     return Base(step, generation, f"{step}.{generation}", tier)
 
 
@@ -74,7 +74,7 @@ def test_a_later_commit_of_the_same_checkpoint_adds_its_tier(chain: Chain) -> No
 
 def test_disk_is_preferred_to_remote_and_remote_serves_what_the_disk_refused(chain: Chain) -> None:
     commit(chain, 10, DISK)
-    commit(chain, 20, ("remote", "disk"))
+    commit(chain, 20, ("remote", "shared"))
     records = chain.read()
     refused = set[tuple[CheckpointId, str]]()
     found = []
@@ -89,7 +89,7 @@ def test_what_was_retired_from_disk_is_still_on_remote(chain: Chain) -> None:
     commit(chain, 20, BOTH)
     retire(chain, 10, DISK)
     assert counting(chain) == [(20, BOTH), (10, REMOTE)]
-    assert retired(chain.read()) == {(CheckpointId(10, 1), "disk")}
+    assert retired(chain.read()) == {(CheckpointId(10, 1), "shared")}
     assert newest_base(chain.read(), at_most_step=19) == base(10, tier="remote")
 
 

@@ -26,8 +26,8 @@ from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, Tier
 
 pytestmark = pytest.mark.slow
 
-DISK = Checkpoint((Tier("disk", every_steps=1),))
-BOTH = Checkpoint((Tier("memory", every_steps=1), Tier("disk", every_steps=1)))
+DISK = Checkpoint((Tier("shared", every_steps=1),))
+BOTH = Checkpoint((Tier("memory", every_steps=1), Tier("shared", every_steps=1)))
 
 
 class Rank:
@@ -89,8 +89,8 @@ def keeper_of(rank: Rank) -> int:
 def test_many_saves_in_a_row_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         for step in range(1, 9):
-            saver.save(step, state(step, 1 << 18), {"disk"})
-        assert ended(saver) == {(step, tier): None for step in range(1, 9) for tier in ("memory", "disk")}
+            saver.save(step, state(step, 1 << 18), {"shared"})
+        assert ended(saver) == {(step, tier): None for step in range(1, 9) for tier in ("memory", "shared")}
     assert rank.steps() == list(range(8, 0, -1))
     base = newest_base(rank.chain.read())
     assert base is not None
@@ -101,33 +101,33 @@ def test_many_saves_in_a_row_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> N
 
 def test_a_keeper_that_dies_costs_the_saves_that_it_had_and_the_next_goes_to_a_new_one(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
-        saver.save(1, state(1), {"disk"})
-        assert ended(saver)[1, "disk"] is None
+        saver.save(1, state(1), {"shared"})
+        assert ended(saver)[1, "shared"] is None
         os.kill(keeper_of(rank), signal.SIGKILL)
-        saver.save(2, state(2), {"disk"})
-        lost = ended(saver)[2, "disk"]
+        saver.save(2, state(2), {"shared"})
+        lost = ended(saver)[2, "shared"]
         assert lost is not None
         assert "keeper" in lost
         start_keeper(rank.keeper)
-        saver.save(3, state(3), {"disk"})
-        assert ended(saver)[3, "disk"] is None
+        saver.save(3, state(3), {"shared"})
+        assert ended(saver)[3, "shared"] is None
     assert rank.steps() == [3, 1]
 
 
 def test_a_state_of_another_shape_gets_buffers_of_its_own(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         for step, numbers in ((1, 10), (2, 50_000), (3, 10)):
-            saver.save(step, state(step, numbers), {"disk"})
+            saver.save(step, state(step, numbers), {"shared"})
         assert set(ended(saver).values()) == {None}
     assert rank.steps() == [3, 2, 1]
 
 
 def test_a_superseded_saver_says_so_at_its_next_call_and_commits_nothing(rank: Rank) -> None:
     saver = rank.saver()
-    saver.save(1, state(1), {"disk"})
-    assert ended(saver)[1, "disk"] is None
+    saver.save(1, state(1), {"shared"})
+    assert ended(saver)[1, "shared"] is None
     rank.claim()
-    saver.save(2, state(2), {"disk"})
+    saver.save(2, state(2), {"shared"})
     with pytest.raises(SupersededError):
         saver.wait()
     with pytest.raises(SupersededError):
@@ -139,14 +139,14 @@ def test_a_superseded_saver_says_so_at_its_next_call_and_commits_nothing(rank: R
 def test_a_disk_that_cannot_be_written_costs_that_save_and_is_said(rank: Rank) -> None:
     blocked = rank.place.root / f".tmp-{rank.place.checkpoint(2).directory}"
     with closing(rank.saver()) as saver:
-        saver.save(1, state(1), {"disk"})
+        saver.save(1, state(1), {"shared"})
         blocked.write_text("a file where the folder should be")
-        saver.save(2, state(2), {"disk"})
-        saver.save(3, state(3), {"disk"})
+        saver.save(2, state(2), {"shared"})
+        saver.save(3, state(3), {"shared"})
         found = ended(saver)
-    assert (found[1, "disk"], found[3, "disk"]) == (None, None)
-    assert found[2, "disk"] is not None
-    assert "File exists" in found[2, "disk"]
+    assert (found[1, "shared"], found[3, "shared"]) == (None, None)
+    assert found[2, "shared"] is not None
+    assert "File exists" in found[2, "shared"]
     assert rank.steps() == [3, 1]
 
 
@@ -174,9 +174,9 @@ def test_a_capture_in_memory_is_restored_by_the_next_generation(tmp_path: Path, 
 
 def test_outcomes_say_how_long_it_took_and_how_much_was_written(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
-        saver.save(1, state(1), {"disk"})
+        saver.save(1, state(1), {"shared"})
         saver.wait()
         (memory, disk) = sorted(saver.outcomes(), key=lambda outcome: outcome.tier, reverse=True)
     assert isinstance(disk, SaveOutcome)
-    assert (memory.tier, disk.tier, disk.bytes) == ("memory", "disk", 4096)
+    assert (memory.tier, disk.tier, disk.bytes) == ("memory", "shared", 4096)
     assert 0 < memory.seconds <= disk.seconds

@@ -346,8 +346,8 @@ def test_every_checkpoint_that_counts_is_there_and_loads(run: Run) -> None:
         run.save(place, step, RankState({"w": torch.full((2,), float(step))}, {}), keep=3)
         records = run.chain.read()
         for base in lineage(records):
-            if (base.checkpoint, "disk") not in retired(records):
-                assert loaded(run.reader(base.on("disk")), {"w": torch.zeros(2)})["w"].tolist() == [base.step, base.step]
+            if (base.checkpoint, "shared") not in retired(records):
+                assert loaded(run.reader(base.on("shared")), {"w": torch.zeros(2)})["w"].tolist() == [base.step, base.step]
 
 
 def test_what_an_earlier_generation_left_unfinished_is_removed_and_nothing_else(run: Run) -> None:

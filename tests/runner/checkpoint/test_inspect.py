@@ -69,7 +69,7 @@ def rolled_back(run: InspectedRun) -> InspectedRun:
     claim(run)
     _, base, _ = (save(run, step, state(step)) for step in (10, 20, 30))
     claim(run, base)
-    save(run, 35, state(35), ("disk", "remote"))
+    save(run, 35, state(35), ("shared", "remote"))
     return run
 
 
@@ -89,10 +89,10 @@ def records(run: InspectedRun) -> Sequence[Any]:
 def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: InspectedRun) -> None:
     found = {row.step: (row.generation, row.tiers, row.states) for row in rows(rolled_back, records(rolled_back))}
     assert found == {
-        10: (1, ("disk",), ()),
-        20: (1, ("disk",), ("base of generation 2",)),
-        30: (1, ("disk",), ("rolled back",)),
-        35: (2, ("disk", "remote"), ("newest",)),
+        10: (1, ("shared",), ()),
+        20: (1, ("shared",), ("base of generation 2",)),
+        30: (1, ("shared",), ("rolled back",)),
+        35: (2, ("shared", "remote"), ("newest",)),
     }
 
 
@@ -107,7 +107,7 @@ def test_a_tier_that_finished_later_is_in_the_same_row(rolled_back: InspectedRun
     newest = records(rolled_back)[-1]
     save_again = Commit(35, newest.entry.manifest_xxh3_128, ("remote",))
     rolled_back.chain().append(save_again, 2, 0, "a test")
-    assert [row.tiers for row in rows(rolled_back, records(rolled_back)) if row.step == 35] == [("disk", "remote")]
+    assert [row.tiers for row in rows(rolled_back, records(rolled_back)) if row.step == 35] == [("shared", "remote")]
 
 
 def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(rolled_back: InspectedRun) -> None:
@@ -145,7 +145,7 @@ def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back
         ObjectBucket(bucket).put(f"run-1/{at.directory}/{path.name}", path.read_bytes())
     shutil.rmtree(rolled_back.checkpoints / at.directory)
     save(rolled_back, 40, state(40))
-    rolled_back.chain().append(Retire((at,), ("disk",)), 2, 0, "a test")
+    rolled_back.chain().append(Retire((at,), ("shared",)), 2, 0, "a test")
     base = chosen(rolled_back, records(rolled_back), 35)
     with pytest.raises(PlaceError, match=r"is on `remote` only, and no run\.json of the run has its location"):
         rolled_back.reader(base)
@@ -455,7 +455,7 @@ def test_a_run_whose_chain_is_empty_gets_one(rolled_back: InspectedRun) -> None:
 
 
 def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_back: InspectedRun) -> None:
-    other = Committed(20, 1, "0" * 32, ("disk",))
+    other = Committed(20, 1, "0" * 32, ("shared",))
     refused = contradicted(records(rolled_back), other)
     assert refused is not None
     assert (refused.name, "was committed" in refused.reason) == (MANIFEST, True)

@@ -17,7 +17,7 @@ from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Base, HeartbeatPage, Mesh
 from headway.runner.worker import Worker
 
-BASE = Base(20, 1, "ab", "disk")
+BASE = Base(20, 1, "ab", "shared")
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["it found damage", "another rank failed"])
@@ -36,7 +36,7 @@ def test_only_a_rank_that_found_damage_refuses_the_base(refused: bool, tmp_path:
             with pytest.raises(BlockingIOError):
                 said.recv(1 << 16)
             return
-        facts = {"what": "refused", "rank": 0, "step": 20, "generation": 1, "tier": "disk"}
+        facts = {"what": "refused", "rank": 0, "step": 20, "generation": 1, "tier": "shared"}
         assert json.loads(said.recv(1 << 16)) == facts | {"name": "part-0.json", "reason": "gone"}
 
 
@@ -50,5 +50,5 @@ def test_a_rank_that_cannot_read_the_base_refuses_nothing_and_says_so(tmp_path: 
         error = RefusedError(BASE.checkpoint, "part-0.json", "Stale file handle", unread=errno.ESTALE)
         with pytest.raises(UnreadError, match=r"Stale file handle on .*/step-000000020\.g000001/part-0\.json"):
             authority.refuse(BASE, error)
-        facts = {"what": "unread", "rank": 0, "step": 20, "generation": 1, "tier": "disk"}
+        facts = {"what": "unread", "rank": 0, "step": 20, "generation": 1, "tier": "shared"}
         assert json.loads(said.recv(1 << 16)) == facts | {"name": "part-0.json", "reason": "Stale file handle"}

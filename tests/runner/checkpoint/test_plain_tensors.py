@@ -273,22 +273,22 @@ def test_a_conjugated_view_is_fingerprinted_by_its_values() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tiers", ["disk", "memory,disk"])
+@pytest.mark.parametrize("tiers", ["shared", "memory,disk"])
 def test_a_state_that_differs_by_rank_comes_back_to_each_rank(tmp_path: Path, tiers: str) -> None:
     run_world("tests.support.ranks.uneven", 2, "own", tmp_path, tiers)
 
 
 @pytest.mark.slow
 def test_a_parameter_whose_first_gradient_comes_late_on_one_rank_holds_no_save_up(tmp_path: Path) -> None:
-    run_world("tests.support.ranks.uneven", 2, "late", tmp_path, "disk")
+    run_world("tests.support.ranks.uneven", 2, "late", tmp_path, "shared")
 
 
 @pytest.mark.slow
 def test_a_rank_that_skips_a_save_is_named_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_SAVE_PATIENCE_S", "3")
-    run_world("tests.support.ranks.uneven", 3, "skip", tmp_path, "disk")
+    run_world("tests.support.ranks.uneven", 3, "skip", tmp_path, "shared")
 
 
 @pytest.mark.slow
 def test_a_rank_whose_state_cannot_be_taken_costs_that_save_alone(tmp_path: Path) -> None:
-    run_world("tests.support.ranks.uneven", 2, "broken", tmp_path, "disk")
+    run_world("tests.support.ranks.uneven", 2, "broken", tmp_path, "shared")

@@ -30,7 +30,7 @@ from headway.runner.checkpoint.stores.posix import PosixStore
 from headway.runner.contract import Base, CheckpointId
 
 RUN = "run-1"
-TIERS = st.sampled_from([("disk",), ("remote",), ("disk", "remote"), ("disk",)])
+TIERS = st.sampled_from([("shared",), ("remote",), ("shared", "remote"), ("shared",)])
 
 
 # --- what may go ------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class History:
         return [committed.checkpoint for committed in self.stored() if tier in committed.tiers]
 
 
-def history_of(*steps: int, tiers: tuple[str, ...] = ("disk",)) -> History:
+def history_of(*steps: int, tiers: tuple[str, ...] = ("shared",)) -> History:
     history = History()
     history.claim(None)
     for before, step in zip((0, *steps), steps, strict=False):
@@ -91,7 +91,7 @@ events = st.lists(
     max_size=40,
 )
 retentions = st.builds(
-    lambda disk, remote, horizon: Retention({"disk": disk, "remote": remote}, horizon),
+    lambda disk, remote, horizon: Retention({"shared": disk, "remote": remote}, horizon),
     st.integers(1, 4),
     st.integers(1, 4),
     st.integers(0, 150),
@@ -105,7 +105,7 @@ def test_the_base_the_newest_and_as_many_as_asked_for_stay_on_each_tier(
 ) -> None:
     history = History()
     history.claim(None)
-    for what, number, tiers in [*events, ("retire", 0, ("disk",))]:
+    for what, number, tiers in [*events, ("retire", 0, ("shared",))]:
         if what == "commit":
             history.commit(number, tiers)
         elif what == "claim":
@@ -156,18 +156,18 @@ def test_once_the_run_is_longer_than_the_horizon_one_beyond_it_is_always_there(
 
 
 def test_the_oldest_goes_first_and_tiers_keep_numbers_of_their_own() -> None:
-    history = history_of(10, 20, 30, 40, 50, tiers=("disk", "remote"))
-    assert history.retire(Retention({"disk": 2, "remote": 4})) == {
-        "disk": [CheckpointId(10, 1), CheckpointId(20, 1), CheckpointId(30, 1)],
+    history = history_of(10, 20, 30, 40, 50, tiers=("shared", "remote"))
+    assert history.retire(Retention({"shared": 2, "remote": 4})) == {
+        "shared": [CheckpointId(10, 1), CheckpointId(20, 1), CheckpointId(30, 1)],
         "remote": [CheckpointId(10, 1)],
     }
 
 
 def test_one_on_each_side_of_the_horizon_stays_on_the_tier_that_lasts_longest() -> None:
-    history = history_of(10, 20, 30, 40, tiers=("disk", "remote"))
-    history.commit(60, ("disk",))  # step 100
-    gone = history.retire(Retention({"disk": 1, "remote": 1}, horizon_steps=75))
-    assert gone == {"disk": [CheckpointId(step, 1) for step in (10, 20, 30, 40)], "remote": [CheckpointId(10, 1)]}
+    history = history_of(10, 20, 30, 40, tiers=("shared", "remote"))
+    history.commit(60, ("shared",))  # step 100
+    gone = history.retire(Retention({"shared": 1, "remote": 1}, horizon_steps=75))
+    assert gone == {"shared": [CheckpointId(step, 1) for step in (10, 20, 30, 40)], "remote": [CheckpointId(10, 1)]}
     assert history.on("remote") == [
         CheckpointId(40, 1),
         CheckpointId(30, 1),
@@ -176,11 +176,11 @@ def test_one_on_each_side_of_the_horizon_stays_on_the_tier_that_lasts_longest() 
 
 
 def test_the_newest_that_is_known_to_be_sound_stays_however_old_it_is() -> None:
-    history = history_of(10, 20, 30, 40, tiers=("disk", "remote"))
-    history.commit(60, ("disk",))  # step 100
-    gone = history.retire(Retention({"disk": 1, "remote": 1}, sound_step=25))
+    history = history_of(10, 20, 30, 40, tiers=("shared", "remote"))
+    history.commit(60, ("shared",))  # step 100
+    gone = history.retire(Retention({"shared": 1, "remote": 1}, sound_step=25))
     assert gone == {
-        "disk": [CheckpointId(step, 1) for step in (10, 20, 30, 40)],
+        "shared": [CheckpointId(step, 1) for step in (10, 20, 30, 40)],
         "remote": [CheckpointId(10, 1), CheckpointId(30, 1)],
     }
     assert history.on("remote") == [CheckpointId(40, 1), CheckpointId(20, 1)]
@@ -188,36 +188,36 @@ def test_the_newest_that_is_known_to_be_sound_stays_however_old_it_is() -> None:
 
 def test_the_base_stays_however_old_it_is() -> None:
     history = history_of(10, 20)
-    history.claim(lineage(history.records)[1].on("disk"))  # step 10; 20 is rolled back
+    history.claim(lineage(history.records)[1].on("shared"))  # step 10; 20 is rolled back
     for _ in range(5):
-        history.commit(10, ("disk",))
-        history.retire(Retention({"disk": 2}))
-    assert history.on("disk") == [CheckpointId(60, 2), CheckpointId(50, 2), CheckpointId(10, 1)]
+        history.commit(10, ("shared",))
+        history.retire(Retention({"shared": 2}))
+    assert history.on("shared") == [CheckpointId(60, 2), CheckpointId(50, 2), CheckpointId(10, 1)]
 
 
 def test_what_was_rolled_back_goes_once_as_many_as_are_kept_have_come_as_far() -> None:
     history = history_of(10, 20, 30)
-    history.claim(lineage(history.records)[2].on("disk"))
-    retention = Retention({"disk": 2})
+    history.claim(lineage(history.records)[2].on("shared"))
+    retention = Retention({"shared": 2})
     rolled_back = []
     for _ in range(6):  # steps 15 to 40
-        history.commit(5, ("disk",))
-        gone = history.retire(retention)["disk"]
+        history.commit(5, ("shared",))
+        gone = history.retire(retention)["shared"]
         rolled_back.append([each.step for each in gone if each.generation == 1 and each.step > 10])
     assert rolled_back == [[], [], [20], [], [30], []]
 
 
 def test_what_a_mistake_has_rolled_back_is_there_for_as_long_as_the_run_has_not_come_as_far() -> None:
     history = history_of(10, 20, 1000)
-    history.claim(lineage(history.records)[1].on("disk"))
+    history.claim(lineage(history.records)[1].on("shared"))
     for _ in range(50):
-        history.commit(5, ("disk",))
-        assert CheckpointId(1000, 1) not in history.retire(Retention({"disk": 2}))["disk"]
+        history.commit(5, ("shared",))
+        assert CheckpointId(1000, 1) not in history.retire(Retention({"shared": 2}))["shared"]
 
 
 def test_a_tier_that_the_run_has_no_more_is_left_alone() -> None:
-    history = history_of(10, 20, 30, tiers=("disk", "remote"))
-    assert history.retire(Retention({"disk": 1})) == {"disk": [CheckpointId(10, 1), CheckpointId(20, 1)]}
+    history = history_of(10, 20, 30, tiers=("shared", "remote"))
+    assert history.retire(Retention({"shared": 1})) == {"shared": [CheckpointId(10, 1), CheckpointId(20, 1)]}
 
 
 # --- its end ----------------------------------------------------------------------------------------------------------
@@ -245,9 +245,9 @@ class Run:
         self.chain.read()
         self.chain.claim(base, 0, "tester")
 
-    def commit(self, step: int, tiers: tuple[str, ...] = ("disk",)) -> None:
+    def commit(self, step: int, tiers: tuple[str, ...] = ("shared",)) -> None:
         generation = self.generation()
-        if "disk" in tiers:
+        if "shared" in tiers:
             self.make(CheckpointId(step, generation).directory)
         self.chain.append(Commit(step, xxhash.xxh3_128_hexdigest(b"{}"), tiers), generation, 0, "tester")
 
@@ -260,7 +260,7 @@ class Run:
         return max((committed.step for committed in lineage(self.chain.read())), default=0)
 
     def counting_on_disk(self) -> list[CheckpointId]:
-        return [committed.checkpoint for committed in lineage(self.chain.read()) if "disk" in committed.tiers]
+        return [committed.checkpoint for committed in lineage(self.chain.read()) if "shared" in committed.tiers]
 
     def make(self, name: str) -> None:
         (self.checkpoints / name).mkdir()
@@ -271,7 +271,7 @@ class Run:
         return sorted(path.name for path in self.checkpoints.iterdir())
 
     def retire(self, keep: int = 1, roots: dict[str, RetentionRoot] | None = None) -> tuple[str, ...]:
-        roots = roots or {"disk": DirectoryRoot(self.checkpoints)}
+        roots = roots or {"shared": DirectoryRoot(self.checkpoints)}
         return retire(self.chain, roots, Retention(dict.fromkeys(roots, keep)), self.generation(), 0).failures
 
 
@@ -292,7 +292,7 @@ class WatchedRoot(DirectoryRoot):
         self._run, self._crash_at, self.deleted = run, crash_at, list[str]()
 
     def delete(self, name: str) -> None:
-        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.chain_anew().read()) if tier == "disk"}
+        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.chain_anew().read()) if tier == "shared"}
         self.deleted.append(name)
         if len(self.deleted) == self._crash_at:
             (self._run.checkpoints / name / "manifest.json").unlink()
@@ -317,9 +317,9 @@ def test_whatever_happens_what_counts_on_disk_is_there_and_what_is_named_goes_in
                 run.claim(chosen.on(chosen.tiers[0]) if chosen else None)
             else:
                 with suppress(Crash):
-                    retire(run.chain, {"disk": WatchedRoot(run, crash_at)}, retention, run.generation(), 0)
+                    retire(run.chain, {"shared": WatchedRoot(run, crash_at)}, retention, run.generation(), 0)
             assert {c.directory for c in run.counting_on_disk()} <= {*run.names()}
-        retire(run.chain, {"disk": WatchedRoot(run)}, retention, run.generation(), 0)
+        retire(run.chain, {"shared": WatchedRoot(run)}, retention, run.generation(), 0)
         named = {checkpoint.directory for checkpoint, _ in retired(run.chain.read())}
         assert not named & {*run.names()}
         assert {c.directory for c in run.counting_on_disk()} <= {*run.names()}
@@ -349,8 +349,8 @@ def test_what_goes_is_named_on_the_chain_before_it_is_deleted(run: Run) -> None:
     for step in (10, 20, 30):
         run.commit(step)
     root = WatchedRoot(run)
-    done = retire(run.chain, {"disk": root}, Retention({"disk": 1}), 1, 0)
-    assert done.checkpoints == {"disk": (CheckpointId(10, 1), CheckpointId(20, 1))}
+    done = retire(run.chain, {"shared": root}, Retention({"shared": 1}), 1, 0)
+    assert done.checkpoints == {"shared": (CheckpointId(10, 1), CheckpointId(20, 1))}
     assert root.deleted == ["step-000000010.g000001", "step-000000020.g000001"]
     assert run.names() == ["step-000000030.g000001"]
     assert done.failures == ()
@@ -361,7 +361,7 @@ def test_what_an_earlier_writer_named_and_did_not_delete_is_deleted_by_the_next(
     for step in (10, 20):
         run.commit(step)
     run.chain.append(Retire((CheckpointId(10, 1),)), 1, 0, "a writer that is killed here")
-    run.claim(lineage(run.chain.read())[0].on("disk"))
+    run.claim(lineage(run.chain.read())[0].on("shared"))
     assert run.retire() == ()
     assert run.names() == ["step-000000020.g000001"]
 
@@ -371,16 +371,16 @@ def test_who_was_superseded_names_and_deletes_nothing(run: Run) -> None:
     for step in (10, 20):
         run.commit(step)
     other = run.chain_anew()
-    other.claim(lineage(other.read())[0].on("disk"), 0, "somebody else")
+    other.claim(lineage(other.read())[0].on("shared"), 0, "somebody else")
     with pytest.raises(SupersededError):
-        retire(run.chain, {"disk": DirectoryRoot(run.checkpoints)}, Retention({"disk": 1}), 1, 0)
+        retire(run.chain, {"shared": DirectoryRoot(run.checkpoints)}, Retention({"shared": 1}), 1, 0)
     assert run.names() == ["step-000000010.g000001", "step-000000020.g000001"]
 
 
 def test_what_nobody_will_finish_goes_and_what_may_yet_be_committed_stays(run: Run) -> None:
     run.claim()
     run.commit(10)
-    run.claim(lineage(run.chain.read())[0].on("disk"))
+    run.claim(lineage(run.chain.read())[0].on("shared"))
     run.commit(30)
     gone = [
         ".tmp-step-000000020.g000001",  # the generation before was writing it
@@ -424,7 +424,7 @@ def test_a_store_that_is_away_costs_a_line_and_nothing_is_deleted_that_it_does_n
     for step in (10, 20):
         run.commit(step)
     (run.root / "chain").rename(run.root / "away")
-    done = retire(run.chain, {"disk": DirectoryRoot(run.checkpoints)}, Retention({"disk": 1}), 1, 0)
+    done = retire(run.chain, {"shared": DirectoryRoot(run.checkpoints)}, Retention({"shared": 1}), 1, 0)
     assert done.checkpoints == {}
     assert len(done.failures) == 1
     assert "retired checkpoints are kept: " in done.failures[0]
@@ -437,7 +437,7 @@ def test_a_store_that_is_away_costs_a_line_and_nothing_is_deleted_that_it_does_n
 def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run.claim()
     for step in (10, 20):
-        run.commit(step, ("disk", "remote"))
+        run.commit(step, ("shared", "remote"))
         for name in ("manifest.json", "data-0-0.bin"):
             ObjectBucket(bucket).put(f"{RUN}/{CheckpointId(step, 1).directory}/{name}", b"{}")
     ObjectBucket(bucket).put(f"{RUN}/{CheckpointId(15, 1).directory}/data-0-0.bin", b"no manifest came")
@@ -445,7 +445,7 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
     with monkeypatch.context() as outage:
         outage.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         away = RemoteRoot(bucket, RUN, retries=0)
-    (failure,) = run.retire(roots={"disk": DirectoryRoot(run.checkpoints), "remote": away})
+    (failure,) = run.retire(roots={"shared": DirectoryRoot(run.checkpoints), "remote": away})
     why = (
         f"[Errno 5] HTTP error: error sending request: Connection refused: '{bucket}/{RUN}/step-000000020.g000001/manifest.json'"
     )
@@ -460,8 +460,8 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
 def test_a_lane_names_only_what_goes_from_its_own_tier(run: Run) -> None:
     run.claim()
     for step in (10, 20):
-        run.commit(step, ("disk", "remote"))
-    retention = Retention({"disk": 1, "remote": 1})
-    done = retire(run.chain, {"disk": DirectoryRoot(run.checkpoints)}, retention, 1, 0)
-    assert done.checkpoints == {"disk": (CheckpointId(10, 1),)}
-    assert retired(run.chain.read()) == {(CheckpointId(10, 1), "disk")}
+        run.commit(step, ("shared", "remote"))
+    retention = Retention({"shared": 1, "remote": 1})
+    done = retire(run.chain, {"shared": DirectoryRoot(run.checkpoints)}, retention, 1, 0)
+    assert done.checkpoints == {"shared": (CheckpointId(10, 1),)}
+    assert retired(run.chain.read()) == {(CheckpointId(10, 1), "shared")}

@@ -36,7 +36,7 @@ class Loop:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
         self.state: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule, "notes": {"losses": []}}
-        self.run = checkpoint.open(directory, **{"tiers": {"disk": 2}, **options})
+        self.run = checkpoint.open(directory, **{"tiers": {"shared": 2}, **options})
         self.step = self.run.load(self.state)
 
     def train(self, steps: int) -> "Loop":
@@ -115,7 +115,7 @@ def test_a_write_that_fails_because_a_newer_session_deleted_it_says_who_has_the_
 
 
 def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(tmp_path: Path) -> None:
-    with checkpoint.open(tmp_path, tiers={"disk": 1}) as run:
+    with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.load({"a": torch.ones(2), "b": torch.ones(3)})
         run.save(1, {"a": torch.full((2,), 5.0), "b": torch.ones(3)})
     kept = {"a": torch.zeros(2)}
@@ -126,17 +126,17 @@ def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(
 
 
 def test_a_state_that_wants_more_than_was_saved_is_refused_by_name(tmp_path: Path) -> None:
-    with checkpoint.open(tmp_path, tiers={"disk": 1}) as run:
+    with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.save(1, {"a": torch.ones(2)})
     with pytest.raises(checkpoint.StateError, match="tensor `b`: 0 of 2 elements"):
         checkpoint.open(tmp_path).load({"a": torch.zeros(2), "b": torch.zeros(2)})
 
 
 def test_a_value_that_a_checkpoint_cannot_hold_is_named_where_it_is_saved(tmp_path: Path) -> None:
-    run = checkpoint.open(tmp_path, tiers={"disk": 1})
+    run = checkpoint.open(tmp_path, tiers={"shared": 1})
     with pytest.raises(checkpoint.ObjectError, match="handle"):
         run.save(1, {"a": torch.ones(2), "handle": object()})
-    with pytest.raises(OSError, match=r"step 1 is not in tier `disk`: .*handle"):
+    with pytest.raises(OSError, match=r"step 1 is not in tier `shared`: .*handle"):
         run.wait()
     run.save(2, {"a": torch.ones(2)})
     assert [outcome.step for outcome in run.wait()] == [2]
@@ -146,7 +146,7 @@ def test_a_value_that_a_checkpoint_cannot_hold_is_named_where_it_is_saved(tmp_pa
 
 def test_values_saved_while_the_state_goes_on_are_those_of_the_step(tmp_path: Path) -> None:
     state = {"a": torch.zeros(1 << 20)}
-    with checkpoint.open(tmp_path, tiers={"disk": 1}) as run:
+    with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.load(state)
         for step in range(1, 6):
             state["a"].fill_(step)
@@ -166,7 +166,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 def saved_and_loaded(directory: Path, state: dict[str, Any], blank: dict[str, Any]) -> None:
     """`state` is saved, and `blank` filled from it."""
-    with checkpoint.open(directory, tiers={"disk": 1}) as run:
+    with checkpoint.open(directory, tiers={"shared": 1}) as run:
         run.save(1, state)
     assert checkpoint.open(directory).load(blank) == 1
 
@@ -184,7 +184,7 @@ def test_opening_and_loading_a_new_run_changes_nothing_of_the_training(tmp_path:
         model = nn.Linear(6, 3)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         if saved:
-            with checkpoint.open(tmp_path, tiers={"disk": 1}, rng=False) as run:
+            with checkpoint.open(tmp_path, tiers={"shared": 1}, rng=False) as run:
                 run.load({"model": model, "optimizer": optimizer})
                 run.save(0, {"model": model, "optimizer": optimizer})
         assert not optimizer.state
@@ -259,17 +259,17 @@ def test_a_conjugated_view_is_filled_with_what_was_saved(tmp_path: Path) -> None
 
 
 def test_two_values_with_one_path_are_refused(tmp_path: Path) -> None:
-    run = checkpoint.open(tmp_path, tiers={"disk": 1})
+    run = checkpoint.open(tmp_path, tiers={"shared": 1})
     with pytest.raises(checkpoint.StateError, match="two values of the state have the path `a/b`"):
         run.save(1, {"a/b": torch.ones(2), "a": {"b": torch.zeros(2)}})
 
 
 def test_a_tensor_that_cannot_be_copied_costs_its_save_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    run = checkpoint.open(tmp_path, tiers={"disk": 1})
+    run = checkpoint.open(tmp_path, tiers={"shared": 1})
     for bad in (torch.ones(3, 3).to_sparse(), torch.empty(3, device="meta")):
         with pytest.raises(NotImplementedError):
             run.save(1, {"a": torch.ones(2), "bad": bad})
-    with pytest.raises(OSError, match="step 1 is not in tier `disk`: Cannot access storage"):
+    with pytest.raises(OSError, match="step 1 is not in tier `shared`: Cannot access storage"):
         run.wait()
     run.save(2, {"a": torch.ones(2)})
     run.close()
@@ -280,7 +280,7 @@ def test_an_interrupted_save_does_not_keep_the_loop_from_ending(tmp_path: Path, 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    run = checkpoint.open(tmp_path, tiers={"disk": 1})
+    run = checkpoint.open(tmp_path, tiers={"shared": 1})
     run.load({"a": torch.ones(2)})
     monkeypatch.setattr(torch, "_foreach_copy_", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -291,7 +291,7 @@ def test_an_interrupted_save_does_not_keep_the_loop_from_ending(tmp_path: Path, 
 
 
 def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
-    with checkpoint.open(tmp_path, tiers={"disk": 1}) as run:
+    with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         for step in (1, 2):
             run.save(step, {"a": torch.ones(2)})
             run.save(step, {"a": torch.ones(2)}, now=True)
@@ -302,7 +302,7 @@ def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"tiers": {"dsk": 1}}, "'dsk' is not a tier of a custom training loop: expected memory, disk, remote"),
-        ({"tiers": {"disk": 0}}, "'disk' has the interval 0: expected a whole number of steps, at least 1"),
+        ({"tiers": {"shared": 0}}, "'shared' has the interval 0: expected a whole number of steps, at least 1"),
         ({"tiers": {"remote": 1}}, "'remote' needs a bucket"),
         ({"keep": 0}, "keep is 0"),
     ],
@@ -323,12 +323,12 @@ def test_a_rank_that_cannot_save_costs_that_save_and_holds_nobody_up(tmp_path: P
 
 
 def test_a_save_that_a_newer_generation_has_deleted_is_superseded(tmp_path: Path) -> None:
-    first = checkpoint.open(tmp_path, tiers={"disk": 1})
+    first = checkpoint.open(tmp_path, tiers={"shared": 1})
     assert first.load({"a": torch.ones(2)}) == 0
     committer = first_rank(first._authority.place, first._authority.chain, Checkpoint(()))
     checkpoint.open(tmp_path)
     with pytest.raises(checkpoint.SupersededError):
-        committer.commit(1, "disk", [Written("0" * 32, 4096)])
+        committer.commit(1, "shared", [Written("0" * 32, 4096)])
     first.close()
 
 

@@ -30,7 +30,7 @@ ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run with steps 10, 20 and 30, whose reader has no patience."""
     monkeypatch.setenv("HEADWAY_READ_PATIENCE_S", "0")
-    with checkpoint.open(tmp_path / "run", tiers={"disk": 10}) as run:
+    with checkpoint.open(tmp_path / "run", tiers={"shared": 10}) as run:
         run.load({"a": torch.zeros(2)})
         for step in (10, 20, 30):
             run.save(step, {"a": torch.full((2,), float(step))})
@@ -42,7 +42,7 @@ def checkpoints(run: Path) -> Path:
 
 
 def begun(run: Path) -> int:
-    with checkpoint.open(run, tiers={"disk": 10}) as session:
+    with checkpoint.open(run, tiers={"shared": 10}) as session:
         return session.load({"a": torch.zeros(2)})
 
 
@@ -93,7 +93,7 @@ def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
     saved: Path, trouble: Callable[[Path], Callable[[], None]], expected: int
 ) -> None:
     back = trouble(checkpoints(saved))
-    run = checkpoint.open(saved, tiers={"disk": 10})
+    run = checkpoint.open(saved, tiers={"shared": 10})
     with pytest.raises(checkpoint.UnreadError) as caught:
         run.load({"a": torch.zeros(2)})
     assert caught.value.errno == expected
@@ -124,7 +124,7 @@ def test_no_error_of_a_file_is_damage(saved: Path, number: int, called: str, mon
 @pytest.mark.slow
 def test_a_load_that_could_not_read_may_be_tried_again(saved: Path) -> None:
     back = loops(checkpoints(saved))
-    with checkpoint.open(saved, tiers={"disk": 10}) as run:
+    with checkpoint.open(saved, tiers={"shared": 10}) as run:
         with pytest.raises(checkpoint.UnreadError):
             run.load({"a": torch.zeros(2)})
         back()

@@ -50,7 +50,7 @@ FULL = RunConfig(
     data=Data("files", {"paths": ["/a/*.txt"], "limit_bytes": 10}),
     batch=Batch(16, 2, 128),
     optimizer=Optimizer(3e-4, warmup_steps=10),
-    checkpoint=Checkpoint((Tier("memory", 5, keep=1), Tier("disk", every_s=900.0, keep=2)), 1000, 1 << 40),
+    checkpoint=Checkpoint((Tier("memory", 5, keep=1), Tier("shared", every_s=900.0, keep=2)), 1000, 1 << 40),
     history=(Change(100, rollback_to=50, skip_samples=64, set={"optimizer.lr": 1e-4, "steps": 400}),),
     store=Store("posix", "/runs/r/shared"),
     run="quickstart-0123abcd-1",
@@ -111,7 +111,7 @@ def test_a_missing_field_is_refused_by_name_and_place() -> None:
         ({"slots": None}, "RunConfig.slots: expected int, found NoneType"),
         ({"seed": []}, "RunConfig.seed: expected int, found list"),
         ({"mesh": 4}, "RunConfig.mesh: expected dict, found int"),
-        ({"checkpoint": {"tiers": [{"kind": "disk", "every_steps": "5"}]}}, "RunConfig.checkpoint.tiers[0].every_steps"),
+        ({"checkpoint": {"tiers": [{"kind": "shared", "every_steps": "5"}]}}, "RunConfig.checkpoint.tiers[0].every_steps"),
         ({"timeouts": {"join": {"floor_s": "10"}}}, "RunConfig.timeouts.join.floor_s: expected float, found str"),
         ({"data": {"kind": "files", "options": []}}, "RunConfig.data.options: expected dict, found list"),
     ],
@@ -331,7 +331,7 @@ def test_an_unknown_word_of_the_heartbeat_page_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "buffers", "copies"),
-    [((), 0, 0), (("disk",), 2, 0), (("memory", "disk"), 2, 0), (("peer", "disk"), 2, 2), (("peer", "remote"), 3, 2)],
+    [((), 0, 0), (("shared",), 2, 0), (("memory", "shared"), 2, 0), (("peer", "shared"), 2, 2), (("peer", "remote"), 3, 2)],
 )
 def test_tiers_say_how_many_captures_a_node_has_room_for(kinds: tuple[str, ...], buffers: int, copies: int) -> None:
     checkpoint = Checkpoint(tuple(Tier(kind, 1) for kind in kinds))
@@ -339,12 +339,12 @@ def test_tiers_say_how_many_captures_a_node_has_room_for(kinds: tuple[str, ...],
 
 
 def test_a_tier_is_written_by_steps_or_by_the_clock() -> None:
-    assert (Tier("disk", 50).interval_s(2.0), Tier("disk", every_s=900.0).interval_s(2.0)) == (100.0, 900.0)
+    assert (Tier("shared", 50).interval_s(2.0), Tier("shared", every_s=900.0).interval_s(2.0)) == (100.0, 900.0)
 
 
 def test_only_a_remote_tier_has_an_address() -> None:
-    assert Checkpoint((Tier("disk", 50),)).remote is None
-    assert Checkpoint((Tier("disk", 50), Tier("remote", 100, url="s3://a/b"))).remote == "s3://a/b"
+    assert Checkpoint((Tier("shared", 50),)).remote is None
+    assert Checkpoint((Tier("shared", 50), Tier("remote", 100, url="s3://a/b"))).remote == "s3://a/b"
 
 
 def test_a_run_is_as_long_as_the_last_change_that_counts_says() -> None:

@@ -30,7 +30,7 @@ checkpoint:
   horizon: 50 steps
   keep: 4
   host_memory: 2GB
-  tiers: [{kind: memory, every: 90s}, {kind: disk, every: 20 steps, keep: 7}]
+  tiers: [{kind: memory, every: 90s}, {kind: shared, every: 20 steps, keep: 7}]
 resilience:
   grace: 12.5s
   notify: {webhook_env: HOOK}

@@ -139,7 +139,7 @@ def test_two_suspects_are_named_however_often_the_run_began_again_without_a_new_
 def test_of_a_script_what_was_committed_when_its_ranks_last_were_equal_is_sound() -> None:
     bench = Bench(config("script")).started(BASE)
     for step, compared in ((30, True), (40, True), (50, False)):
-        bench.say("committed", step=step, tier="disk", bytes=1, files=1, save_s=0.1)
+        bench.say("committed", step=step, tier="shared", bytes=1, files=1, save_s=0.1)
         if compared:
             bench.say("compared", step=step)
     assert wanted(corrupted(bench, sound_step=None)).sound_step == 40
@@ -147,7 +147,7 @@ def test_of_a_script_what_was_committed_when_its_ranks_last_were_equal_is_sound(
 
 def test_of_a_script_that_was_never_compared_what_it_began_with_is_sound() -> None:
     bench = Bench(config("script")).started(BASE)
-    bench.say("committed", step=30, tier="disk", bytes=1, files=1, save_s=0.1)
+    bench.say("committed", step=30, tier="shared", bytes=1, files=1, save_s=0.1)
     assert wanted(corrupted(bench, sound_step=None)).sound_step == BASE.step
 
 

@@ -593,21 +593,21 @@ def test_what_an_agent_notes_is_in_the_journal() -> None:
 
 def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged() -> None:
     bench = Bench(config(budget=1)).started(BASE)
-    facts = {"step": 20, "generation": 1, "tier": "disk", "name": "data-0-0.bin", "reason": "changed"}
+    facts = {"step": 20, "generation": 1, "tier": "shared", "name": "data-0-0.bin", "reason": "changed"}
     bench.say("refused", rank=3, **facts)
     bench.say("refused", rank=3, **facts)
     actions = bench.end_all([Exit.UNVERIFIED] * 4)
-    assert actions == [MakeClaim(frozenset({(CheckpointId(20, 1), "disk")}))]
+    assert actions == [MakeClaim(frozenset({(CheckpointId(20, 1), "shared")}))]
     assert (bench.machine.policy.budget, bench.machine.policy.restarts) == (1, 0)
     assert bench.notes().count("refused") == 1
     older = Base(10, 1, "cd")
     bench.started(older)
     bench.say("refused", rank=0, **{**facts, "step": 10})
-    both = frozenset({(CheckpointId(20, 1), "disk"), (CheckpointId(10, 1), "disk")})
+    both = frozenset({(CheckpointId(20, 1), "shared"), (CheckpointId(10, 1), "shared")})
     assert bench.end_all([Exit.UNVERIFIED] * 4) == [MakeClaim(both)]
 
 
-UNREAD = {"step": 20, "generation": 1, "tier": "disk", "name": "manifest.json", "reason": "Stale file handle"}
+UNREAD = {"step": 20, "generation": 1, "tier": "shared", "name": "manifest.json", "reason": "Stale file handle"}
 
 
 def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_node() -> None:
@@ -655,7 +655,7 @@ def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
 
 # --- what the nodes hold in memory ------------------------------------------------------------------------------------
 
-TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("disk", 10)))
+TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("shared", 10)))
 WHOLE = CheckpointId(24, 1)
 
 
@@ -790,7 +790,7 @@ def test_a_crash_while_saving_still_ends_with_82() -> None:
 def test_a_base_refused_during_preemption_starts_nothing_more() -> None:
     bench = Bench().started(BASE)
     bench.do(preempted())
-    bench.say("refused", step=20, generation=1, tier="disk", name="x", reason="changed")
+    bench.say("refused", step=20, generation=1, tier="shared", name="x", reason="changed")
     bench.end_all([Exit.UNVERIFIED] * 4)
     assert bench.finish().exit_code is Exit.PREEMPTED
 

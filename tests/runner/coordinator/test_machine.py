@@ -172,7 +172,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         resets: bool,
     ) -> None:
         self.resets = resets  # whether ranks notice that a peer's node is gone, or stand still
-        tiers = (Tier("memory", 5), Tier("disk", 10)) if in_memory else (Tier("disk", 10),)
+        tiers = (Tier("memory", 5), Tier("shared", 10)) if in_memory else (Tier("shared", 10),)
         self.config = RunConfig(
             slots=slots,
             spares=spares,
@@ -363,7 +363,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def base_of(self, claim: MakeClaim) -> Base | None:
         """The newest commit that is not refused, or what is newer in memory and of the generation that counts."""
-        stored = next((b for b in reversed(self.commits) if (b.checkpoint, "disk") not in claim.refused), None)
+        stored = next((b for b in reversed(self.commits) if (b.checkpoint, "shared") not in claim.refused), None)
         kept = [Base(c.step, c.generation, hashed, "memory") for c, hashed in claim.held.items() if c.generation == self.claimed]
         return max([*kept, *([stored] if stored else [])], key=lambda base: base.step, default=None)
 

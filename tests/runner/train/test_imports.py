@@ -24,7 +24,7 @@ CONFIG_OF_JOB = RunConfig(
     trainer=Trainer("builtin"),
     spec_hash="0" * 64,
     model=MODEL,
-    data=Data("python_stdlib", {"limit_bytes": 100_000}),
+    data=Data("python-stdlib", {"limit_bytes": 100_000}),
     batch=Batch(8, 2, 16),
     optimizer=Optimizer(lr=0.1),
     steps=10,

@@ -388,6 +388,6 @@ def test_an_unknown_kind_of_data_is_refused() -> None:
 
 
 def test_the_standard_library_is_a_corpus_of_python_source() -> None:
-    corpus = open_corpus(Data("python_stdlib", {"limit_bytes": 200_000}))
+    corpus = open_corpus(Data("python-stdlib", {"limit_bytes": 200_000}))
     assert len(corpus.tokens) == 200_000
     assert b"def " in bytes(corpus.tokens)

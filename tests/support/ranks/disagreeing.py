@@ -15,7 +15,7 @@ BAD = (2, 3, 4)  # more than a rank has buffers
 def main(directory: Path) -> None:
     rank = int(os.environ["RANK"])
     join(2, "disagreeing")
-    run = checkpoint.open(directory, tiers={"memory": 1, "disk": 1}, keep=9)
+    run = checkpoint.open(directory, tiers={"memory": 1, "shared": 1}, keep=9)
     shared = torch.zeros(5000)
     state = {"all\tranks": shared, f"own\n{rank}": torch.zeros(5000), "handle": None}
     for step in range(1, 7):

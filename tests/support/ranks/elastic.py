@@ -221,7 +221,7 @@ def save(root: Path, layout: str) -> Run:
     """Trains, saves under the layout and trains on."""
     job = made(layout, seed=0)
     job.steps(0, SAVED_AT)
-    with checkpoint.open(_directory(root, layout), tiers={"disk": 1}) as run:
+    with checkpoint.open(_directory(root, layout), tiers={"shared": 1}) as run:
         run.save(SAVED_AT, job.state())
     saved = job.fingerprint()
     return Run(saved, job.steps(SAVED_AT, MORE), job.fingerprint())
@@ -230,7 +230,7 @@ def save(root: Path, layout: str) -> Run:
 def loaded(root: Path, layout: str, source: str) -> tuple[Job, int]:
     """A job that begins with other values, after it has loaded what `source` saved."""
     job = made(layout, seed=1)
-    with checkpoint.open(_directory(root, source), tiers={"disk": 1}) as run:
+    with checkpoint.open(_directory(root, source), tiers={"shared": 1}) as run:
         step = run.load(dict(job.state()))
     return job, step
 

@@ -46,7 +46,7 @@ def config(text: Path) -> RunConfig:
         data=Data("files", {"paths": [str(text)]}),
         batch=Batch(4, 2, 16),
         optimizer=Optimizer(lr=0.01),
-        checkpoint=Checkpoint((Tier("disk", every_steps=100),)),
+        checkpoint=Checkpoint((Tier("shared", every_steps=100),)),
         run="run-1",
     )
 

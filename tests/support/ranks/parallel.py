@@ -134,7 +134,7 @@ def config(text: Path, layout: Layout) -> RunConfig:
         batch=BATCH,
         # Gradients are clipped in some steps and not in others.
         optimizer=Optimizer(lr=0.01, clip_norm=1.8, schedule="linear"),
-        checkpoint=Checkpoint((Tier("disk", every_steps=100),)),
+        checkpoint=Checkpoint((Tier("shared", every_steps=100),)),
         run="run-1",
     )
 

@@ -40,7 +40,7 @@ def main() -> None:
     join(2, "saver")
     mesh = init_device_mesh("cpu", (2,))
     for generation, steps in enumerate(STEPS, start=1):
-        with checkpoint.open(path, tiers={"disk": 1}, keep=9) as run:
+        with checkpoint.open(path, tiers={"shared": 1}, keep=9) as run:
             assert run.load(state_at(1, mesh)) == (0 if generation == 1 else STEPS[0][0])
             for step in steps:
                 run.save(step, state_at(step, mesh))

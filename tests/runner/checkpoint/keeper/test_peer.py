@@ -116,8 +116,8 @@ def test_a_partner_that_is_gone_fails_the_copy_and_nothing_else(nodes: tuple[Nod
     node, other = nodes
     with Rank(node, node.hello()) as rank:
         other.kill()
-        found = rank.save(5, "peer", "disk")
-        assert isinstance(found["disk"], Done)
+        found = rank.save(5, "peer", "shared")
+        assert isinstance(found["shared"], Done)
         failed = found["peer"]
         assert isinstance(failed, Failed)
         assert failed.reason.startswith(f"the partner of {other.address_file} cannot be reached: ")

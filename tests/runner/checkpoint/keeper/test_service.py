@@ -182,7 +182,7 @@ def test_where_no_keeper_listens_the_link_says_so(tmp_path: Path) -> None:
 
 def test_a_capture_is_stored_with_the_hash_that_is_told(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
-        done = rank.save(5, "disk")["disk"]
+        done = rank.save(5, "shared")["shared"]
         assert isinstance(done, Done)
         assert done.stored is not None
         assert (done.stored.file, done.stored.file_bytes) == ("data-0-0.bin", rank.layout.owned_bytes)
@@ -192,12 +192,12 @@ def test_a_capture_is_stored_with_the_hash_that_is_told(node: Node) -> None:
 def test_a_node_stores_nothing_before_all_its_ranks_have_sealed(node: Node) -> None:
     with Rank(node, node.hello(0, 2)) as first, Rank(node, node.hello(1, 2)) as second:
         first.save(5)
-        first.seal(6, "disk")
+        first.seal(6, "shared")
         first.outcome(6)
         assert not temporary(node, 6).exists()
-        second.seal(6, "disk")
+        second.seal(6, "shared")
         for rank in (first, second):
-            assert isinstance(rank.outcome(6, "disk")["disk"], Done)
+            assert isinstance(rank.outcome(6, "shared")["shared"], Done)
         assert sorted(path.name for path in temporary(node, 6).iterdir()) == ["data-0-0.bin", "part-0.json", "part-1.json"]
         assert stored(node, 6, rank=1) == state(1, 6, second.layout.bytes)[: second.layout.owned_bytes]
 
@@ -205,12 +205,12 @@ def test_a_node_stores_nothing_before_all_its_ranks_have_sealed(node: Node) -> N
 def test_a_rank_that_dies_before_it_seals_fails_the_others(node: Node) -> None:
     with Rank(node, node.hello(1, 2)) as survivor:
         with worker(node, step=5, rank=0, local_ranks=2) as process:
-            survivor.seal(5, "disk")
+            survivor.seal(5, "shared")
             survivor.outcome(5)
             process.kill()
-        failed = Failed(5, "disk", "rank 0 left before it sealed step 5")
-        assert survivor.outcome(5, "disk")["disk"] == failed
-        assert survivor.save(6, "disk")["disk"] == Failed(6, "disk", "rank 0 left before it sealed step 6")
+        failed = Failed(5, "shared", "rank 0 left before it sealed step 5")
+        assert survivor.outcome(5, "shared")["shared"] == failed
+        assert survivor.save(6, "shared")["shared"] == Failed(6, "shared", "rank 0 left before it sealed step 6")
         assert not node.checkpoints.exists()
 
 
@@ -223,8 +223,8 @@ def test_a_full_disk_costs_that_checkpoint_and_no_other(node: Node) -> None:
         pytest.skip(f"mounting a small file system needs root: {mounting.stderr.decode().strip()}")
     try:
         with Rank(node, node.hello(), layout(own=40 * ALIGN)) as rank:
-            assert isinstance(rank.save(5, "disk")["disk"], Done)
-            failed = rank.save(6, "disk")["disk"]
+            assert isinstance(rank.save(5, "shared")["shared"], Done)
+            failed = rank.save(6, "shared")["shared"]
             assert isinstance(failed, Failed)
             assert failed.reason.startswith("No space left on device")
             assert rank.held() == [(0, 5, 1), (0, 6, 1)]
@@ -272,9 +272,9 @@ def s3_environment(endpoint: str) -> dict[str, str]:
 
 def test_a_tier_without_a_place_fails_by_name(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
-        found = rank.save(5, "remote", "disk")
+        found = rank.save(5, "remote", "shared")
         assert found["remote"] == Failed(5, "remote", "the location of tier `remote` was never set")
-        assert isinstance(found["disk"], Done)
+        assert isinstance(found["shared"], Done)
 
 
 # --- who may ask what ---------------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_what_is_no_request_ends_that_connection_only(node: Node, sent: bytes, r
         assert raw(node, sent) == b""
         until(lambda: reason in node.log.read_text())
         assert rank.held() == [(0, 5, 1)]
-        rank.save(6, "disk")
+        rank.save(6, "shared")
 
 
 def test_a_worker_of_an_older_generation_is_refused(node: Node) -> None:
@@ -351,7 +351,7 @@ def test_a_worker_that_another_generation_has_followed_changes_nothing_any_more(
 
 def test_what_a_generation_did_not_gather_takes_no_buffer_of_the_next(node: Node) -> None:
     with Rank(node, node.hello(0, 2)) as zombie:
-        zombie.seal(5, "disk")
+        zombie.seal(5, "shared")
         zombie.outcome(5)
         with Rank(node, node.hello(0, 1, generation=2)) as rank:
             rank.save(6)
@@ -365,14 +365,14 @@ def test_who_only_fetches_does_not_take_the_place_of_the_ranks_worker(node: Node
         rank.save(5)
         with KeeperLink(node.name, node.hello()) as visitor:
             visitor.fetch(0, 5, 1)
-        assert isinstance(rank.save(6, "disk")["disk"], Done)
+        assert isinstance(rank.save(6, "shared")["shared"], Done)
 
 
 def test_a_worker_that_connects_again_takes_the_place_of_its_first_connection(node: Node) -> None:
     with Rank(node, node.hello()) as first, Rank(node, node.hello()) as second:
         with pytest.raises(KeeperError, match="the keeper is gone"):
             first.link.event(WAIT_S)
-        assert isinstance(second.save(6, "disk")["disk"], Done)
+        assert isinstance(second.save(6, "shared")["shared"], Done)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's connection needs root to be made")
@@ -458,7 +458,7 @@ def test_a_keeper_of_a_loop_of_ones_own_ends_with_its_last_worker(tmp_path: Path
 def test_it_first_stores_what_was_sealed(tmp_path: Path) -> None:
     node, large = Node(tmp_path, name=start_keeper()), layout(own=64 << 20)
     with Rank(node, node.hello(), large) as rank:
-        rank.seal(5, "disk")
+        rank.seal(5, "shared")
         rank.outcome(5)
     until(lambda: keepers_named(node.name) == [])
     assert stored(node, 5) == state(0, 5, large.bytes)[: large.owned_bytes]

@@ -34,26 +34,26 @@ def buffers() -> list[CaptureBuffer]:
 
 def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
-    gathering.add(at(5), ("disk",), buffers[1])
-    gathering.add(at(6), ("disk",), buffers[1])
+    gathering.add(at(5), ("shared",), buffers[1])
+    gathering.add(at(6), ("shared",), buffers[1])
     assert gathering.take(at(5)) is None
-    gathering.add(at(5), ("disk",), buffers[0])
+    gathering.add(at(5), ("shared",), buffers[0])
     taken = gathering.take(at(5))
-    assert taken == Gathered(at(5), ("disk",), {0: buffers[0], 1: buffers[1]})
+    assert taken == Gathered(at(5), ("shared",), {0: buffers[0], 1: buffers[1]})
     assert gathering.take(at(5)) is None
     assert gathering.take(at(6)) is None
 
 
 def test_ranks_must_ask_for_the_same_tiers(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
-    gathering.add(at(5), ("disk",), buffers[0])
-    with pytest.raises(TiersDifferError, match=r"rank 1 saves step 5 to \('disk', 'peer'\), but others to \('disk',\)"):
-        gathering.add(at(5), ("disk", "peer"), buffers[1])
+    gathering.add(at(5), ("shared",), buffers[0])
+    with pytest.raises(TiersDifferError, match=r"rank 1 saves step 5 to \('shared', 'peer'\), but others to \('shared',\)"):
+        gathering.add(at(5), ("shared", "peer"), buffers[1])
 
 
 def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
-    gathering.add(at(5), ("disk",), buffers[0])
+    gathering.add(at(5), ("shared",), buffers[0])
     assert gathering.take_hopeless() == []
     gathering.leave(0)
     assert gathering.take_hopeless() == [], "it had sealed it before it left"
@@ -61,7 +61,7 @@ def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: 
     assert [(gathered.checkpoint, rank) for gathered, rank in gathering.take_hopeless()] == [(at(5), 1)]
     assert gathering.take_hopeless() == []
     gathering.join(1)
-    gathering.add(at(6), ("disk",), buffers[0])
+    gathering.add(at(6), ("shared",), buffers[0])
     assert gathering.take_hopeless() == []
 
 
@@ -110,7 +110,7 @@ class Way:
 
 
 def test_a_buffer_is_read_until_its_tier_has_done() -> None:
-    way = Way("disk", 2)
+    way = Way("shared", 2)
     way.bring(0, 5)
     assert way.gate.begun.get(timeout=WAIT_S) == 5
     way.bring(1, 6)
@@ -118,7 +118,10 @@ def test_a_buffer_is_read_until_its_tier_has_done() -> None:
     assert (way.freed, way.delivery.jobs) == ([], 2)
     way.let()
     way.let()
-    assert [way.hear(), way.hear()] == [Done(5, "disk", Stored(0, "5", "file", 1)), Done(6, "disk", Stored(0, "6", "file", 1))]
+    assert [way.hear(), way.hear()] == [
+        Done(5, "shared", Stored(0, "5", "file", 1)),
+        Done(6, "shared", Stored(0, "6", "file", 1)),
+    ]
     assert way.idle.wait(WAIT_S)
     assert (way.freed, way.delivery.jobs) == ([0], 0)
 
@@ -159,7 +162,7 @@ def test_what_waits_for_a_tier_that_hangs_gives_its_buffer_back_to_the_next_save
 
 
 def test_a_disk_brings_all_that_was_asked_for() -> None:
-    way = Way("disk", 4)
+    way = Way("shared", 4)
     for index, step in enumerate((5, 6, 7, 8)):
         way.bring(index, step)
         way.let()
@@ -175,10 +178,10 @@ def test_a_disk_brings_all_that_was_asked_for() -> None:
     ],
 )
 def test_a_tier_that_fails_says_why_and_goes_on(error: Exception, reason: str) -> None:
-    way = Way("disk", 2)
+    way = Way("shared", 2)
     way.bring(0, 5)
     way.let(error)
-    assert way.hear() == Failed(5, "disk", reason)
+    assert way.hear() == Failed(5, "shared", reason)
     way.bring(1, 6)
     way.let()
-    assert way.hear() == Done(6, "disk", Stored(0, "6", "file", 1))
+    assert way.hear() == Done(6, "shared", Stored(0, "6", "file", 1))

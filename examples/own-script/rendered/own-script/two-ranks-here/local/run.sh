@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" own-script-63a5c464-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" own-script-8a5ebfdb-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -53,7 +53,7 @@ open_run() {
   "checkpoint": {
     "horizon_steps": 0,
     "host_memory_bytes": null,
-    "tiers": [{"every_s": null, "every_steps": 10, "keep": 3, "kind": "disk", "url": null}]
+    "tiers": [{"every_s": null, "every_steps": 10, "keep": 3, "kind": "shared", "url": null}]
   },
   "cluster": "two-ranks-here",
   "corruption": null,
@@ -91,7 +91,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "63a5c464e0b9ea9ad3652b813b0309ceb383dd015edb134f190271d8af4db708",
+  "spec_hash": "8a5ebfdbf74a9c9817f3d8934cb87d811c7b658320e10a12ff987a2cec91f041",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -173,7 +173,7 @@ RUN_JSON
         "--global-batch={batch.global}",
         "--micro-batch={batch.micro}",
         "--lr={optimizer.lr}",
-        "--save-every={checkpoint.disk.steps}",
+        "--save-every={checkpoint.shared.steps}",
         "--checkpoints={runs}"
       ]
     }

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-f1f39f75-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-cee56de1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -53,11 +53,11 @@ open_run() {
   "checkpoint": {
     "horizon_steps": 0,
     "host_memory_bytes": null,
-    "tiers": [{"every_s": null, "every_steps": 20, "keep": 3, "kind": "disk", "url": null}]
+    "tiers": [{"every_s": null, "every_steps": 20, "keep": 3, "kind": "shared", "url": null}]
   },
   "cluster": "this-machine",
   "corruption": null,
-  "data": {"kind": "python_stdlib", "options": {"limit_bytes": 8000000}},
+  "data": {"kind": "python-stdlib", "options": {"limit_bytes": 8000000}},
   "domains": [],
   "grace_s": 30.0,
   "history": [],
@@ -102,7 +102,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "f1f39f75b03390ca2f49ac685f782713e74be55d08b2821ea69af4e0d62d2643",
+  "spec_hash": "cee56de12950ebaf78648a6a00b09f5f7737d4c15f435a195987cd5763ebd8b4",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
