@@ -23,7 +23,7 @@ def json_text(value: Any) -> str:
 
 
 def _text(value: Any, indent: int) -> str:
-    """Return the value in one line if it fits there at this indentation. What does not fit does not in what contains it either."""
+    """Return the value in one line if it fits there at this indentation; otherwise no value that contains it fits either."""
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     if type(value) is int:

@@ -31,7 +31,7 @@ class TierCount:
 
 @dataclass(frozen=True)
 class Loss:
-    """What one loss costs: `affects` keeps the share `left`, between 0 and 1, of the bandwidth that it had."""
+    """The cost of one loss: `affects` keeps the share `left`, between 0 and 1, of the bandwidth that it had."""
 
     lost: str
     affects: str

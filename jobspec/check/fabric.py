@@ -82,7 +82,10 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_shared_rails(fabric, cluster.node_groups)
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
-        fabric, problems = cluster.fabrics[index], list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups))
+        fabric, problems = (
+            cluster.fabrics[index],
+            list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups)),
+        )
         yield from problems
         if fabric.transport != "infiniband":
             yield from _check_hosts_apart(switches, cluster)

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from headway.jobspec.plan import LinkPlan, PortPlan, SwitchPlan
-from headway.jobspec.resolve.sizes import Ports, Sizes, ports_and_speeds, sizes_of
+from headway.jobspec.resolve.sizes import LeafPorts, Sizes, ports_and_speeds, sizes_of
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
 
@@ -47,7 +47,7 @@ class FabricShape:
     fabric: str
     spec: Switches
     sizes: Sizes
-    ports: Ports
+    ports: LeafPorts
     is_routed: bool = True
 
     @property

@@ -85,7 +85,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Ports:
+class LeafPorts:
     """The ports of a leaf: links to nodes of `speed` bit/s over `lanes` lanes, to switches of `up_speed` over `up_lanes`.
 
     It has `cages`, each of `cage` lanes; ports of two kinds do not share one.
@@ -195,7 +195,7 @@ def _catalogued(nic: str | None, transport: str) -> int:
     return 0 if model is None else model.gbps.get(transport, 0) * GBPS
 
 
-def ports_and_speeds(fabric: Fabric, groups: Sequence[NodeGroup]) -> Ports:
+def ports_and_speeds(fabric: Fabric, groups: Sequence[NodeGroup]) -> LeafPorts:
     """Return the ports of the leaves of a fabric with switches."""
     switches = fabric.switches
     assert switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
@@ -207,7 +207,7 @@ def ports_and_speeds(fabric: Fabric, groups: Sequence[NodeGroup]) -> Ports:
         up_speed = speed if is_set or model is None else model.gbps * GBPS
     up_lanes = lanes if up_speed == speed else _fewest_lanes(switches.model, up_speed)
     cage = max(lanes, up_lanes) if model is None else max(model.lanes * (model.ports // (model.cages or model.ports)), lanes)
-    return Ports(speed, lanes, up_speed, up_lanes, max(1, ports_of(switches, speed) * lanes // cage), cage)
+    return LeafPorts(speed, lanes, up_speed, up_lanes, max(1, ports_of(switches, speed) * lanes // cage), cage)
 
 
 def sizes_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> Sizes:
@@ -248,7 +248,7 @@ class _Derivation:
     switches: Switches
     rails: int
     nodes: int
-    ports: Ports
+    ports: LeafPorts
 
     def sizes(self) -> Sizes:
         """Return one tier if it carries all nodes, else two, else three."""

@@ -25,7 +25,7 @@ class Miscabling:
 
 
 @dataclass(frozen=True)
-class Cabling:
+class PlannedCables:
     """The planned cables. `adapters` has the node and adapter of each hardware address that an inventory knows."""
 
     cluster: ClusterPlan
@@ -72,7 +72,7 @@ class Cabling:
         return frozenset({own, far})
 
 
-def miscablings(cabling: Cabling, reports: Iterable[SeenCables]) -> Iterator[Miscabling]:
+def miscablings(cabling: PlannedCables, reports: Iterable[SeenCables]) -> Iterator[Miscabling]:
     """Yield each cable that differs from the plan, as far as the reports cover it."""
     reports = tuple(reports)
     covered = {cabling.devices.get(device, device) for report in reports for device in report.devices}
@@ -92,7 +92,7 @@ def miscablings(cabling: Cabling, reports: Iterable[SeenCables]) -> Iterator[Mis
             yield Miscabling("missing", f"no cable between {_name(a)} and {_name(b)}, or its link is down", cable)
 
 
-def _concerns(cabling: Cabling, cable: SeenCable) -> bool:
+def _concerns(cabling: PlannedCables, cable: SeenCable) -> bool:
     """Whether one end is an adapter with a planned cable or a port of a planned switch; management ports and other fabrics are not
     judged."""
     ends = (cabling.end_of(cable.own), cabling.end_of(cable.far))
@@ -100,7 +100,7 @@ def _concerns(cabling: Cabling, cable: SeenCable) -> bool:
     return any(end in cabling.far or (end[0] in roles and _PORT.fullmatch(end[1]) is not None) for end in ends)
 
 
-def _swapped(cabling: Cabling, stray: Iterable[Cable]) -> Iterator[Miscabling]:
+def _swapped(cabling: PlannedCables, stray: Iterable[Cable]) -> Iterator[Miscabling]:
     """Yield pairs of cables of which each has the other's end: one exchange puts both right."""
     left = {end: cable for cable in stray for end in cable}
     done: set[Cable] = set()
@@ -119,7 +119,7 @@ def _swapped(cabling: Cabling, stray: Iterable[Cable]) -> Iterator[Miscabling]:
             yield Miscabling("swapped", message, cable | other)
 
 
-def _wrong(cabling: Cabling, cable: Cable) -> Miscabling:
+def _wrong(cabling: PlannedCables, cable: Cable) -> Miscabling:
     a, b = sorted(cable, key=lambda end: (end not in cabling.far, end))
     if a not in cabling.far:
         return Miscabling("extra", f"a cable between {_name(a)} and {_name(b)}, which the plan does not have", cable)

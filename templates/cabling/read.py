@@ -75,7 +75,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _neighbor(row: Any) -> SeenEnd | None:
-    """Return what LLDP tells of the other end: the system's name, and its port by description and id."""
+    """Return the other end as LLDP has it: the system's name, and its port by description and id."""
     chassis, port = _part(row, "chassis"), _part(row, "port")
     if not isinstance(chassis, dict) or not isinstance(port, dict) or not chassis:
         return None

@@ -12,7 +12,7 @@ import yaml
 
 from headway.cli.main import main
 from headway.jobspec.plan import ClusterPlan
-from headway.templates.cabling.compare import Cabling, End, Miscabling, miscablings
+from headway.templates.cabling.compare import End, Miscabling, PlannedCables, miscablings
 from headway.templates.cabling.read import SeenCables, read_cables
 from headway.templates.cabling.render import containerlab_text, csv_text, dot_text
 from headway.templates.switches.opensm.options import OpensmOptions
@@ -35,7 +35,7 @@ def infiniband() -> ClusterPlan:
 
 
 def wires(plan: ClusterPlan) -> Wires:
-    return dict(Cabling(plan).far)
+    return dict(PlannedCables(plan).far)
 
 
 def lldp(plan: ClusterPlan, cables: Wires, devices: Iterable[str] | None = None) -> list[SeenCables]:
@@ -187,7 +187,7 @@ class Hands:
 
 
 def found(plan: ClusterPlan, reports: list[SeenCables]) -> list[Miscabling]:
-    return list(miscablings(Cabling(plan), reports))
+    return list(miscablings(PlannedCables(plan), reports))
 
 
 @pytest.mark.parametrize("report", REPORTS)

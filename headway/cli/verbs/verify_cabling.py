@@ -15,7 +15,7 @@ from headway.jobspec.parse import Parsed
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
-from headway.templates.cabling.compare import Cabling, End, miscablings
+from headway.templates.cabling.compare import End, PlannedCables, miscablings
 from headway.templates.cabling.read import SeenCables, read_cables
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             print(f"headway: {word}: {error.strerror if isinstance(error, OSError) else error}", file=sys.stderr)
             return 2
-    differences = list(miscablings(Cabling(plan, _adapters(inventories)), reports))
+    differences = list(miscablings(PlannedCables(plan, _adapters(inventories)), reports))
     for difference in differences:
         print(f"{difference.what}: {difference.message}")
     kinds = Counter(difference.what for difference in differences)

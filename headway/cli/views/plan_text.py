@@ -144,7 +144,7 @@ def _classes(qos: QosPlan) -> "Table":
 
 
 def _print_fabric(console: "Console", plan: ClusterPlan, fabric: FabricPlan, shape: FabricShape) -> None:
-    """What the switches are together: tiers with their cables, oversubscription, what a loss leaves, and growth."""
+    """The fabric as a whole: tiers with their cables, oversubscription, what a loss leaves, and growth."""
     sizes = shape.sizes
     console.print(_tiers(plan, fabric, shape), "")
     _print_facts(console, _fabric_facts(fabric, shape))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.jobspec.plan import ClusterPlan
-from headway.templates.cabling.compare import Cabling, miscablings
+from headway.templates.cabling.compare import PlannedCables, miscablings
 from headway.templates.cabling.read import read_cables
 from headway.templates.switches.opensm.options import OpensmOptions
 from headway.templates.switches.opensm.render import render_fabric
@@ -108,7 +108,7 @@ def test_the_discovered_fabric_is_the_plan(fabric: Simulated) -> None:
     cluster = plan()
     assert discovered.devices == {switch.name for switch in cluster.switches}
     assert len(discovered.cables) == 2 * len(cluster.links)
-    assert list(miscablings(Cabling(cluster), [discovered])) == []
+    assert list(miscablings(PlannedCables(cluster), [discovered])) == []
 
 
 def test_opensm_takes_every_setting_and_routes_up_and_down(fabric: Simulated) -> None:
@@ -133,6 +133,6 @@ def test_cables_that_were_swapped_in_the_simulation_are_named(programs: None, tm
     swapped = swapped.replace(first, own.format(0, 2)).replace(second, own.format(1, 1))
     with Simulated(tmp_path, swapped, "gpu-2 mlx5_0") as simulated:
         discovered = read_cables(simulated.run("ibnetdiscover"), "", {})
-    (difference,) = miscablings(Cabling(cluster), [discovered])
+    (difference,) = miscablings(PlannedCables(cluster), [discovered])
     assert difference.what == "swapped"
     assert {("gpu-1", "mlx5_0"), ("gpu-1", "mlx5_1")} <= difference.ends
