@@ -27,7 +27,7 @@ SOAK_MOMENTS ?= 3
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
-	@echo 'make test-fast    the tests that start no training process and no real part'
+	@echo 'make test-fast    the tests that start no training process and no real part, and take little CPU'
 	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
@@ -66,7 +66,7 @@ lint: .venv/dev.stamp
 soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/checkpoint/test_chain_machine.py tests/faults/test_two_writers.py
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
-	    tests/runner/checkpoint/test_damage.py tests/runner/checkpoint/test_elastic.py
+	    tests/runner/checkpoint/test_damage.py tests/runner/checkpoint/test_elastic.py tests/runner/train/test_parallel.py
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless

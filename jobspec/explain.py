@@ -20,6 +20,7 @@ SUBJECTS: Mapping[str, str] = {
     "HW5": "fabrics",
     "HW6": "NCCL",
     "HW7": "checkpoints and storage",
+    "HW8": "files in force, by themselves",
 }
 _FILE = Path(__file__).with_name("explanations.yaml")
 _OF = {"job": "in a job", "cluster": "in a cluster", "text": "a document"}

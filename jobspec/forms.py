@@ -24,7 +24,7 @@ FORMS: Mapping[str, str] = {
     r"^[0-9]+(,[0-9]+)*$": "list of numbers with commas and no blanks between them",
     r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$": "Slurm constraint: names of features with `&`, `|`, `*`, `,` and brackets",
     r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$": "Slurm node list: names with commas and ranges in brackets, `n[1-4],n9`",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$": "word of letters, digits, `_`, `.`, `,`, `+` and `-`",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$": "word of letters, digits, `_`, `.`, `,`, `@`, `+` and `-`",
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": "long option of sbatch: `--name` or `--name=value`",
     r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": "Slurm dependency: `singleton`, `afterok:JOB` or several with commas",
     r"^[a-z_][-a-z0-9_]*$": "name of a user: lower-case letters, digits, `_` and `-`",

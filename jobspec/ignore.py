@@ -17,6 +17,8 @@ _MAX = 100
 JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
 _BOTH = frozenset({"HW210", "HW214", "HW218", "HW232", "HW233", "HW310", "HW433", "HW509", "HW513", "HW520", "HW703", "HW708"})
+# Problems of files in force, which belong to no document.
+_IN_FORCE = "HW8"
 # What `run` is short for.
 _LONG, _ARGV = re.compile(r"^run(?=$|\[)"), "trainer.options.argv"
 # The warnings of a cluster by itself; others appear only together with certain jobs.
@@ -70,7 +72,8 @@ def accepted(problems: Iterable[Problem], document: Document, part: str) -> list
 
 def may_be_ignored(code: str) -> bool:
     """Return whether some problem with this code can be accepted."""
-    return CODES[code].endswith(WARNING) or code in JUDGEMENTS or code in _BOTH
+    is_warning = CODES[code].endswith(WARNING) and not code.startswith(_IN_FORCE)
+    return is_warning or code in JUDGEMENTS or code in _BOTH
 
 
 def check_codes(document: Document) -> Iterator[Problem]:

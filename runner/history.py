@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headway.runner.contract import Change, RunConfig, in_force
+from headway.runner.contract import Change, RunConfig, in_force, samples_before
 
 
 def at(config: RunConfig, step: int) -> RunConfig:
@@ -22,13 +22,7 @@ def position(config: RunConfig, step: int) -> int:
     """Return the position in the sample order of the first sample after `step` completed steps, skipped samples included."""
     if config.batch is None:
         raise ValueError("run.json: samples are counted in batches, but `batch` is null")
-    found, begun, batch = 0, 0, config.batch.global_sequences
-    for change in in_force(config.history):
-        if change.takes_effect_at > step:
-            break
-        found += (change.takes_effect_at - begun) * batch + change.skip_samples
-        begun, batch = change.takes_effect_at, change.set.get("batch.global_sequences", batch)
-    return found + (step - begun) * batch
+    return samples_before(config.history, config.batch.global_sequences, step)
 
 
 # --- what a claim applies ---------------------------------------------------------------------------------------------

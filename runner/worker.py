@@ -106,6 +106,11 @@ class Worker:
         self._not_own_ns += nanoseconds
         self.pulse()
 
+    @property
+    def not_own_ns(self) -> int:
+        """Nanoseconds for which this process has waited for other ranks, from a beginning of no meaning."""
+        return self._not_own_ns
+
     def pulse(self) -> None:
         """This process lives and moves. Hooks call this several times a step, so it writes the words by their places."""
         self._pulses += 1

@@ -7,11 +7,12 @@ notifications travel apart from it.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, QosPlan, SwitchPlan
+from headway.templates.audit.plan import FOREIGN
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
 # A subject and its key, for example ("queue of DSCP", 26).
@@ -22,6 +23,11 @@ _EIGHT = range(8)
 _CHAIN_HINT = "`headway render` writes the whole chain from one cluster file"
 _COLLECTIVES: Fact = ("DSCP that marks", "collectives")
 _CNP: Fact = ("DSCP that marks", "cnp")
+
+# Facts about a switch's own queues.
+_OF_DEVICES = frozenset(
+    {"queue of DSCP", "priority group of DSCP", "queue that PFC pauses for priority", "marking of queue", "bandwidth of queue"}
+)
 
 # The limit of FRR as Debian and SONiC build it (--enable-multipath).
 _MOST_PATHS = 256
@@ -107,6 +113,9 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
     switches = {switch.name: switch for switch in cluster.switches}
     intended = cache(_intended)
     for file, reading in readings.items():
+        if reading.device is not None and reading.device.os in FOREIGN:
+            # templates/audit/plan.py compares them: their ports and queues have other names than the plan's.
+            continue
         switch = next((switches[each.name] for each in PurePosixPath(file).parents if each.name in switches), None)
         fabric = cluster.fabric(switch.fabric) if switch else cluster.scale_out
         if fabric is not None and fabric.qos is not None:
@@ -120,10 +129,26 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
 
 def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
     """Compare the files with each other, then every end with the chain."""
-    said = [statement for file, reading in readings.items() for statement in _statements(file, reading)]
-    agreed, authorities = _majority(said, by_end=len(readings) == 1)
-    yield from _dissent([each for each in said if _counts(each.fact, agreed)], agreed, authorities)
+    said = [(_scope(reading), statement) for file, reading in readings.items() for statement in _statements(file, reading)]
+    by_end = len(readings) == 1
+    agreed, authorities = _majority([each for _, each in said], by_end)
+    of_all = [each for _, each in said if each.fact[0] not in _OF_DEVICES and _counts(each.fact, agreed)]
+    yield from _dissent(of_all, agreed, authorities)
+    for scope in dict.fromkeys(scope for scope, _ in said):
+        own = [each for other, each in said if other == scope and each.fact[0] in _OF_DEVICES]
+        for found in _dissent(own, *_majority(own, by_end or len({each.file for each in own}) == 1)):
+            # On these an engineer gives ports a profile one by one, and storage or management ports none.
+            yield replace(found, doubtful=True) if scope[0] in FOREIGN else found
     yield from _chain(readings, agreed)
+
+
+def _scope(reading: Reading) -> tuple[str, str | None]:
+    """Return the kind of device: the numbers of queues are an operating system's own, and spines may mark later than leaves."""
+    device = reading.device
+    if device is None:
+        return ("", None)
+    name = (device.name or "").lower()
+    return (device.os, device.role or next((role for role in ("spine", "leaf") if role in name), None))
 
 
 def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
@@ -239,7 +264,8 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
 
 def _is_unmarked(reading: Reading) -> bool:
     """Return whether it is the environment of a job that uses RDMA adapters and sets no traffic class."""
-    setting = reading.settings
+    # Only a job's variables are few; a switch's settings are read from its text when they are asked for.
+    setting = reading.settings if "NCCL" in reading.qos else {}
     uses_rdma = "NCCL_IB_HCA" in setting or ("NCCL_NET" in setting and setting["NCCL_NET"].value == "IB")
     return uses_rdma and "NCCL_IB_TC" not in setting
 
@@ -294,7 +320,9 @@ def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         # SONiC keeps its frr.conf in a folder next to config_db.json.
         folder = path.parent.parent if path.parent.name == "frr" else path.parent
         other, view = seen.setdefault(folder, (file, reading.routing))
-        if path.suffix != PurePosixPath(other).suffix:
+        names = {device.name for each in (file, other) if (device := readings[each].device) is not None and device.name}
+        kinds = {device.os for each in (file, other) if (device := readings[each].device) is not None}
+        if path.suffix != PurePosixPath(other).suffix and len(names) < 2 and not kinds & FOREIGN:
             yield from _routing_of(file, reading.routing, other, view)
 
 

@@ -1,5 +1,6 @@
 """Renders a cluster's plan into the tree of its files, and knows which of them can be read back."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import PurePath, PurePosixPath
@@ -71,6 +72,8 @@ def readers_by_kind() -> Mapping[str, Reader]:
         "nccl": read_environment,
         "manifest": read_manifest,
         **{name: kind.read for name, kind in SWITCHES.items()},
+        "nvue": _read_nvue,
+        "eos": _read_eos,
     }
 
 
@@ -82,6 +85,46 @@ def reader_of(path: PurePath) -> Reader | None:
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
+
+
+def recognized(text: str) -> Reader | None:
+    """Return the reader for a file by its content; None for one of no kind. Of a script with commands for adapters and NCCL's variables,
+    the commands count."""
+    from headway.templates.foreign.eos import is_eos  # noqa: PLC0415 (a job's check reads no switch's file)
+    from headway.templates.foreign.nvue import is_nvue  # noqa: PLC0415
+
+    if re.match(r"\s*\{", text):
+        return SWITCHES["sonic"].read if re.search(r'"(DEVICE_METADATA|PORT|PORT_QOS_MAP|BGP_NEIGHBOR)"\s*:', text) else None
+    if is_nvue(text):
+        return _read_nvue
+    if is_eos(text):
+        return _read_eos
+    if re.search(r"^(frr (version|defaults) |router bgp \d+[\s\S]*^ neighbor )", text, re.MULTILINE):
+        return SWITCHES["frr"].read
+    if _OF_HOST.search(text):
+        return _read_host
+    if re.search(r"^kind:", text, re.MULTILINE) and "apiVersion" in text:
+        return read_manifest if "NCCL_" in text else None
+    return read_environment if re.search(r"(^|[\s,\"'])NCCL_[A-Z0-9_]+=\S", text) else None
+
+
+# Commands at the beginning of a line, and sysctl's names.
+_OF_HOST = re.compile(
+    r"^\s*(?:sudo +|Exec\w+=\S*)?(?:dcb (?:app|pfc) |mlnx_qos -|cma_roce_(?:tos|mode) -|net\.ipv4\.conf\.\S+\.(?:rp_filter|arp_\w+) *=)",
+    re.MULTILINE,
+)
+
+
+def _read_nvue(text: str) -> Reading:
+    from headway.templates.foreign.nvue import read  # noqa: PLC0415 (a job's check reads no switch's file)
+
+    return read(text)
+
+
+def _read_eos(text: str) -> Reading:
+    from headway.templates.foreign.eos import read  # noqa: PLC0415 (a job's check reads no switch's file)
+
+    return read(text)
 
 
 class _SwitchFiles:

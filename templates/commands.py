@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import PurePosixPath
 
 # The quoting pieces of a word. `$(...)` in double quotes may have quotes of its own.
 _QUOTED = r"""\\.|'[^'\n]*'|"(?>\\.|\$\([^()\n]*\)|[^"\\\n])*+\""""
@@ -77,7 +76,7 @@ def _command(words: list[tuple[str, int]], target: str | None, piped: bool) -> I
     if not words:
         return
     yield ShellCommand(tuple(word for word, _ in words), tuple(line for _, line in words), target, piped)
-    shell = next((index for index, (word, _) in enumerate(words) if PurePosixPath(word).name in _SHELLS), len(words))
+    shell = next((index for index, (word, _) in enumerate(words) if word.rpartition("/")[2] in _SHELLS), len(words))
     for (option, _), (script, line) in pairwise(words[shell + 1 :]):
         if re.fullmatch(r"-[a-z]*c", option):
             yield from commands(script, line)

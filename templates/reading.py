@@ -1,7 +1,8 @@
 """Represents what a file configures, as its kind's `read.py` finds it: settings, QoS of marked packets, and routes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,174 @@ class RoutingView:
 
 
 @dataclass(frozen=True)
+class PortView:
+    """A port of a switch, or an adapter of a host. None: the file does not set it.
+
+    `fec`: `rs`, `fc`, `none`, `auto`. `addresses` have prefix lengths. `peer`: the device and the port that the file names as the other
+    end. `pauses` is global pause (IEEE 802.3x) in either direction. `has_link_local`: it has an IPv6 link-local address, which
+    unnumbered BGP needs. `metres`: length of its cable. `gateway`: of a host's adapter. `keys`: field -> the setting that it is from.
+    """
+
+    enabled: bool | None = None
+    mtu: int | None = None
+    mbps: int | None = None
+    fec: str | None = None
+    addresses: tuple[str, ...] = ()
+    peer: tuple[str, str] | None = None
+    pauses: bool | None = None
+    has_link_local: bool | None = None
+    metres: int | None = None
+    gateway: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NeighborView:
+    """A BGP neighbor, with what its group sets. `remote_as`: a number, `external` or `internal`.
+
+    `is_up`: it is not shut down, has an AS, and is active for IPv4. `policies`: names of route maps by direction.
+    """
+
+    key: str
+    remote_as: int | str | None = None
+    is_up: bool = True
+    hold_s: int | None = None
+    bfd: bool | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
+    allows_own_as: bool = False
+
+
+@dataclass(frozen=True)
+class BgpView:
+    """BGP of a switch's default VRF. `max_paths`, `relaxes` and `hold_s` are in force, by the file or the device's default; None: unknown.
+
+    `relaxes`: paths through different AS numbers may be used together. `requires_policy`: external neighbors exchange nothing without a
+    route map. `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its
+    interfaces, or unknown.
+    """
+
+    key: str
+    asn: int | None = None
+    router_id: str | None = None
+    neighbors: Mapping[str, NeighborView] | None = None
+    max_paths: int | None = None
+    relaxes: bool | None = None
+    requires_policy: bool = False
+    hold_s: int | None = None
+    policies: Mapping[str, bool] = field(default_factory=dict)
+    announces: tuple[str, ...] | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MarkingView:
+    """A profile of WRED or ECN: bytes in a queue and percent; None is the device's default. `marks`: it sets ECN bits."""
+
+    key: str
+    ecn: EcnView
+    marks: bool = True
+
+
+@dataclass(frozen=True)
+class BfdView:
+    """Intervals in milliseconds and the packets in a row that may be lost."""
+
+    key: str
+    transmit_ms: int | None = None
+    receive_ms: int | None = None
+    multiplier: int | None = None
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A switch as one of its files has it, or a host. `os`: `sonic`, `frr`, `nvue`, `eos`, `host`.
+
+    `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC
+    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused.
+    """
+
+    os: str
+    name: str | None = None
+    role: str | None = None
+    ports: Mapping[str, PortView] = field(default_factory=dict)
+    bgp: BgpView | None = None
+    marking: Mapping[str, MarkingView] = field(default_factory=dict)
+    bfd: Mapping[str, BfdView] = field(default_factory=dict)
+    hashed: frozenset[str] | None = None
+    watches: bool | None = None
+    watchdog_ms: int | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something in one file that harms a training run whatever the other files are. `key`: the setting, or the start of several.
+
+    `message` has what was found and, after a semicolon, the effect on the run.
+    """
+
+    code: str
+    key: str
+    message: str
+    hint: str
+    doubtful: bool = False
+
+
+class LazySettings(Mapping[str, Setting]):
+    """Settings that are read from the text when one of them is asked for; most files have no problem, and need no lines."""
+
+    def __init__(self, read: Callable[[], Mapping[str, Setting]]) -> None:
+        self._read = read
+
+    @cached_property
+    def _found(self) -> Mapping[str, Setting]:
+        return self._read()
+
+    def __getitem__(self, key: str) -> Setting:
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Values that similar devices and ports usually share: of the device, and of each port in use, by key."""
+
+    device: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def no_traits() -> Traits:
+    """Return no traits: files of this kind are not compared with similar ones."""
+    return Traits()
+
+
+def no_faults() -> Iterable[Fault]:
+    """Return no faults: the file's kind has no rules of its own."""
+    return ()
+
+
+@dataclass(frozen=True)
 class Reading:
-    """A file. `settings`: path in the file's own words (`PORT|Ethernet0|speed`) -> value. `qos`: name of the end -> view."""
+    """A file. `settings`: path in the file's own words (`PORT|Ethernet0|speed`) -> value. `qos`: name of the end -> view.
+
+    `faults` yields those that the file's kind finds by its own terms.
+    """
 
     settings: Mapping[str, Setting]
     qos: Mapping[str, QosView] = field(default_factory=dict)
     routing: RoutingView | None = None
+    device: DeviceView | None = None
+    faults: Callable[[], Iterable[Fault]] = field(default=no_faults, compare=False)
+    traits: Callable[[], Traits] = field(default=no_traits, compare=False)
+
+    def line_of(self, key: str) -> int | None:
+        """Return the line of the setting, or of the first one below it; None where the file has neither."""
+        found = self.settings.get(key)
+        if found is None and key:
+            found = next((setting for name, setting in self.settings.items() if name.startswith(f"{key}|")), None)
+        return found.line if found is not None else None

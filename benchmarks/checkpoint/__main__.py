@@ -23,7 +23,7 @@ _DCP = f"torch.distributed.checkpoint {torch.__version__}"
 def claims(count: int) -> Iterator[Claim]:
     """Yield what planning costs, then all that two ranks can show, in so many rounds each."""
     yield from _planning()
-    tiers = _conditions(count, "tiers memory and disk")
+    tiers = _conditions(count, "tiers memory and shared")
     yield compared(
         "how long `save` blocks", _pair(rounds.blocked, count), "a copy of the same bytes into warm memory", 1.5, tiers
     )
@@ -52,7 +52,7 @@ def _inflation(found: dict[str, list[Window]], count: int) -> Claim:
         f"{inflation[worst].median:.3f} s)",
         0.5,
         _conditions(
-            count, "a training step of FSDP2 and AdamW; waits before the optimizer's step included; tiers memory and disk"
+            count, "a training step of FSDP2 and AdamW; waits before the optimizer's step included; tiers memory and shared"
         ),
     )
 

@@ -1,6 +1,7 @@
 """Estimates a job's step on its GPUs, and on request other layouts and other numbers of GPUs."""
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from headway.planner.search.search import Request, SearchResult, in_order, searc
 from headway.planner.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
 from headway.planner.training import Training
 from headway.report import units
+from headway.report.directory import RunError, find_run
+from headway.runner.contract import RunDirectory
+from headway.runs import searched
 from headway.templates.trainers import TRAINERS
 
 # Layouts that a search shows.
@@ -64,7 +68,7 @@ def configure_forecast(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[JOB=]STEP",
-        help="calibrate with a measured step of this job or of JOB, `8.2s` or a run's metrics.jsonl; repeatable",
+        help="calibrate with a measured step of this job or of JOB: `8.2s`, a run, or its metrics.jsonl; repeatable",
     )
 
 
@@ -137,15 +141,26 @@ def _measurement(training: Training, text: str, cluster: Path | None) -> tuple[T
 def _recorded(file: str) -> float:
     """The step that a metrics.jsonl has. Raises ForecastError."""
     try:
-        return measured_step(Path(file))
+        return measured_step(_metrics_of(file))
     except MeasurementError as error:
         raise ForecastError(f"{error}; `{file}` should be the metrics.jsonl of a run") from error
     except FileNotFoundError as error:
-        raise ForecastError(f"`{file}` is neither a time such as `8.2s` nor a file") from error
+        raise ForecastError(f"`{file}` is neither a time such as `8.2s`, nor a run, nor a file") from error
     except OSError as error:
         raise ForecastError(f"`{file}` cannot be read: {error.strerror}") from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise ForecastError(f"`{file}` is not a metrics.jsonl of a run") from error
+
+
+def _metrics_of(name: str) -> Path:
+    """The file, or that of the run in the folder or of this name."""
+    if Path(name).is_file():
+        return Path(name)
+    try:
+        run = RunDirectory(find_run(name, searched(os.environ)))
+    except RunError:
+        return Path(name)
+    return run.metrics if run.handle.is_file() else Path(name)
 
 
 def _refuse_implausible(seconds: float, estimated: float, told: str) -> None:

@@ -58,6 +58,10 @@ VERBS: Mapping[str, Verb] = {
         "Name each wrong, swapped, missing and extra cable of a cluster, from LLDP or ibnetdiscover",
         "headway verify-cabling cluster.yaml rails-leaf-1.json rails-leaf-2.json",
     ),
+    "prepare": Verb(
+        "Make a corpus of token shards from text or JSON lines",
+        "headway prepare web/*.jsonl.gz -o corpora/web --tokenizer tokenizer.json --end '<|endoftext|>'",
+    ),
     "run": Verb("Run a job on this machine, with the processes of all its nodes", "headway run job.yaml"),
     "torchrun": Verb(
         "Run an unmodified script with torchrun's flags and restart it after failures",
@@ -74,9 +78,18 @@ VERBS: Mapping[str, Verb] = {
     "cancel": Verb("End the job of a run, which saves first", "headway cancel train-1"),
     "resume": Verb("Give a run that has ended or is held a job again", "headway resume train-1"),
     "report": Verb("Summarize a run and write its HTML report", "headway report train-1"),
+    "profile": Verb("Trace some steps of a running job", "headway profile train-1 --steps 3"),
     "checkpoint": Verb(
         "List, verify, compare, export and import a run's checkpoints",
         "headway checkpoint verify train-1",
+    ),
+    "import": Verb(
+        "Write the job that an sbatch script describes, and list what of it is not in the job",
+        "headway import sbatch train.sbatch --cluster cluster.yaml -o job.yaml",
+    ),
+    "discover": Verb(
+        "Describe a cluster from what its scheduler knows: write its document and inventory",
+        "headway discover slurm -o clusters/big",
     ),
     "schema": Verb(
         "Print the JSON Schema of the documents, for editors",

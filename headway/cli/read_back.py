@@ -13,7 +13,10 @@ from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.placement import group_of_job
 from headway.templates.agreement import disagreements
-from headway.templates.cluster import reader_of, readers_by_kind
+from headway.templates.audit.finding import Finding
+from headway.templates.audit.plan import FOREIGN, differences
+from headway.templates.audit.rules import findings
+from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import SCRIPT
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
@@ -43,20 +46,22 @@ def read_back(files: Iterable[tuple[Path, str | None]]) -> ReadBack:
     documents: dict[str, Document] = {}
     problems = []
     for path, kind in files:
-        reader, name = readers_by_kind()[kind] if kind else reader_of(path), str(path)
+        name = str(path)
         if not path.exists():
             problems.append(Problem("HW604", name, (), "there is no such file", _PASS))
-        elif reader is None:
-            hint = f"prefix its kind, for example `{next(iter(readers_by_kind()))}:{path}`"
-            problems.append(Problem("HW604", name, (), "its kind cannot be told from its name", hint))
-        else:
-            try:
-                text = path.read_text(encoding="utf-8")
-                documents[name] = Document(name, text)
-                readings[name] = reader(text)
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else str(error)
-                problems.append(Problem("HW604", name, (), f"it cannot be read: {reason}", _PASS))
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+            reader = readers_by_kind()[kind] if kind else reader_of(path) or recognized(text)
+            if reader is None:
+                hint = f"prefix its kind, for example `{next(iter(readers_by_kind()))}:{path}`"
+                problems.append(Problem("HW604", name, (), "its kind cannot be told from its name or content", hint))
+                continue
+            documents[name] = Document(name, text)
+            readings[name] = reader(text)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            problems.append(Problem("HW604", name, (), f"it cannot be read: {reason}", _PASS))
     return ReadBack(readings, documents, tuple(problems))
 
 
@@ -71,12 +76,27 @@ def compare(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Ite
                 yield from _changed_variables(file, reading, cluster)
 
 
+def harms(readings: Mapping[str, Reading]) -> Iterator[Problem]:
+    """What harms a training run in the files by themselves, at the line of its setting."""
+    for found in findings(readings):
+        yield _problem_of(found, readings)
+
+
+def _problem_of(found: Finding, readings: Mapping[str, Reading]) -> Problem:
+    severity = Severity.WARNING if found.doubtful else Severity.ERROR
+    line = readings[found.file].line_of(found.key)
+    span = None if line is None else Span(line - 1, 0, line, 0)
+    return Problem(found.code, found.file, (), found.message, found.hint, severity, span=span)
+
+
 def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
     rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
     by_tail = {path.parts[2:]: path for path in rendered}
+    for found in differences(readings, cluster.plan):
+        yield _problem_of(found, readings)
     for file, reading in readings.items():
-        if "NCCL" in reading.qos:
+        if "NCCL" in reading.qos or (reading.device is not None and reading.device.os in FOREIGN):
             continue
         parts = PurePosixPath(Path(file).resolve().as_posix()).parts
         tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]

@@ -14,12 +14,17 @@ _HERE = "local"
 
 def check_inputs(files: Mapping[Path, str], plan: JobPlan, document: FilePath) -> Iterator[Problem]:
     """Yield problems for files that a local job needs and that are neither here, nor next to its document, nor in a folder above it."""
-    folders = [FilePath.cwd(), *document.resolve().parents] if plan.scheduler == _HERE else []
+    folders = places(document) if plan.scheduler == _HERE else []
     for path, file in files.items():
         if folders and not any(_has(folder, file) for folder in folders):
             found = f"no file matches `{file}`" if is_pattern(file) else f"there is no file `{file}`"
             hint = "relative paths start where the job is submitted"
             yield Problem("HW412", JOB, path, f"{found}, neither here nor beside the job or above it", hint)
+
+
+def places(document: FilePath) -> list[FilePath]:
+    """Return the folders in which relative paths of the document may start: this one, the document's own, and those above it."""
+    return [FilePath.cwd(), *document.resolve().parents]
 
 
 def _has(folder: FilePath, file: str) -> bool:

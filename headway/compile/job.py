@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headway.compile.corpora import check_corpora
 from headway.compile.document import check_spec
 from headway.compile.inputs import check_inputs
 from headway.compile.options import data_options, scheduler_options, trainer_options
@@ -115,6 +116,7 @@ def check_plan(
     yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
     yield from located(_check_estimates(plan, cluster_plan), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
+    yield from located(check_corpora(plan, Path(job.document.name)), job)
     settings = trainer.settings(options.trainer, plan)
     mounted = SCHEDULERS[plan.scheduler].mounted(options.scheduler, plan)
     if mounted is not None:

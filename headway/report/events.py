@@ -46,34 +46,34 @@ def events(history: Sequence[GenerationHistory]) -> Iterator[Event]:
     """In the order of the journal."""
     for generation in history:
         for entry in generation.entries:
-            if (told := _told(entry)) is not None:
+            if (text := sentence(entry)) is not None:
                 evidence = tuple(entry.evidence) if isinstance(entry, Hang) else ()
-                yield Event(entry.wall, generation.number, *told, evidence)
+                yield Event(entry.wall, generation.number, entry.KIND, text, evidence)
 
 
-def _told(entry: Entry) -> tuple[str, str] | None:
-    """The kind and the sentence; None for an entry that is shown elsewhere."""
+def sentence(entry: Entry) -> str | None:
+    """Return what happened; None for an entry that is shown elsewhere."""
     match entry:
         case Hang():
-            return "hang", _hang(entry)
+            return _hang(entry)
         case Straggler():
-            return "straggler", _straggler(entry)
+            return _straggler(entry)
         case LostNode():
-            return "lost", f"{_host(entry.host, entry.node)} was lost: {entry.why}"
+            return f"{_host(entry.host, entry.node)} was lost: {entry.why}"
         case Rebound():
-            return "rebound", _rebound(entry)
+            return _rebound(entry)
         case Excluded():
-            return "excluded", f"{_host(entry.host, entry.node)} was excluded: {entry.why}"
+            return f"{_host(entry.host, entry.node)} was excluded: {entry.why}"
         case Corruption() | Transient() | Spike():
             return _numbers(entry)
         case Takeover():
-            return "takeover", f"node {entry.node} has taken over as coordinator (term {entry.term})"
+            return f"node {entry.node} has taken over as coordinator (term {entry.term})"
         case Regroup():
-            return "regroup", f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
+            return f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
         case RefusedFile():
-            return "refused file", f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
+            return f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
-            return "unseen", f"not observable from outside: {'; '.join(entry.calls)}"
+            return f"not observable from outside: {'; '.join(entry.calls)}"
     # The other kinds are in SHOWN_ELSEWHERE.
     return None
 
@@ -93,14 +93,14 @@ def _straggler(found: Straggler) -> str:
     return f"rank {found.rank}{where} takes {found.ratio:.2f} times as long per step as the others ({units.seconds(found.own_step_s)})"
 
 
-def _numbers(entry: Corruption | Transient | Spike) -> tuple[str, str]:
+def _numbers(entry: Corruption | Transient | Spike) -> str:
     match entry:
         case Corruption():
-            return "corruption", f"{entry.found}{_on(entry.hosts)}"
+            return f"{entry.found}{_on(entry.hosts)}"
         case Transient():
-            return "transient", f"step {entry.step:,}: {entry.found}{_on(entry.hosts)}; recomputed correctly"
+            return f"step {entry.step:,}: {entry.found}{_on(entry.hosts)}; recomputed correctly"
         case Spike():
-            return "spike", f"step {entry.step:,}: {entry.found}; the same on all ranks that computed it, and applied"
+            return f"step {entry.step:,}: {entry.found}; the same on all ranks that computed it, and applied"
 
 
 def _on(hosts: Sequence[str | None]) -> str:
@@ -115,4 +115,6 @@ def _rebound(move: Rebound) -> str:
 
 
 def _host(host: str | None, node: int | None) -> str:
+    if node is None:
+        return host or "a node"
     return f"{host} (node {node})" if host else f"node {node}"

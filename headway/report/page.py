@@ -92,7 +92,34 @@ def _key_figures(summary: RunSummary) -> Iterator[tuple[str, str, str]]:
     yield "Goodput", units.share(summary.goodput), _goodput_base(summary)
     yield "Lost to failures", units.seconds(summary.lost_s), units.count(len(summary.failures), "failure")
     yield "Throughput", units.compact(summary.tokens_per_s), "tokens/s while stepping"
+    if (found := summary.throughput) is not None:
+        yield "Step", units.seconds(found.step_s), _step_print(summary)
+        if found.mfu_causal is not None:
+            yield (
+                "MFU",
+                units.share(found.mfu_causal),
+                f"of the peak in bf16; {units.share(found.mfu_full)} with attention's full square",
+            )
+        yield "Memory", *_memory_print(summary)
+        if found.exposed is not None:
+            yield "Exposed communication", units.share(found.exposed), "of the steps, on rank 0"
     yield "Generations", units.count(summary.generations), f"in {units.count(summary.attempts, 'attempt')}"
+
+
+def _step_print(summary: RunSummary) -> str:
+    assert summary.throughput is not None  # noqa: S101
+    rate = wording.rate(summary.throughput)
+    told = "median" if rate is None else f"median; {rate}"
+    return told if summary.planned_step is None else f"{told}; {wording.planned_time(summary.planned_step)}"
+
+
+def _memory_print(summary: RunSummary) -> tuple[str, str]:
+    found, planned = summary.throughput, summary.planned_step
+    assert found is not None  # noqa: S101
+    if found.device_bytes is None:
+        return units.size(found.memory_bytes), "resident, of rank 0's process"
+    told = "" if planned is None else f"; planned: {units.size(planned.memory_bytes)}"
+    return units.size(found.device_bytes), f"in tensors on rank 0's GPU{told}"
 
 
 def _goodput_base(summary: RunSummary) -> str:

@@ -10,6 +10,7 @@ from headway.report.directory import RunRecords, read_run
 from headway.report.events import Event, events
 from headway.report.history import GenerationHistory, generations, last
 from headway.report.records import LedgerLine
+from headway.report.throughput import PlannedStep, Throughput, throughput
 from headway.runner.contract import LEDGER_BUCKETS, MetricsLine, RecordError, RunConfig, RunDirectory, from_json
 from headway.runner.contract.journal import Claim, Committed, End, Failure, Finished, Refused, Retired
 
@@ -108,7 +109,9 @@ class RunSummary:
     `verdict` is `running` or `not started` while the newest attempt has none; `exit_code` is then None. `steps` is the highest
     completed step that is still valid. `wall_s` is the time that the ledger covers, first start to last end, or without a ledger the time
     between submission and the last record; `goodput` is productive seconds over `wall_s`, None without a ledger. `lost_s` is what
-    the failures cost, `costs` the same by kind. `tokens_per_s` is over the valid steps. Times of day are Unix seconds.
+    the failures cost, `costs` the same by kind. `tokens_per_s` is over the valid
+    steps, `throughput` over those after the warm-up, `planned_step` the planner's estimate, if one was made. Times of day are
+    Unix seconds.
     """
 
     run: str
@@ -142,6 +145,8 @@ class RunSummary:
     costs: tuple[FailureCost, ...]
     events: tuple[Event, ...]
     tokens_per_s: float | None
+    throughput: Throughput | None
+    planned_step: PlannedStep | None
     hashes: Mapping[str, str] | None
 
     @property
@@ -166,12 +171,16 @@ class RunSummary:
         return sum((span.slots + span.spares) * (span.end - span.start) for span in self.spans)
 
 
-def summarize(directory: Path) -> RunSummary:
-    """The summary of the run in `directory`. Raises RunError for a directory that is no run or holds what no runner writes."""
+def summarize(directory: Path, planned: PlannedStep | None = None) -> RunSummary:
+    """The summary of the run in `directory`, with the `planned` step to compare it with.
+
+    Raises RunError for a directory that is no run or holds what no runner writes.
+    """
     records = read_run(directory)
     history = generations(records)
     handle = records.handle
     standing = _standing_lines(history)
+    config = _config(directory, records)
     failures = tuple(_failures(history))
     cost = costs(records.ledger, history, [(failure.kind, failure.recovered_s) for failure in failures])
     ending = _ending(records, history)
@@ -195,7 +204,7 @@ def summarize(directory: Path) -> RunSummary:
         attempts=len(set(records.attempts) | {generation.attempt for generation in history}),
         generations=len(history),
         steps=_steps(standing, history),
-        planned_steps=_planned_steps(directory, records),
+        planned_steps=records.handle.steps if config is None else config.last_step,
         first_loss=standing[0].loss if standing else None,
         last_loss=standing[-1].loss if standing else None,
         curve=tuple(_curve(history)),
@@ -210,6 +219,8 @@ def summarize(directory: Path) -> RunSummary:
         costs=cost,
         events=tuple(events(history)),
         tokens_per_s=_tokens_per_s(standing),
+        throughput=throughput(standing, config),
+        planned_step=planned,
         hashes=_hashes(history),
     )
 
@@ -218,13 +229,13 @@ def _span(line: LedgerLine) -> TimeSpan:
     return TimeSpan(line.generation, line.attempt, line.start, line.end, line.buckets, line.slots, line.spares)
 
 
-def _planned_steps(directory: Path, records: RunRecords) -> int | None:
-    """The steps of the whole run: as its newest attempt's history has lengthened it, else those that it began with."""
+def _config(directory: Path, records: RunRecords) -> RunConfig | None:
+    """The configuration of the newest attempt; None where it cannot be read."""
     try:
         newest = RunDirectory(directory, max(records.attempts, default=0))
-        return from_json(RunConfig, newest.run_json.read_text(encoding="utf-8")).last_step
+        return from_json(RunConfig, newest.run_json.read_text(encoding="utf-8"))
     except (OSError, RecordError, UnicodeDecodeError):
-        return records.handle.steps
+        return None
 
 
 class _Ending(NamedTuple):

@@ -43,6 +43,11 @@ def _named_rows(summary: RunSummary, bars: bool) -> Iterator[tuple[str, Renderab
         yield "cause", _text(summary.cause)
     yield "loss", _text(_loss(summary))
     yield "run", _text(_run(summary))
+    if summary.throughput is not None:
+        yield "speed", _text(wording.speed(summary.throughput))
+        yield "memory", _text(wording.memory(summary.throughput))
+    if summary.planned_step is not None:
+        yield "", _text(wording.planned(summary.planned_step))
     if summary.trainer == SCRIPT and summary.spec_hash:
         # One that was typed as torchrun has printed right here.
         yield "output", _text(f"attempts/{summary.attempts - 1}/logs/SLOT/RANK.log")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from headway.report import units
 from headway.report.summary import NOT_STARTED, RUNNING, SCRIPT, FailureSummary, RunSummary
+from headway.report.throughput import PlannedStep, Throughput
 from headway.runner.contract import VERDICTS, Exit
 
 _MAY_GO_ON = (Exit.RETRY_HERE, Exit.RETRY_ELSEWHERE, Exit.PREEMPTED, Exit.SUPERSEDED)
@@ -71,6 +72,42 @@ def cost(failure: FailureSummary) -> str:
     lost = "" if failure.lost_steps is None else f"{units.count(failure.lost_steps, 'step')} lost"
     again = "no step recorded since" if failure.recovered_s is None else f"recovered in {units.seconds(failure.recovered_s)}"
     return ", ".join(part for part in (back, lost, again) if part)
+
+
+def speed(found: Throughput) -> str:
+    """`1.23 s a step (median), 9,410 tokens/s, 412 TFLOP/s a rank (436 with attention's full square), MFU 41.7 % of the peak in bf16
+    (44.1 %)`, on CPUs with `exposed communication 3.1 %`."""
+    parts = [f"{units.seconds(found.step_s)} a step (median)", f"{units.compact(found.tokens_s)} tokens/s"]
+    if (rate_text := rate(found)) is not None:
+        parts.append(rate_text)
+    if found.mfu_causal is not None:
+        parts.append(f"MFU {units.share(found.mfu_causal)} of the peak in bf16 ({units.share(found.mfu_full)})")
+    if found.exposed is not None:
+        parts.append(f"exposed communication {units.share(found.exposed)}")
+    return ", ".join(parts)
+
+
+def rate(found: Throughput) -> str | None:
+    """`412 TFLOP/s a rank (436 with attention's full square)`; None for an unknown model."""
+    if found.tflops_causal is None or found.tflops_full is None:
+        return None
+    return f"{found.tflops_causal:.3g} TFLOP/s a rank ({found.tflops_full:.3g} with attention's full square)"
+
+
+def memory(found: Throughput) -> str:
+    """`60.1 GB in tensors on the GPU, 4.2 GB resident, at most, of rank 0`."""
+    device = "" if found.device_bytes is None else f"{units.size(found.device_bytes)} in tensors on the GPU, "
+    return f"{device}{units.size(found.memory_bytes)} resident, at most, of rank 0"
+
+
+def planned(step: PlannedStep) -> str:
+    """`planned: 1.10 s a step (0.95 s to 1.30 s), 58.2 GB in tensors on a GPU`."""
+    return f"{planned_time(step)}, {units.size(step.memory_bytes)} in tensors on a GPU"
+
+
+def planned_time(step: PlannedStep) -> str:
+    low, high = units.seconds(step.low), units.seconds(step.high)
+    return f"planned: {units.seconds(step.seconds)} a step, 9 of 10 such runs {low} to {high}"
 
 
 def goodput_base(summary: RunSummary) -> str:

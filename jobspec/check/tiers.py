@@ -11,11 +11,7 @@ from headway.jobspec.spec.resilience import Checkpoint, Tier
 from headway.jobspec.spec.storage import Storage
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
-
-# From the one that is lost first to the one that is lost last.
-_ORDER = ("memory", "peer", "shared", "remote")
-# Those that hold more than the newest checkpoint, and outlive the job's nodes.
-_STORED = ("shared", "remote")
+from headway.runner.contract import STORED_TIERS, TIER_KINDS
 
 
 def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -50,7 +46,7 @@ def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             message = f"a second `{kind}` tier: each kind is allowed once"
-            left = listed(name for name in _ORDER if name not in kinds)
+            left = listed(name for name in TIER_KINDS if name not in kinds)
             hint = f"remove it; the other kinds are {left}"
             yield Problem("HW704", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)
 
@@ -66,7 +62,7 @@ def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
 
 
 def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
-    if tier.keep is not None and tier.kind not in _STORED:
+    if tier.keep is not None and tier.kind not in STORED_TIERS:
         path = ("checkpoint", "tiers", index, "keep")
         message = f"`keep` is not valid in a `{tier.kind}` tier, which holds only the newest checkpoint"
         yield Problem("HW210", JOB, path, message, "leave it out; `shared` and `remote` tiers can keep several", at_key=True)
@@ -74,7 +70,7 @@ def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
 
 def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Check that some tier outlives the nodes' memory, which is lost when the job releases the nodes."""
-    if not any(tier.kind in _STORED for tier in checkpoint.tiers):
+    if not any(tier.kind in STORED_TIERS for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
         yield Problem(
@@ -84,7 +80,7 @@ def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:
     """Report a tier that is lost sooner and written less often than another: it is useless."""
-    ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: _ORDER.index(item[1].kind))
+    ordered = sorted(enumerate(checkpoint.tiers), key=lambda item: TIER_KINDS.index(item[1].kind))
     for (index, near), (_, far) in pairwise(ordered):
         if near.kind != far.kind and _is_longer(near.every, far.every):
             message = f"the `{near.kind}` tier is written less often than the `{far.kind}` tier, which outlives it"

@@ -61,6 +61,7 @@ def resolve_run(
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
         limits=contract.Limits(job.limits.run.time, job.limits.run.gpu_hours if group.gpus else None),
         domains=domains,
+        peak_tflops=None if group.known_gpu is None else float(group.known_gpu.bf16_tflops),
         segment_required=together is not None,
         segment_slots=together or 1,
         cluster=cluster,
@@ -106,7 +107,7 @@ def _every(interval: Interval | None) -> contract.Every | None:
 
 def _tier(tier: Tier, keep: int) -> contract.Tier:
     """Memory, this node's or another's, holds the newest capture alone."""
-    stays = tier.keep or keep if tier.kind in ("shared", "remote") else 1
+    stays = tier.keep or keep if tier.kind in contract.STORED_TIERS else 1
     return contract.Tier(tier.kind, tier.every.steps, tier.every.seconds, stays, tier.url)
 
 

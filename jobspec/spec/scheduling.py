@@ -7,12 +7,12 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from headway.jobspec.spec.section import Name, Section
 from headway.jobspec.spec.written import one_or_many
 
-# sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this. The same holds
-# for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
+# sbatch, not a shell, reads the text after #SBATCH; names of Slurm's accounting need no more than this (IDRIS has `project@v100`).
+# The same holds for node features with their operators, for lists of nodes, and for whole options, which may hold quoted text.
 Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,:&|*()\[\]!+-]*$")]
 NodeList = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+-]*$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$")]
 Dependency = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$")]
 
 # JobSet's webhook checks none of these: it accepts a wrong one, and no pod ever starts. Names of objects are labels

@@ -16,7 +16,6 @@ import xxhash
 from headway.runner import worker as workers
 from headway.runner.checkpoint.chain import (
     STALE_WAITS_S,
-    TIERS,
     Chain,
     Commit,
     MovedError,
@@ -28,7 +27,7 @@ from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Base, Checkpoint, CheckpointId, Mesh, RunConfig, RunDirectory, from_json
+from headway.runner.contract import STORED_TIERS, Base, Checkpoint, CheckpointId, Mesh, RunConfig, RunDirectory, from_json
 from headway.runner.rundir import create_handle_of_loop
 
 
@@ -124,7 +123,7 @@ def say_outcome(worker: "workers.Worker", outcome: SaveOutcome) -> None:
             file=sys.stderr,
             flush=True,
         )
-    elif worker.rank == 0 and outcome.tier in TIERS:
+    elif worker.rank == 0 and outcome.tier in STORED_TIERS:
         worker.say(
             "committed", step=outcome.step, tier=outcome.tier, bytes=outcome.bytes, files=outcome.files, save_s=outcome.seconds
         )
@@ -192,7 +191,7 @@ class OfDirectory(Authority):
     def refuse(self, base: Base, error: Exception) -> None:
         refuse_unread(self.place, base, error, self._ranks)
         if self._ranks.rank == 0:
-            print(f"{base.checkpoint.directory} on {base.tier} is not used: {error}", file=sys.stderr, flush=True)
+            print(f"{base.checkpoint.directory} in tier `{base.tier}` is not used: {error}", file=sys.stderr, flush=True)
         self._refused |= {(base.checkpoint, base.tier)}
         self._claim()
 

@@ -19,11 +19,9 @@ from typing import Any
 import xxhash
 
 from headway.runner.checkpoint.stores import Store
-from headway.runner.contract import Base, CheckpointId
+from headway.runner.contract import STORED_TIERS, Base, CheckpointId
 
 SCHEMA = "headway.chain/2"
-# Where a committed checkpoint can be read, in the order that a restore prefers.
-TIERS = ("shared", "remote")
 # Concurrent requests, and records per batch, when a long chain is read for the first time.
 READERS, BATCH = 32, 1024
 # Waits for a store that lists a record and does not return it yet.
@@ -306,7 +304,7 @@ def _counts(path: Mapping[int, int | None], checkpoint: CheckpointId) -> bool:
 
 
 def _preference(tier: str) -> tuple[int, str]:
-    return (TIERS.index(tier) if tier in TIERS else len(TIERS), tier)
+    return (STORED_TIERS.index(tier) if tier in STORED_TIERS else len(STORED_TIERS), tier)
 
 
 # --- reading and appending --------------------------------------------------------------------------------------------

@@ -54,15 +54,18 @@ class Committer:
         if self._stands(checkpoint, tier):
             return
         raw = record_bytes(self._manifest(checkpoint, everyone))
-        if tier == "shared":
-            try:
-                self._rename(checkpoint, raw)
-            except FileNotFoundError:
-                self.refuse_superseded()
-                raise
-        else:
-            assert self.upload is not None  # noqa: S101  keepers upload only where there is a remote tier
-            self.upload(checkpoint, raw)
+        match tier:
+            case "shared":
+                try:
+                    self._rename(checkpoint, raw)
+                except FileNotFoundError:
+                    self.refuse_superseded()
+                    raise
+            case "remote":
+                assert self.upload is not None  # noqa: S101  keepers upload only where there is a remote tier
+                self.upload(checkpoint, raw)
+            case _:
+                raise ValueError(f"nothing is committed to tier `{tier}`")
         entry = Commit(step, xxhash.xxh3_128_hexdigest(raw), (tier,))
         with self._one_tier:
             self.chain.append(entry, self.place.generation, self.place.attempt, holder="rank 0")

@@ -21,7 +21,7 @@ from headway.runner.checkpoint.ranks import AbsentError, PeerError, Ranks
 from headway.runner.checkpoint.save_reports import SaveOutcome, SaveReports
 from headway.runner.checkpoint.staging import Staging
 from headway.runner.checkpoint.tensors import local_tensor
-from headway.runner.contract import Checkpoint, CheckpointId
+from headway.runner.contract import STORED_TIERS, Checkpoint, CheckpointId
 
 # Ranks wait for the slowest upload.
 _PATIENCE = timedelta(days=1)
@@ -49,7 +49,7 @@ class Saver:
         yield "memory", MemoryTier(self._buffers)
         if self._checkpoint.has("peer"):
             yield "peer", PeerTier()
-        for name in ("shared", "remote"):
+        for name in STORED_TIERS:
             if self._checkpoint.has(name):
                 yield name, StoredTier(name, committer, first=first)
 

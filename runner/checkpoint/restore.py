@@ -53,11 +53,14 @@ def open_base(place: CheckpointLocation, base: Base, ranks: Ranks, connect: Call
 
 
 def _stored(place: CheckpointLocation, base: Base) -> Source:
-    if base.tier == "remote":
-        assert place.remote is not None  # noqa: S101  nothing is committed to a missing tier
-        return ObjectSource(place.remote, place.run, base.checkpoint)
-    # The object store needs no PatientSource: obstore retries each request itself.
-    return PatientSource(DirectorySource(place.root / base.checkpoint.directory), patience_s())
+    match base.tier:
+        case "remote":
+            assert place.remote is not None  # noqa: S101  nothing is committed to a missing tier
+            # It needs no PatientSource: obstore retries each request itself.
+            return ObjectSource(place.remote, place.run, base.checkpoint)
+        case "shared":
+            return PatientSource(DirectorySource(place.root / base.checkpoint.directory), patience_s())
+    raise ValueError(f"nothing is restored from tier `{base.tier}`")
 
 
 def _from_memory(place: CheckpointLocation, base: Base, ranks: Ranks, connect: Callable[[], KeeperLink]) -> Source:

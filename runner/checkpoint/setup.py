@@ -14,7 +14,7 @@ from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.remote import RemoteRoot, write_manifest
 from headway.runner.checkpoint.retention import DirectoryRoot, Retention, RetentionRoot, retire
-from headway.runner.contract import Checkpoint, CheckpointId
+from headway.runner.contract import STORED_TIERS, Checkpoint, CheckpointId
 
 # The name that the node's keeper listens on.
 KEEPER = "HEADWAY_KEEPER"
@@ -33,7 +33,9 @@ def connector(place: Callable[[], CheckpointLocation], checkpoint: Checkpoint, r
     def connect() -> KeeperLink:
         at = place()
         storage = {
-            tier.kind: str(at.root) if tier.kind == "shared" else str(tier.url) for tier in checkpoint.tiers if _stores(tier.kind)
+            tier.kind: str(at.root) if tier.kind == "shared" else str(tier.url)
+            for tier in checkpoint.tiers
+            if tier.kind in STORED_TIERS
         }
         hello = Hello(
             run=at.run,
@@ -48,10 +50,6 @@ def connector(place: Callable[[], CheckpointLocation], checkpoint: Checkpoint, r
         return KeeperLink(name, hello)
 
     return connect
-
-
-def _stores(tier: str) -> bool:
-    return tier in ("shared", "remote")
 
 
 def _own_keeper(ranks: Ranks, local_ranks: int) -> str:

@@ -20,12 +20,26 @@ from headway.runner.contract.base import Base, CheckpointId
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
 from headway.runner.contract.cause_kind import CauseKind
 from headway.runner.contract.codec import RecordError, decode, from_json, to_json
+from headway.runner.contract.corpus import (
+    CORPUS_SCHEMA,
+    END_BYTES,
+    INDEX_NAME,
+    LARGEST_PERIOD,
+    TOKEN_BYTES,
+    CorpusIndex,
+    Mixture,
+    Shard,
+)
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
-from headway.runner.contract.history import Change, in_force
+from headway.runner.contract.history import Change, in_force, samples_before
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
 from headway.runner.contract.metrics import MetricsLine
+from headway.runner.contract.profile import ProfileRequest
 from headway.runner.contract.run_config import (
+    CAPTURED_TIERS,
     RUN_SCHEMA,
+    STORED_TIERS,
+    TIER_KINDS,
     Batch,
     Checkpoint,
     Corruption,
@@ -51,17 +65,26 @@ from headway.runner.contract.signals import STACKS_SIGNAL
 from headway.runner.contract.spec_values import with_shared, without_shared
 from headway.runner.contract.submission import SubmissionOutcome, parse_outcome, read_outcome
 from headway.runner.contract.text_enum import TextEnum
+from headway.runner.contract.throughput import step_flops, step_rates
 from headway.runner.contract.timeouts import DEFAULT_TIMEOUTS, Timeout, set_by
 from headway.runner.contract.verdict import ATTEMPT_TAKEN, VERDICTS, Exit, Verdict, settled
 
 __all__ = [
     "ATTEMPT_TAKEN",
+    "CAPTURED_TIERS",
+    "CORPUS_SCHEMA",
     "DEFAULT_TIMEOUTS",
+    "END_BYTES",
     "HEARTBEAT",
+    "INDEX_NAME",
+    "LARGEST_PERIOD",
     "LEDGER_BUCKETS",
     "RUN_SCHEMA",
     "SECTIONS",
     "STACKS_SIGNAL",
+    "STORED_TIERS",
+    "TIER_KINDS",
+    "TOKEN_BYTES",
     "VERDICTS",
     "Base",
     "Batch",
@@ -70,6 +93,7 @@ __all__ = [
     "Change",
     "Checkpoint",
     "CheckpointId",
+    "CorpusIndex",
     "Corruption",
     "Data",
     "Domain",
@@ -80,14 +104,17 @@ __all__ = [
     "Limits",
     "Mesh",
     "MetricsLine",
+    "Mixture",
     "Model",
     "Notify",
     "Optimizer",
     "Ports",
+    "ProfileRequest",
     "RecordError",
     "Restart",
     "RunConfig",
     "RunDirectory",
+    "Shard",
     "Store",
     "SubmissionOutcome",
     "TextEnum",
@@ -108,9 +135,12 @@ __all__ = [
     "partner_of",
     "read_outcome",
     "read_verdict",
+    "samples_before",
     "set_by",
     "settled",
     "slot_of",
+    "step_flops",
+    "step_rates",
     "to_json",
     "with_shared",
     "without_shared",

@@ -32,3 +32,15 @@ def in_force(history: Sequence[Change]) -> tuple[Change, ...]:
         kept = [each for each in kept if back is None or each.takes_effect_at < back]
         kept.append(change)
     return tuple(kept)
+
+
+def samples_before(history: Sequence[Change], batch: int, step: int) -> int:
+    """Return the number of samples before the one that follows `step` completed steps, skipped ones included. `batch` is the number
+    of samples in a step before any change."""
+    found, begun = 0, 0
+    for change in in_force(history):
+        if change.takes_effect_at > step:
+            break
+        found += (change.takes_effect_at - begun) * batch + change.skip_samples
+        begun, batch = change.takes_effect_at, change.set.get("batch.global_sequences", batch)
+    return found + (step - begun) * batch

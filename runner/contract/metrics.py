@@ -7,6 +7,8 @@ from dataclasses import dataclass
 class MetricsLine:
     """One line of metrics.jsonl: one optimizer step, written by rank 0.
 
+    `memory_bytes`: peak resident memory of its process; `device_bytes`: peak of its tensors on the GPU in the step, None on CPUs.
+    `communication_s`: seconds of the step for which it waited for other ranks, None with NCCL, which waits on the GPU.
     `save_s`: seconds for which saves blocked training before the step; `step_s` does not include them.
     """
 
@@ -21,3 +23,5 @@ class MetricsLine:
     step_s: float
     memory_bytes: int
     save_s: float = 0.0
+    device_bytes: int | None = None
+    communication_s: float | None = None

@@ -115,9 +115,16 @@ class Trainer:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Every kind of checkpoint tier, from the one that is lost first to the one that is lost last; a restore prefers them in this order.
+TIER_KINDS = ("memory", "peer", "shared", "remote")
+# Those with files, a manifest and a commit, which outlive the job's nodes. The others are captures in the memory of nodes, the newest only.
+STORED_TIERS = ("shared", "remote")
+CAPTURED_TIERS = ("memory", "peer")
+
+
 @dataclass(frozen=True)
 class Tier:
-    """One checkpoint tier (`memory`, `peer`, `shared`, `remote`), written each `every_steps` optimizer steps or each `every_s` seconds.
+    """One checkpoint tier of a kind in TIER_KINDS, written each `every_steps` optimizer steps or each `every_s` seconds.
 
     Exactly one of the two is set. `keep` is the number of verified checkpoints to retain; `url` is bucket and prefix of a remote tier.
     """
@@ -276,6 +283,7 @@ class RunConfig:
     partner_segment: int = 1
     cluster: str | None = None
     metrics_port: int | None = None
+    peak_tflops: float | None = None
     peer_dscp: int | None = None
     ports: Ports = field(default_factory=Ports)
     run: str | None = None

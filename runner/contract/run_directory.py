@@ -83,6 +83,20 @@ class RunDirectory:
         return {number: self.journal(number) for number in numbers if self.journal(number).exists()}
 
     @property
+    def profiles(self) -> Path:
+        return self.root / "profiles"
+
+    @property
+    def profile_request(self) -> Path:
+        """The profile that is asked for; removed by who has asked."""
+        return self.profiles / "request.json"
+
+    @property
+    def verified(self) -> Path:
+        """The corpora whose shards the attempt has verified."""
+        return self.attempt_directory / "verified.json"
+
+    @property
     def attempts(self) -> Path:
         return self.root / "attempts"
 

@@ -28,6 +28,9 @@ class Snapshot:
     beat_age_s: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # by bucket of the ledger
     nodes: Mapping[str, int] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)  # `step_rates` of the newest step
+    step_s: float | None = None
+    device_bytes: int | None = None
 
 
 def port_of(configured: int | None, environment: Mapping[str, str]) -> int | None:
@@ -59,6 +62,14 @@ class Exporter:
         self._set("loss", "loss of the newest step", now.loss)
         self._set("committed_step", "step of the newest committed checkpoint", now.committed_step)
         self._set("heartbeat_age_seconds", "time since the oldest last heartbeat of a node", now.beat_age_s)
+        self._set("step_seconds", "time of the newest step", now.step_s)
+        self._set("device_memory_bytes", "peak of tensors on the GPU of rank 0 in the newest step", now.device_bytes)
+        self._set("tokens_per_second", "tokens of all ranks in the newest step", now.rates.get("tokens_per_s"))
+        for attention in ("causal", "full"):
+            self._set("tflops", "10^12 operations a second of a rank", now.rates.get(f"tflops_{attention}"), attention=attention)
+            self._set(
+                "mfu", "operations as a share of the GPU's peak in bf16", now.rates.get(f"mfu_{attention}"), attention=attention
+            )
         for bucket, seconds in now.seconds.items():
             self._set("spent_seconds", "wall time by bucket of the goodput ledger", seconds, bucket=bucket)
         for state, count in now.nodes.items():
@@ -82,17 +93,18 @@ class Exporter:
         self._thread.join()
 
 
-def newest_loss(metrics: Path) -> float | None:
-    """The loss of the last whole line of metrics.jsonl; None where there is none. Raises OSError."""
+def newest_step(metrics: Path) -> dict[str, Any] | None:
+    """The last whole line of metrics.jsonl; None where there is none. Raises OSError."""
     if not metrics.exists():
         return None
     with metrics.open("rb") as file:
         file.seek(max(0, metrics.stat().st_size - _TAIL_BYTES))
         *whole, _ = file.read().split(b"\n")
     try:
-        return float(json.loads(whole[-1])["loss"]) if whole else None
-    except (ValueError, KeyError):
+        found = json.loads(whole[-1]) if whole else None
+    except ValueError:
         return None
+    return found if isinstance(found, dict) and "loss" in found else None
 
 
 def effective(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -82,7 +82,7 @@ def end_unread(state: State) -> None:
     node, unread = nodes[0], state.generation.unread[nodes[0]]
     host = state.roster.host(node)
     elsewhere = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-    what = f"step {unread.step} of generation {unread.generation} on {unread.tier}: {unread.name}: {unread.reason}"
+    what = f"step {unread.step} of generation {unread.generation} in tier `{unread.tier}`: {unread.name}: {unread.reason}"
     text = f"{host or f'node {node}'}{elsewhere} could not read {what}; this is not treated as damage, and nothing is deleted"
     cause = Cause(CauseKind.STORAGE, f"{CauseKind.STORAGE}: unread", text, unread.rank, node, host, state.best_step, outside=True)
     ending.note_failure(state, cause)

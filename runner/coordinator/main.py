@@ -39,6 +39,7 @@ from headway.runner.contract import (
     orders,
     read_verdict,
     set_by,
+    step_rates,
 )
 from headway.runner.coordinator.admission import Admission
 from headway.runner.coordinator.causes import passing_fault
@@ -59,7 +60,7 @@ from headway.runner.coordinator.events import (
     Send,
     Tick,
 )
-from headway.runner.coordinator.exporter import Snapshot, newest_loss, open_exporter
+from headway.runner.coordinator.exporter import Snapshot, newest_step, open_exporter
 from headway.runner.coordinator.journal import Journal
 from headway.runner.coordinator.machine import Coordinator
 from headway.runner.coordinator.pace import Pace
@@ -114,7 +115,7 @@ class Server:
         self._entrance = Admission(config, directory)
         self._notifier = Notifier(config, os.environ, directory.attempt, str(directory.root))
         self._exporter = open_exporter(config.metrics_port, os.environ, config.run)
-        self._follower = open_follower(directory.metrics, os.environ, config.run)
+        self._follower = open_follower(directory.metrics, os.environ, config.run, config)
         self._links: dict[int, Link] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
@@ -224,20 +225,24 @@ class Server:
     async def _export(self) -> None:
         assert self._exporter is not None  # noqa: S101  only started where there is one
         while True:
-            machine, loss = self._machine, None
+            machine, line = self._machine, None
             with contextlib.suppress(OSError):
-                loss = await self._in_store(partial(newest_loss, self._directory.metrics))
+                line = await self._in_store(partial(newest_step, self._directory.metrics))
+            step_s = None if line is None else line.get("step_s")
             heard_at = [member.heard_at for member in machine.roster.members.values() if not member.lost]
             self._exporter.show(
                 Snapshot(
                     machine.generation.number,
                     machine.policy.restarts,
                     machine.best_step,
-                    loss,
+                    None if line is None else line["loss"],
                     machine.committed_step,
                     max(0.0, time.monotonic() - min(heard_at)) if heard_at else None,
                     seconds=dict(self._books.seconds),
                     nodes=machine.roster.states(),
+                    rates=step_rates(self._config, line["tokens"], step_s) if line is not None and step_s else {},
+                    step_s=step_s,
+                    device_bytes=None if line is None else line.get("device_bytes"),
                 )
             )
             await asyncio.sleep(EXPORT_S)

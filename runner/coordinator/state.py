@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headway.runner.checkpoint.keeper.protocol import Holding
-from headway.runner.contract import DEFAULT_TIMEOUTS, Base, CheckpointId, Exit, RunConfig, Timeout, journal
+from headway.runner.contract import CAPTURED_TIERS, DEFAULT_TIMEOUTS, Base, CheckpointId, Exit, RunConfig, Timeout, journal
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order, StartRanks
 from headway.runner.coordinator.causes import Cause, Ended, Raised
@@ -126,7 +126,7 @@ class State:
         # A script may end with any code and means none of the runner's by it.
         self.is_script = config.trainer.kind == "script"
         self.agreed_codes = frozenset({Exit.COMPLETED}) if self.is_script else _AGREED
-        self.keeps_copies = not {"memory", "peer"}.isdisjoint(tier.kind for tier in config.checkpoint.tiers)
+        self.keeps_copies = any(config.checkpoint.has(kind) for kind in CAPTURED_TIERS)
         self.timeouts = {**DEFAULT_TIMEOUTS, **config.timeouts}
 
         self.now_s = self.phase_since_s = now_s

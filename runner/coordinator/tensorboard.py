@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.runner.contract import RunConfig, step_rates
 from headway.runner.lines import read_lines
 
 _log = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "HEADWAY_TENSORBOARD"
 POLL_S = 5.0
-_TAGS = ("loss", "grad_norm", "step_s", "save_s", "memory_bytes")
+_TAGS = ("loss", "grad_norm", "step_s", "save_s", "memory_bytes", "device_bytes", "communication_s")
 
 
 class Follower:
@@ -21,7 +22,8 @@ class Follower:
     Steps that a coordinator before this one has written are written again: TensorBoard shows a step once.
     """
 
-    def __init__(self, metrics: Path, folder: Path, run: str) -> None:
+    def __init__(self, metrics: Path, folder: Path, run: str, config: RunConfig | None = None) -> None:
+        self._config = config
         self._metrics, self._folder, self._read = metrics, folder / run, 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="tensorboard", daemon=True)
@@ -51,25 +53,26 @@ class Follower:
     def _write(self, writer: Any) -> None:
         for line, read in read_lines(self._metrics, self._read):
             self._read = read
-            writer.add_event(_event(line))
+            writer.add_event(_event(line, self._config))
         writer.flush()
 
 
-def _event(line: Mapping[str, Any]) -> Any:
+def _event(line: Mapping[str, Any], config: RunConfig | None) -> Any:
     """One optimizer step as an event of TensorBoard's log."""
     from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415  an extra
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    values = [Summary.Value(tag=tag, simple_value=float(line[tag])) for tag in _TAGS if tag in line]
+    values = [Summary.Value(tag=tag, simple_value=float(line[tag])) for tag in _TAGS if line.get(tag) is not None]
     if line.get("step_s"):
-        values.append(Summary.Value(tag="tokens_per_s", simple_value=line["tokens"] / line["step_s"]))
+        rates = step_rates(config, line["tokens"], line["step_s"])
+        values += [Summary.Value(tag=tag, simple_value=value) for tag, value in rates.items()]
     return Event(wall_time=line["wall"], step=line["step"], summary=Summary(value=values))
 
 
-def open_follower(metrics: Path, environment: Mapping[str, str], run: str) -> Follower | None:
+def open_follower(metrics: Path, environment: Mapping[str, str], run: str, config: RunConfig | None = None) -> Follower | None:
     """The follower that the environment asks for."""
     folder = environment.get(FOLDER_VARIABLE, "")
-    return Follower(metrics, Path(folder), run) if folder else None
+    return Follower(metrics, Path(folder), run, config) if folder else None
 
 
 def _complain(text: str) -> None:

@@ -1,10 +1,11 @@
-"""Reads tokens: files as bytes, one token per byte; and a corpus that every machine has, Python's standard library."""
+"""Reads the samples of a run: of files as bytes, one token per byte, of Python's standard library, or of corpora of tokens."""
 
 import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +13,39 @@ import torch
 import xxhash
 
 from headway.runner.contract import Data
+from headway.runner.train.sampler import sample_at
 
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"})
 
 
 class DataError(Exception):
-    """The job's data has no tokens."""
+    """The job's data has no tokens, or other ones than it should."""
+
+
+class Window(NamedTuple):
+    """A sample. `tokens`: (length + 1,) int64; inputs are [:-1], targets [1:].
+
+    `starts`: (length,) int64, for each input the place at which its document begins, 0 for one that began earlier; None
+    if documents are not kept apart.
+    """
+
+    tokens: torch.Tensor
+    starts: torch.Tensor | None = None
+
+
+class SampleSource(Protocol):
+    """The endless sequence of a run's samples, and a fingerprint: a run that resumes on other data would not be the same run."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    def at(self, place: int, length: int, seed: int) -> Window:
+        """Return the sample of `length` tokens at the place, in the order that the seed makes."""
+        ...
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All tokens, (n,) uint8, and a fingerprint: a run that resumes on other data would not be the same run."""
+    """All tokens, (n,) uint8, and their fingerprint."""
 
     tokens: npt.NDArray[np.uint8]
     fingerprint: str
@@ -39,6 +62,10 @@ class Corpus:
         """Return sample `index`: (length + 1,) int64; inputs are [:-1], targets [1:]."""
         window = self.tokens[index * length : (index + 1) * length + 1]
         return torch.from_numpy(window.astype(np.int64))
+
+    def at(self, place: int, length: int, seed: int) -> Window:
+        """Return the sample at the place of the endless sequence."""
+        return Window(self.sample(sample_at(place, self.windows(length), seed), length))
 
 
 def open_corpus(data: Data) -> Corpus:

@@ -18,12 +18,11 @@ from headway.runner.checkpoint.rng import drawn_from, restore_rng, rng_state
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError, say_corrupted
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.data import Corpus
+from headway.runner.train.data import SampleSource, Window
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import clip_gradients
 from headway.runner.train.parallel import Parts, RankMesh, sync_gradients
 from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
-from headway.runner.train.sampler import sample_at
 from headway.runner.train.state import TrainState
 from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
@@ -84,7 +83,7 @@ class Gradients:
 
     worker: Worker
     state: TrainState
-    corpus: Corpus
+    corpus: SampleSource
     ranks: Ranks
     mesh: RankMesh
     # With `pp` above 1.
@@ -271,33 +270,36 @@ class Gradients:
         self._parts.train()
         if self.pipeline is not None:
             with in_section("data"):
-                tokens = torch.cat([self._micro_batch(job, index, share) for index in range(rounds)])
-            loss = self.pipeline.backward(*self._held(tokens), rounds)
+                batches = [self._micro_batch(job, index, share) for index in range(rounds)]
+            tokens = torch.cat([each.tokens for each in batches])
+            starts = [each.starts for each in batches if each.starts is not None]
+            loss = self.pipeline.backward(*self._held(tokens), rounds, torch.cat(starts) if starts else None)
         else:
             loss = torch.zeros((), device=self.state.device)
             for index in range(rounds):
                 sync_gradients(self._parts, job.execution, is_last=index == rounds - 1)
                 with in_section("data"):
-                    tokens = self._micro_batch(job, index, share)
-                part = self._loss(tokens) / rounds
+                    micro = self._micro_batch(job, index, share)
+                part = self._loss(micro) / rounds
                 torch.autograd.backward(part)
                 loss += part.detach()
                 if trace:
                     trace.add("loss", part)
         return float(loss), float(clip_gradients(self._parts, job.optimizer.clip_norm, self.state.device))
 
-    def _micro_batch(self, job: Job, index: int, share: int) -> torch.Tensor:
-        """Return (micro, sequence + 1) tokens: round `index` of a share of the batch."""
+    def _micro_batch(self, job: Job, index: int, share: int) -> Window:
+        """Return round `index` of a share of the batch: (micro, sequence + 1) tokens, (micro, sequence) starts of documents."""
         state, batch = self.state, job.batch
         first = state.consumed.position + (index * self.mesh.shares + share) * batch.micro_sequences
         samples = []
         for place in range(first, first + batch.micro_sequences):
-            number = sample_at(place, self.corpus.windows(batch.sequence_length), job.config.seed)
-            samples.append(self.corpus.sample(number, batch.sequence_length))
+            samples.append(self.corpus.at(place, batch.sequence_length, job.config.seed))
             # Ranks that work on one share together count it once.
             if self.mesh.is_first_of_share:
-                state.consumed.take(place, samples[-1])
-        return torch.stack(samples).to(state.device)
+                state.consumed.take(place, samples[-1].tokens)
+        tokens = torch.stack([each.tokens for each in samples]).to(state.device)
+        starts = [each.starts for each in samples if each.starts is not None]
+        return Window(tokens, torch.stack(starts).to(state.device) if starts else None)
 
     def _held(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs and targets at the positions that this rank holds of each sequence."""
@@ -307,9 +309,9 @@ class Gradients:
         held = next(iter(self._parts)).positions
         return inputs[:, held], targets[:, held]
 
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _loss(self, micro: Window) -> torch.Tensor:
         (model,) = self._parts
-        loss: torch.Tensor = model(*self._held(tokens))
+        loss: torch.Tensor = model(*self._held(micro.tokens), micro.starts)
         return loss
 
     def _agree(self, job: Job, loss: float, norm: float, flags: Sequence[bool]) -> StepConsensus:

@@ -20,7 +20,7 @@ from headway.runner.boot.heartbeat import HeartbeatReporter, in_section, report_
 from headway.runner.boot.hooks import prepare_signs
 from headway.runner.boot.limitations import suppress_errors
 from headway.runner.checkpoint.authority import place_of, say_outcome, say_refused, say_retired
-from headway.runner.checkpoint.chain import TIERS, Chain, SupersededError
+from headway.runner.checkpoint.chain import Chain, SupersededError
 from headway.runner.checkpoint.format import RefusedError, UnfitError
 from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.ranks import PeerError, Ranks
@@ -29,15 +29,17 @@ from headway.runner.checkpoint.rng import seed_all
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
-from headway.runner.contract import Exit, MetricsLine, RunConfig, RunDirectory, from_json
+from headway.runner.contract import STORED_TIERS, Exit, MetricsLine, RunConfig, RunDirectory, from_json
 from headway.runner.history import at, position
 from headway.runner.lines import append_line, cut_torn_line
+from headway.runner.train.corpora import ShardReader, open_corpora
 from headway.runner.train.corruption_state import CorruptionState
-from headway.runner.train.data import Corpus, DataError, open_corpus
+from headway.runner.train.data import DataError, SampleSource, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
 from headway.runner.train.parallel import build, make_mesh
+from headway.runner.train.profile import StepProfiler
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker
 
@@ -54,7 +56,7 @@ class Trainer:
         self.device = _device(job.config.backend, worker.local_rank)
         self.ranks = Ranks(worker.rank, worker.world_size)
         assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
-        self.corpus: Corpus = open_corpus(job.config.data)
+        self.corpus = self._open_data()
         checkpoint = job.config.checkpoint
         self.place = place_of(worker, job.config, self.directory, checkpoint)
         self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
@@ -64,10 +66,24 @@ class Trainer:
         # By saves since the last step.
         self._blocked_s = 0.0
         self._stepped = False
+        self.profiler = StepProfiler(self.directory, worker.rank)
+        self._is_profiled = False
+        self._waited_ns = worker.not_own_ns
         self.state = self._build()
         self.gradients = Gradients(worker, self.state, self.corpus, self.ranks, self.mesh, self._pipeline())
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
+
+    def _open_data(self) -> SampleSource:
+        """Return the job's samples; collective. Raises DataError before anything is trained on them."""
+        config, worker = self.job.config, self.worker
+        assert config.data is not None  # noqa: S101
+        if config.data.kind != "tokens":
+            return open_corpus(config.data)
+        with in_section("data"):
+            return open_corpora(
+                config, ShardReader(self.ranks, worker.local_rank, config.procs_per_slot, self.directory.verified)
+            )
 
     def _build(self) -> TrainState:
         """Return the sharded model with its optimizer, as it is before step 0."""
@@ -103,6 +119,7 @@ class Trainer:
             if due:
                 self._save(due)
             self._report()
+            self.profiler.follow(wanted=self._is_profiled and not last)
             if stop:
                 self._wait()
                 return Exit.PREEMPTED
@@ -161,9 +178,11 @@ class Trainer:
         newer claim.
         """
         now = time.monotonic()
-        late = [first and self.worker.rank == 0 for first in self.schedule.late(now)]
-        agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, *late])
-        stop, superseded, *late = agreed.flags
+        is_first = self.worker.rank == 0
+        late = [first and is_first for first in self.schedule.late(now)]
+        profiled = is_first and self.profiler.is_wanted()
+        agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, profiled, *late])
+        stop, superseded, self._is_profiled, *late = agreed.flags
         if superseded:
             raise SupersededError("a newer generation has claimed the run")
         self._due = self.schedule.due(self.state.step + 1, late, now)
@@ -173,7 +192,7 @@ class Trainer:
 
     def _stored_tiers(self) -> set[str]:
         """Return the tiers of a run's last state: all that outlive the allocation."""
-        return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in TIERS}
+        return {tier.kind for tier in self.job.config.checkpoint.tiers if tier.kind in STORED_TIERS}
 
     def _to_save(self) -> RankState:
         return self.state.to_save(self.ranks)
@@ -209,6 +228,7 @@ class Trainer:
         now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
+        waited_ns, self._waited_ns = self.worker.not_own_ns - self._waited_ns, self.worker.not_own_ns
         if self.worker.rank != 0:
             return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
@@ -223,12 +243,22 @@ class Trainer:
             step_s=step_s,
             memory_bytes=memory,
             save_s=save_s,
+            device_bytes=self._device_peak(),
+            communication_s=None if self.device.type == "cuda" else waited_ns / 1e9,
         )
         try:
             append_line(self.directory.metrics, dataclasses.asdict(line))
         except OSError as error:
             # A full disk costs a line of the curve, not the run.
             print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
+
+    def _device_peak(self) -> int | None:
+        """Return the most bytes of tensors on the GPU since the last step."""
+        if self.device.type != "cuda":
+            return None
+        peak = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peak
 
     def _section(self, name: str) -> None:
         self.signs.base(name)

@@ -25,7 +25,8 @@ from headway.runner.train.ring_attention import ring_attention
 class Attention(nn.Module):
     """Causal self-attention with `kv_heads` shared key and value heads. x: (batch, sequence, hidden).
 
-    Of heads split over `tp`, a rank sees its own; of a sequence split over `cp`, `ring` are the ranks.
+    Of heads split over `tp`, a rank sees its own; of a sequence split over `cp`, `ring` are the ranks. `documents` keeps tokens
+    to their own document: the mask of `document_mask`, or in a ring (batch, whole sequence) starts of documents.
     """
 
     def __init__(self, config: Model, recompute: str = "none") -> None:
@@ -39,24 +40,28 @@ class Attention(nn.Module):
         self.wv = nn.Linear(config.hidden, config.kv_heads * self.head_dim, bias=False)
         self.wo = nn.Linear(config.heads * self.head_dim, config.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, documents: Tensor | None = None) -> Tensor:
         batch, sequence, _ = x.shape
         q, k, v = (
             projection(x).view(batch, sequence, -1, self.head_dim).transpose(1, 2) for projection in (self.wq, self.wk, self.wv)
         )
         if self.recompute == "selective":
-            out: Tensor = checkpoint(self._attend, q, k, v, cos, sin, use_reentrant=False)
+            out: Tensor = checkpoint(self._attend, q, k, v, cos, sin, documents, use_reentrant=False)
         else:
-            out = self._attend(q, k, v, cos, sin)
+            out = self._attend(q, k, v, cos, sin, documents)
         mixed: Tensor = self.wo(out.transpose(1, 2).reshape(batch, sequence, -1))
         return mixed
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, documents: Tensor | None) -> Tensor:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if self.ring is not None:
-            mixed: Tensor = ring_attention(q, k, v, self.ring)
+            mixed: Tensor = ring_attention(q, k, v, self.ring, documents)
             return mixed
         dropout = self.dropout if self.training else 0.0
+        if documents is not None:
+            # No fused kernel of CUDA takes both a mask and shared heads.
+            k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+            return functional.scaled_dot_product_attention(q, k, v, documents, dropout_p=dropout)
         return functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.is_grouped)
 
 
@@ -86,18 +91,19 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.recompute = execution.recompute
         # Not the module: FSDP's hooks stay outside of what is compiled.
-        self._compute: Callable[[Tensor, Tensor, Tensor], Tensor] = (
+        self._compute: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = (
             torch.compile(self._layer) if execution.compile else self._layer
         )
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, documents: Tensor | None = None) -> Tensor:
         if self.recompute == "full":
-            out: Tensor = checkpoint(self._compute, x, cos, sin, use_reentrant=False)
+            out: Tensor = checkpoint(self._compute, x, cos, sin, documents, use_reentrant=False)
             return out
-        return self._compute(x, cos, sin)
+        return self._compute(x, cos, sin, documents)
 
-    def _layer(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin))
+    def _layer(self, x: Tensor, cos: Tensor, sin: Tensor, documents: Tensor | None) -> Tensor:
+        # As a keyword: the hooks of `tp` handle what is positional.
+        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin, documents=documents))
         out: Tensor = x + self.dropout(self.feed_forward(self.ffn_norm(x)))
         return out
 
@@ -113,6 +119,9 @@ class ModelStage:
 
 class Transformer(nn.Module):
     """Maps tokens (batch, sequence) to logits (batch, sequence, vocab_size), or, given targets, to their mean cross-entropy.
+
+    `starts`, (batch, whole sequence), are the places at which each token's document begins: given these, no token sees another
+    document.
 
     As one `stage` of a pipeline it has some of the layers, under their names in the whole; only the first stage has the
     embedding, and only the last one norm and output layer. Between stages go hidden states (batch, sequence, hidden).
@@ -143,14 +152,20 @@ class Transformer(nn.Module):
         if self.config.tie_embeddings and self.is_first and self.is_last:
             self.output.weight = self.embedding.weight
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, targets: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
         positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
+        documents = None
+        if starts is not None:
+            is_split = any(block.attention.ring is not None for block in self.blocks)
+            documents = starts if is_split else document_mask(starts)
+            # Positions count from the beginning of the document.
+            positions = positions - starts[:, positions]
         head_dim = self.config.hidden // self.config.heads
         cos, sin = rotary_tables(positions, head_dim, self.config.rope_theta)
         if self.is_first:
             x = self.embedding(x)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, documents)
         if not self.is_last:
             return x
         x = self.norm(x)
@@ -164,10 +179,26 @@ class Transformer(nn.Module):
 
 
 def rotary_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of position times frequency, each (positions, head_dim / 2) (arXiv 2104.09864, equation 15)."""
+    """Return cos and sin of position times frequency (arXiv 2104.09864, equation 15).
+
+    For positions (sequence,) each is (sequence, head_dim / 2); for those of every sample, (batch, sequence), each is
+    (batch, 1, sequence, head_dim / 2), where the 1 is for all heads.
+    """
     frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim)
-    angles = torch.outer(positions.float(), frequencies)
+    angles = positions.float().unsqueeze(-1) * frequencies
+    if positions.dim() == 2:
+        angles = angles.unsqueeze(1)
     return angles.cos(), angles.sin()
+
+
+def document_mask(starts: Tensor) -> Tensor:
+    """Return which keys each query attends to: those of its own document up to itself, (batch, 1, sequence, sequence), boolean.
+
+    starts: (batch, sequence), the place at which the token's document begins.
+    """
+    places = torch.arange(starts.shape[1], device=starts.device)
+    is_same = starts.unsqueeze(2) == starts.unsqueeze(1)
+    return (is_same & (places.unsqueeze(1) >= places)).unsqueeze(1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -42,12 +42,15 @@ class Pipeline:
         ]
         self._schedules: dict[int, Any] = {}
 
-    def backward(self, tokens: Tensor, targets: Tensor, rounds: int) -> Tensor:
-        """Compute all gradients of `rounds` microbatches, (rounds x micro, held) each of tokens and targets. Returns the mean
-        loss, zero on ranks without the last stage. Collective over `pp`."""
+    def backward(self, tokens: Tensor, targets: Tensor, rounds: int, starts: Tensor | None = None) -> Tensor:
+        """Compute all gradients of `rounds` microbatches, (rounds x micro, held) each of tokens and targets, and
+        (rounds x micro, sequence) starts of documents. Returns the mean loss, zero on ranks without the last stage. Collective
+        over `pp`."""
         losses: list[Tensor] = []
         inputs = (tokens,) if self._stages[0].is_first else ()
-        self._schedule(rounds).step(*inputs, target=targets, losses=losses, return_outputs=False, targets=targets)
+        # Every stage gets them: each stage's rank has read the whole sequences.
+        kwargs = {"targets": targets} | ({} if starts is None else {"starts": starts})
+        self._schedule(rounds).step(*inputs, target=targets, losses=losses, return_outputs=False, **kwargs)
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=tokens.device)
 
     def _schedule(self, rounds: int) -> Any:

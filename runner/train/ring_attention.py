@@ -7,6 +7,9 @@ parts r and 2 x cp - 1 - r (arXiv 2407.21783, section 3.3.2). Then every pair of
 * keys of a later rank: the second half of the queries, all keys;
 * its own keys: a causal square.
 
+Where documents are kept apart, each rectangle has a mask, which torch's flash kernels do not take: it is computed by the formula,
+some queries at a time.
+
 torch's own context_parallel has no CPU kernel (torch 2.13).
 """
 
@@ -21,6 +24,8 @@ _ALL = slice(None)
 # Tags of messages: keys and values, and their gradients.
 _KEYS, _GRADIENTS = 0, 1
 _HALF = (torch.bfloat16, torch.float16)
+# Scores in memory at once, by the formula: 256 MiB in fp32.
+_PIECE_SCORES = 1 << 26
 
 
 def held_positions(sequence: int, rank: int, ranks: int) -> Tensor:
@@ -30,18 +35,19 @@ def held_positions(sequence: int, rank: int, ranks: int) -> Tensor:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, starts: Tensor | None = None) -> Tensor:
     """Return causal attention of this rank's queries over the whole sequence; collective over `group`, also backward.
 
-    q: (batch, heads, held, head_dim); k, v: (batch, kv_heads, held, head_dim), at the positions of `held_positions`.
+    q: (batch, heads, held, head_dim); k, v: (batch, kv_heads, held, head_dim), at the positions of `held_positions`. Given
+    starts, (batch, sequence), queries attend to keys whose document begins at the same place.
     """
-    out: Tensor = _RingAttention.apply(q, k, v, group)  # type: ignore[no-untyped-call]
+    out: Tensor = _RingAttention.apply(q, k, v, group, starts)  # type: ignore[no-untyped-call]
     return out
 
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, starts: Tensor | None) -> Tensor:
         ring = _Ring(group)
         copies = q.shape[1] // k.shape[1]
         out = torch.zeros_like(q, dtype=torch.float32)
@@ -50,17 +56,18 @@ class _RingAttention(torch.autograd.Function):
         for turn in range(ring.size):
             coming = ring.pass_on(held, _KEYS) if turn + 1 < ring.size else None
             queries, keys, causal = ring.rectangle(turn, q.shape[2])
-            part, part_lse = _attend(q[:, :, queries], *_expanded(held[:, :, :, keys], copies), causal=causal)
+            mask = None if starts is None else ring.mask(turn, starts, queries, keys)
+            part, part_lse = _attend(q[:, :, queries], *_expanded(held[:, :, :, keys], copies), causal=causal, mask=mask)
             _merge(out[:, :, queries], lse[:, :, queries], part, part_lse)
             if coming is not None:
                 held = coming.wait()
         mixed = out.to(q.dtype)
-        ctx.group = group
+        ctx.group, ctx.starts = group, starts
         ctx.save_for_backward(q, k, v, mixed, lse)
         return mixed
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         """Send the gradients of keys and values round with them: after a whole round they are back, and complete."""
         q, k, v, out, lse = ctx.saved_tensors
         ring, (gradient,) = _Ring(ctx.group), gradients
@@ -71,6 +78,7 @@ class _RingAttention(torch.autograd.Function):
         for turn in range(ring.size):
             coming = ring.pass_on(held, _KEYS) if turn + 1 < ring.size else None
             queries, keys, causal = ring.rectangle(turn, q.shape[2])
+            mask = None if ctx.starts is None else ring.mask(turn, ctx.starts, queries, keys)
             part, *of_keys = _attend_backward(
                 gradient[:, :, queries],
                 q[:, :, queries],
@@ -78,6 +86,7 @@ class _RingAttention(torch.autograd.Function):
                 out[:, :, queries],
                 lse[:, :, queries],
                 causal=causal,
+                mask=mask,
             )
             dq[:, :, queries] += part
             of_held = torch.zeros_like(held, dtype=torch.float32) if returning is None else returning.wait()
@@ -87,7 +96,7 @@ class _RingAttention(torch.autograd.Function):
                 held = coming.wait()
         assert returning is not None  # noqa: S101
         dk, dv = returning.wait().to(k.dtype)
-        return dq.to(q.dtype), dk, dv, None
+        return dq.to(q.dtype), dk, dv, None, None
 
 
 class _Passing:
@@ -129,6 +138,14 @@ class _Ring:
             return _ALL, slice(0, held // 2), False
         return slice(held // 2, held), _ALL, False
 
+    def mask(self, turn: int, starts: Tensor, queries: slice, keys: slice) -> Tensor:
+        """Return which keys of the rectangle each of its queries attends to: (batch, 1, queries, keys), boolean."""
+        owner, sequence = (self.rank - turn) % self.size, starts.shape[1]
+        mine = held_positions(sequence, self.rank, self.size)[queries].to(starts.device)
+        theirs = held_positions(sequence, owner, self.size)[keys].to(starts.device)
+        is_same = starts[:, mine].unsqueeze(2) == starts[:, theirs].unsqueeze(1)
+        return (is_same & (mine.unsqueeze(1) >= theirs)).unsqueeze(1)
+
 
 def _expanded(keys_values: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     """Return keys and values with as many heads as the queries."""
@@ -152,8 +169,12 @@ def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 # --- one rectangle: torch's kernels, and the formula where there is none -------------------------------------------------
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention over these keys, and the log of its softmax's denominator: (batch, heads, queries)."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return attention over these keys, and the log of its softmax's denominator: (batch, heads, queries). A mask, where the
+    causal one is part of it, leaves a query 0 and minus infinity if it has no key."""
+    if mask is not None:
+        parts = [attend_by_formula(q[:, :, piece], k, v, mask=mask[:, :, piece]) for piece in _pieces(q, k)]
+        return torch.cat([out for out, _ in parts], dim=2), torch.cat([lse for _, lse in parts], dim=2)
     if q.device.type == "cpu":
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
         return out, lse
@@ -164,9 +185,19 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, T
 
 
 def _attend_backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool
+    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v, given `out` and `lse` over all keys."""
+    if mask is not None:
+        of_queries = []
+        of_keys, of_values = (torch.zeros_like(each, dtype=torch.float32) for each in (k, v))
+        for piece in _pieces(q, k):
+            of_piece, rows, outs, denominators, shown = (each[:, :, piece] for each in (gradient, q, out, lse, mask))
+            dq, dk, dv = attend_backward_by_formula(of_piece, rows, k, v, outs, denominators, mask=shown)
+            of_queries.append(dq)
+            of_keys += dk
+            of_values += dv
+        return torch.cat(of_queries, dim=2), of_keys, of_values
     if q.device.type == "cpu":
         found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(gradient, q, k, v, out, lse, 0.0, causal)
     elif q.dtype in _HALF:
@@ -181,25 +212,49 @@ def _attend_backward(
     return dq, dk, dv
 
 
-def attend_by_formula(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return what `_attend` does, with all scores in memory."""
-    scores = _scores(q, k, causal=causal)
+def _pieces(q: Tensor, k: Tensor) -> list[slice]:
+    """Return the queries in pieces of at most _PIECE_SCORES scores, of one query at least."""
+    size = max(1, _PIECE_SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
+    return [slice(begin, begin + size) for begin in range(0, q.shape[2], size)]
+
+
+def attend_by_formula(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return what `_attend` does, with all scores in memory, in fp32."""
+    scores = _scores(q, k, causal=causal, mask=mask)
     lse = scores.logsumexp(dim=-1)
-    return (scores - lse.unsqueeze(-1)).exp() @ v, lse
+    return _shares(scores, lse) @ v.float(), lse
 
 
 def attend_backward_by_formula(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `_attend_backward` does (arXiv 2205.14135, appendix B.2)."""
-    shares = (_scores(q, k, causal=causal) - lse.unsqueeze(-1)).exp()
+    """Return what `_attend_backward` does, in fp32 (arXiv 2205.14135, appendix B.2)."""
+    gradient, q, k, v, out = (each.float() for each in (gradient, q, k, v, out))
+    shares = _shares(_scores(q, k, causal=causal, mask=mask), lse)
     of_shares = gradient @ v.mT - (gradient * out).sum(dim=-1, keepdim=True)
     of_scores = shares * of_shares / math.sqrt(q.shape[-1])
     return of_scores @ k, of_scores.mT @ q, shares.mT @ gradient
 
 
-def _scores(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
+def _shares(scores: Tensor, lse: Tensor) -> Tensor:
+    """Return the softmax of the scores, 0 for a query without keys, whose denominator is 0."""
+    return (scores - lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)).exp()
+
+
+def _scores(q: Tensor, k: Tensor, *, causal: bool, mask: Tensor | None) -> Tensor:
+    scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])
+    if mask is not None:
+        return scores.masked_fill(~mask, -math.inf)
     if not causal:
         return scores
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)

@@ -7,18 +7,43 @@ not followed: such a number is unknown, and such an adapter is `host`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from functools import partial
+from itertools import pairwise
 
 from headway.templates.commands import ShellCommand, commands
+from headway.templates.hosts.view import NO_QOS, faults, host_view, traits
 from headway.templates.reading import QosView, Reading, Setting
 
 _PRIORITIES = range(8)
 _DSCPS = range(64)
 
+# systemd's, before a command.
+_EXEC = re.compile(r"^Exec\w+=[-@:+!]*")
+
 # The end of a command without an adapter, such as those inside of `set_qos`.
 _HOST = "host"
 
-_PROGRAMS = {"dcb", "mlnx_qos", "cma_roce_tos", "ethtool", "echo", "printf", "tee", "set_qos", "cma_tos", "if_there", "either"}
+_PROGRAMS = {
+    *(
+        "dcb",
+        "mlnx_qos",
+        "cma_roce_tos",
+        "cma_roce_mode",
+        "ethtool",
+        "ip",
+        "sysctl",
+        "setpci",
+        "mlxconfig",
+        "echo",
+        "printf",
+        "tee",
+    ),
+    *("set_qos", "set_address", "setting", "cma_tos", "if_there", "either"),
+}
+# Of /proc/sys/net/ipv4/conf/INTERFACE, as sysctl names them.
+_SYSCTL = re.compile(
+    r"net[./]ipv4[./](?:conf[./]([^./=]+)[./])?(rp_filter|arp_ignore|arp_announce|arp_filter|fib_multipath_hash_policy|ip_forward)"
+)
 
 # The long names of mlnx_qos, and its options and those of cma_roce_tos that take a value.
 _MLNX_QOS = {"-i": "--interface", "-f": "--pfc"}
@@ -55,20 +80,22 @@ def read(text: str) -> Reading:
 
     In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys.
     """
-    found = [replace(command, words=_call(command.words)) for command in commands(text)]
+    found = [replace(command, words=_sysctl(command.words) or _call(command.words)) for command in commands(text)]
     adapters = [(command.words[1], command.line) for command in found if _is_set_qos(command.words)]
     ends = _ends(found)
     if not adapters and not ends:
         raise ValueError(
-            "line 1: neither a command that sets an adapter's QoS (dcb, mlnx_qos, cma_roce_tos) nor a write to an mlx5 file"
+            "line 1: neither a command that sets up an adapter (dcb, mlnx_qos, cma_roce_tos, ip, sysctl) nor a write to an mlx5 file"
         )
-    views = {end: _view(state) for end, state in ends.items() if end != _HOST or not adapters}
+    views = {end: _view(state) for end, state in ends.items() if (end != _HOST or not adapters) and _has_classes(state)}
     views.update({adapter: _our_view(ends.get(_HOST, _End())) for adapter, _ in adapters})
     settings = {
         key if end == _HOST else f"{end}|{key}": setting for end, state in ends.items() for key, setting in state.settings.items()
     }
     settings.update({f"adapter|{index}": Setting(adapter, line) for index, (adapter, line) in enumerate(adapters)})
-    return Reading(settings, views)
+    return Reading(
+        settings, views, device=host_view(settings), faults=partial(faults, settings, views), traits=partial(traits, settings)
+    )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -76,9 +103,20 @@ def read(text: str) -> Reading:
 
 def _call(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the first known program, by its name, and its arguments: without `sudo`, `ExecStart=` and the like."""
-    names = [PurePosixPath(re.sub(r"^Exec\w+=[-@:+!]*", "", word)).name for word in words]
+    names = [_EXEC.sub("", word).rpartition("/")[2] for word in words]
     start = next((index for index, name in enumerate(names) if name in _PROGRAMS), len(words))
     return (*names[start : start + 1], *words[start + 1 :])
+
+
+def _sysctl(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a line of a sysctl.conf, `NAME = VALUE`, as the command that sets it; empty for other words."""
+    name, _, value = "".join(words).partition("=")
+    return ("sysctl", "-w", f"{name}={value}") if value and _SYSCTL.fullmatch(name.lstrip("-")) else ()
+
+
+def _has_classes(end: _End) -> bool:
+    """Return whether a command set QoS there, and not addresses and the like alone."""
+    return end.is_classed or any(not key.startswith(NO_QOS) for key in end.settings)
 
 
 def _is_set_qos(words: tuple[str, ...]) -> bool:
@@ -120,18 +158,8 @@ def _is_unknown(value: str) -> bool:
 
 def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
     """Yield the settings of the command, given the words that it gets through a pipe."""
+    yield from _of_program(command.words)
     match command.words:
-        case ("dcb", *arguments):
-            yield from _of_dcb(arguments)
-        case ("mlnx_qos", *arguments):
-            yield from _of_mlnx_qos(_options(arguments))
-        case ("cma_roce_tos", *arguments):
-            options = dict(_options(arguments))
-            if "-t" in options:
-                yield _Change(_named(options.get("-d", "")), "default_roce_tos", options["-t"])
-        case ("ethtool", "-A", device, *pauses):
-            for way, state in zip(pauses[::2], pauses[1:4:2], strict=False):
-                yield _Change(_named(device), f"pause|{way}", state)
         case ("cma_tos", adapter, value):
             yield _Change(_named(adapter), "default_roce_tos", value)
         case ("if_there", file, value) | ("either", file, _, value):
@@ -141,6 +169,88 @@ def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
         case ("tee", *files) if command.piped and shown:
             for file in files:
                 yield from _of_file(file, shown)
+
+
+def _of_program(words: tuple[str, ...]) -> Iterator[_Change]:
+    match words:
+        case ("dcb", *arguments):
+            yield from _of_dcb(arguments)
+        case ("mlnx_qos", *arguments):
+            yield from _of_mlnx_qos(_options(arguments))
+        case ("cma_roce_tos" | "cma_roce_mode" as name, *arguments):
+            options = dict(_options(arguments))
+            option, key = ("-t", "default_roce_tos") if name == "cma_roce_tos" else ("-m", "roce_mode")
+            if option in options:
+                yield _Change(_named(options.get("-d", "")), key, options[option])
+        case ("set_address", adapter, address, gateway, table):
+            for name, value in (("address", address), ("gateway", gateway), ("table", table)):
+                yield _Change(_named(adapter), name, value)
+        case ("setting", device, name, value):
+            yield _Change(_named(device), name, value)
+        case ("ip", *arguments):
+            yield from _of_ip(arguments)
+        case ("setpci", *arguments):
+            yield from _of_setpci(arguments)
+        case ("sysctl" | "mlxconfig", *arguments):
+            yield from _of_assignments(arguments)
+        case ("ethtool", option, device, *rest):
+            yield from _of_ethtool(option, _named(device), rest)
+
+
+def _of_assignments(arguments: list[str]) -> Iterator[_Change]:
+    """Yield sysctl's `NAME=VALUE` of interfaces, and mlxconfig's."""
+    for word in arguments:
+        name, _, value = word.lstrip("-").partition("=")
+        if value and (found := _SYSCTL.fullmatch(name)):
+            device = found[1] or "all"
+            yield _Change(_HOST if device in {"all", "default"} else _named(device), found[2], value)
+        elif value and name.isupper():
+            yield _Change(_HOST, f"mlxconfig|{name}", value)
+
+
+def _of_ethtool(option: str, end: str, rest: list[str]) -> Iterator[_Change]:
+    pairs = list(zip(rest[::2], rest[1::2], strict=False))
+    if option in {"-A", "--pause"}:
+        for way, state in pairs[:2]:
+            yield _Change(end, f"pause|{way}", state)
+    elif option == "-s":
+        for name, value in pairs:
+            yield _Change(end, f"link|{name}", value)
+    elif option == "--set-fec" and rest[:1] == ["encoding"] and len(rest) > 1:
+        yield _Change(end, "fec", rest[1])
+
+
+def _of_ip(arguments: list[str]) -> Iterator[_Change]:
+    """Yield addresses, MTU, state, and routes and rules with a table; what a variable has is not known."""
+    arguments = [word for word in arguments if word not in {"-4", "-6", "-br"}]
+    match arguments:
+        case ("link", "set", *words):
+            device = next((word for word in words if word not in {"dev", "up", "down", "mtu"} and not word.isdecimal()), "")
+            for name, value in zip(words, [*words[1:], ""], strict=False):
+                if name == "mtu":
+                    yield _Change(_named(device), "mtu", value)
+            if "up" in words or "down" in words:
+                yield _Change(_named(device), "up", "no" if "down" in words else "yes")
+        case ("address" | "addr" | "a", "add" | "replace", address, "dev", device, *_) if not _is_unknown(address):
+            yield _Change(_named(device), f"address|{address}", address)
+        case ("route" | "r" | "ro", "add" | "replace", target, *words):
+            pairs = dict(pairwise(words))
+            via, table = pairs.get("via", ""), pairs.get("table", "main")
+            if via and not _is_unknown(via + table + target):
+                yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
+        case ("rule" | "ru", "add", *words):
+            pairs = dict(pairwise(words))
+            table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
+            if table and source and not _is_unknown(table + source):
+                yield _Change(_HOST, f"rule|{source}", table)
+
+
+def _of_setpci(arguments: list[str]) -> Iterator[_Change]:
+    device = dict(_options(arguments)).get("-s", "")
+    for word in arguments:
+        register, _, value = word.partition("=")
+        if value and "." in register and not _is_unknown(value):
+            yield _Change(_named(device) if device else _HOST, f"setpci|{register.lower()}", value.partition(":")[0])
 
 
 def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
@@ -217,6 +327,10 @@ def _of_file(file: str, value: str) -> Iterator[_Change]:
     match ["", *file.split("/")]:
         case [*_, adapter, "tc", port, "traffic_class"]:
             yield _Change(_named(adapter), f"tc/{port}/traffic_class", value)
+        case [*_, adapter, "ports", _, "default_roce_mode"]:
+            yield _Change(_named(adapter), "roce_mode", value)
+        case [*_, "sys", "net", "ipv4", "conf", device, "rp_filter" | "arp_ignore" | "arp_announce" as name]:
+            yield _Change(_HOST if device in {"all", "default"} else _named(device), name, value)
         case [*_, adapter, "ports", _, "default_roce_tos"]:
             yield _Change(_named(adapter), "default_roce_tos", value)
         case [*_, device, "ecn", "roce_np" | "roce_rp" as side, "enable", priority]:

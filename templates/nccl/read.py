@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 
 from headway.templates.commands import ShellCommand, commands
+from headway.templates.nccl.faults import faults
 from headway.templates.nccl.manifest import containers
 from headway.templates.reading import QosView, Reading, Setting
 
@@ -40,7 +42,7 @@ def read(text: str) -> Reading:
         settings.update(_variables(command))
     if not settings:
         raise ValueError("line 1: no `NAME=VALUE` in it")
-    return Reading(settings, {"NCCL": _view(settings)})
+    return Reading(settings, {"NCCL": _view(settings)}, faults=partial(faults, settings))
 
 
 def read_manifest(text: str) -> Reading:
@@ -58,7 +60,7 @@ def read_manifest(text: str) -> Reading:
         view = _view(environment)
         if view.marks and view != views["NCCL"]:
             views[f"NCCL of {container}"] = view
-    return Reading(settings, views)
+    return Reading(settings, views, faults=partial(faults, settings))
 
 
 def _variables(command: ShellCommand) -> Iterator[tuple[str, Setting]]:

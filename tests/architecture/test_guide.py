@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ import pytest
 from headway.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("guide.md", pytest.param("planner.md", marks=pytest.mark.slow))
+PAGES = ("guide.md", pytest.param("data.md", marks=pytest.mark.slow), pytest.param("planner.md", marks=pytest.mark.slow))
 BLOCK = re.compile(r"^```(yaml|python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_every_step_of_a_page_says_what_the_page_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
@@ -41,6 +44,8 @@ def test_every_step_of_a_page_says_what_the_page_says(
 
 def _output(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     words = shlex.split(line)
+    if words[0] == "python":
+        return subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True).stdout
     assert words[0] == "headway", line
     main(words[1:])
     return capsys.readouterr().out

@@ -53,6 +53,7 @@ def job() -> dict[str, Any]:
     return checked("examples/two-node-roce/job.yaml")
 
 
+@pytest.mark.slow
 def test_a_check_of_a_job_reads_the_clusters_and_the_rendered_files(job: dict[str, Any]) -> None:
     assert job["code"] == 0
     assert {"headway.jobspec.resolve.cluster", "headway.templates.nccl.read", "headway.templates.agreement"} <= set(
@@ -79,6 +80,7 @@ def test_a_check_without_problems_reads_no_description_of_a_field(job: dict[str,
     assert [source for source in job["sources"] if source.endswith(".py")] == []
 
 
+@pytest.mark.slow
 def test_a_check_with_problems_reads_the_descriptions_that_its_hints_show() -> None:
     found = checked("tests/errors/missing-field.yaml")
     assert found["code"] == 1
@@ -86,12 +88,14 @@ def test_a_check_with_problems_reads_the_descriptions_that_its_hints_show() -> N
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
 
 
+@pytest.mark.slow
 def test_a_check_of_everything_imports_no_large_library() -> None:
     found = checked("examples")
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
     assert {"headway.templates.hosts.read", "headway.templates.switches.sonic.read"} <= set(found["modules"])
 
 
+@pytest.mark.slow
 def test_a_check_of_a_job_that_leaves_values_open_imports_what_decides_them_and_no_large_library() -> None:
     found = checked("tests/errors/auto-spares.yaml")
     assert found["code"] == 1

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ PACKAGES = sorted(
     for path in ((ROOT / top).glob("__init__.py") if top.startswith("headway") else (ROOT / top).rglob("__init__.py"))
 )
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*)`")
+METHOD = re.compile(r"`([A-Z]\w+\.(?!md`)[a-z_]\w*)`")
 DEFINED = re.compile(r"`([\w/]+\.py)` \(((?:`[\w.]+`(?:, )?)+)\)")
 
 
@@ -45,7 +47,28 @@ def _definitions(file: str) -> set[str]:
             }
         if isinstance(node, ast.Assign):
             found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
     return found
+
+
+@cache
+def _methods() -> frozenset[str]:
+    """Methods and fields of all classes, each with its class."""
+    found: set[str] = set()
+    for top in ("headway", "infra", "jobspec", "runner", "templates"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found |= {f"{node.name}.{name}" for each in node.body if (name := _name(each))}
+    return frozenset(found)
+
+
+def _name(statement: ast.stmt) -> str | None:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return None
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -58,6 +81,11 @@ def test_file_that_a_page_names_exists(page: str) -> None:
 def test_definition_that_a_page_names_is_in_its_file(page: str) -> None:
     named = {(file, name) for file, names in DEFINED.findall(_text(page)) for name in re.findall(r"`([^`]+)`", names)}
     assert {(file, name) for file, name in named if name not in _definitions(file)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_method_that_a_page_names_is_defined_somewhere(page: str) -> None:
+    assert set(METHOD.findall(_text(page))) <= _methods()
 
 
 def test_ways_through_the_code_name_functions() -> None:

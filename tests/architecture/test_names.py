@@ -4,6 +4,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("headway/cli", "headway/compile", "headway/planner", "headway/report", "infra", "jobspec", "runner", "templates")
 # One concept in several forms: what a user writes, what the runner gets of it, and what a report reads of what the runner has written.
@@ -23,6 +25,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.slow
 def test_public_class_name_means_one_thing() -> None:
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):

@@ -128,6 +128,7 @@ def _constants(tree: ast.AST) -> Iterator[str]:
     return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
+@pytest.mark.slow
 def test_schemas_are_those_of_the_code() -> None:
     schema = re.compile(r"headway\.[a-z.-]+/[0-9]+")
     defined = {(text, name) for name, tree in trees().items() for text in _constants(tree) if schema.fullmatch(text)}
@@ -351,6 +352,7 @@ def _listed(title: str) -> dict[str, set[str]]:
     return {row[0].strip("`"): set(code(row[1])) for row in rows}
 
 
+@pytest.mark.slow
 def test_variables_are_those_that_the_code_names() -> None:
     listed = [name for title in OF_PRODUCT for name in _listed(title)]
     assert len(listed) == len(set(listed))

@@ -119,6 +119,7 @@ def _trailing() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}"
 
 
+@pytest.mark.slow
 def test_comments_and_docstrings_use_the_words_of_the_style_guide() -> None:
     found = list(_findings())
     assert not found, "docs/style.md, Words:\n" + "\n".join(found)

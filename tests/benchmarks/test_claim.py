@@ -24,6 +24,7 @@ def claim(seconds: float) -> Claim:
     return judged("a task", (Spread(seconds, seconds, seconds), Spread(0.5, 0.4, 0.6)), "a peer", 0.4, "here")
 
 
+@pytest.mark.slow
 def test_both_programs_run_in_turn_after_one_run_each_that_is_not_counted(tmp_path: Path) -> None:
     pair = interleaved(writing(tmp_path, "o"), writing(tmp_path, "p"), 3, tmp_path / "bytecode")
     assert (tmp_path / "order").read_text() == "op" * 4

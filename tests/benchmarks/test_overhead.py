@@ -26,6 +26,7 @@ def test_students_bound_is_the_tables(freedom: int, bound: float) -> None:
     assert student(freedom) == pytest.approx(bound, abs=0.025)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "mood", "stalls"), [(0.02, 0.0, 0.0), (0.03, 0.01, 0.0), (0.03, 0.01, 0.05)])
 def test_of_500_intervals_about_475_cover_the_truth(noise: float, mood: float, stalls: float) -> None:
     """Turns of a machine that drifts, with a checkpoint in the last turn of each of our groups and stalls of either side now and then."""

@@ -57,6 +57,7 @@ def test_what_made_the_rows_is_found(rows: list[Row]) -> None:
     assert abs(fitted.errors(moved)).max() < 0.01
 
 
+@pytest.mark.slow
 def test_one_wrong_row_moves_the_constants_little(rows: list[Row]) -> None:
     wrong = [*rows[1:], replace(rows[0], step_s=3 * (rows[0].step_s or 0))]
     fitted = Fit(wrong, tables(0.8))

@@ -49,6 +49,7 @@ def rows_of(values: dict[str, float]) -> list[Row]:
     return found
 
 
+@pytest.mark.slow
 def test_constants_are_found_again_in_steps_that_were_computed_with_them() -> None:
     rows = rows_of({**USUAL, "operation_us": 100.0, "queue": 1.4})
     found = fit_experts.fit(rows, USUAL)
@@ -61,6 +62,7 @@ def test_constants_that_no_row_shows_stay_where_they_were() -> None:
     assert found == USUAL
 
 
+@pytest.mark.slow
 def test_a_source_is_predicted_by_constants_that_were_fitted_on_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

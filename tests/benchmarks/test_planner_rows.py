@@ -420,6 +420,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(COLUMNS), TEXTS, max_size=6))
 def test_no_text_in_any_column_stops_the_reading(columns: dict[str, str]) -> None:

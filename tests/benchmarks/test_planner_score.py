@@ -257,6 +257,7 @@ def test_the_command_scores_any_file_and_draws_it(tmp_path: Path, capsys: pytest
     assert [picture.read_bytes()[:4] for picture in sorted((tmp_path / "pictures").glob("*.png"))] == [b"\x89PNG"] * 2
 
 
+@pytest.mark.slow
 @needs_peers
 def test_the_command_says_in_words_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(

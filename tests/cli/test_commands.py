@@ -368,6 +368,7 @@ def test_every_verb_of_the_table_has_help(verb: str, capfd: pytest.CaptureFixtur
     assert f"  {verb} " in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "absent"), [(["check", "."], {"torch", "numpy", "jinja2", "rich"}), (["render", "."], {"torch", "numpy"})]
 )
@@ -383,6 +384,7 @@ sys.exit(code)
     assert result.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(repository: Path) -> None:
     command = f"set -o pipefail; '{sys.executable}' -m headway.cli.main plan jobs/deep/job.yaml --json | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=repository)
@@ -624,6 +626,7 @@ def test_a_plan_that_is_gone_or_in_conflict_is_rendered_again(edit: str, reposit
     assert main(["render", ".", "--check"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["text", "github"])
 def test_a_stream_without_a_character_shows_its_escape(tmp_path: Path, output: str) -> None:
     document = tmp_path / "job.yaml"

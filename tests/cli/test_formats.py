@@ -187,6 +187,7 @@ def is_a(name: str, found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_sarif_is_of_the_form_of_2_1_0(capsys: pytest.CaptureFixture[str]) -> None:
     _, out = checked("sarif", capsys, *CASES, "absent.yaml")
     log = is_a("log", json.loads(out))

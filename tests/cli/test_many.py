@@ -41,6 +41,7 @@ def repository(folder: Path, jobs: int) -> None:
         (folder / "jobs" / f"{index}.yaml").write_text(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["check", "."], ["check", "jobs"], ["check", "jobs/3.yaml", "jobs/4.yaml"]])
 def test_each_file_is_read_once(words: list[str], tmp_path: Path) -> None:
     repository(tmp_path, 12)
@@ -105,6 +106,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_its_folder(tmp_path: Path, ca
     assert "2 documents: 2 errors" in out
 
 
+@pytest.mark.slow
 def test_what_only_others_may_read_is_an_error_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "own.yaml").write_text(OURS["bom.yaml"])

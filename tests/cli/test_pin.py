@@ -223,6 +223,7 @@ def test_a_name_that_reads_as_a_number_is_quoted(write: Write, tmp_path: Path, c
     assert main(["check", str(cluster)]) == 0
 
 
+@pytest.mark.slow
 def test_more_nodes_than_a_file_may_have_go_into_a_folder(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(3500, 3500)
     cluster.write_text(cluster.read_text().replace("ports: 8", "ports: 1024").replace("leaves: 6", "leaves: 28"))

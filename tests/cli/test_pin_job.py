@@ -120,6 +120,7 @@ def test_a_second_time_nothing_is_left_to_pin(job: Path, capsys: Capture) -> Non
     assert job.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_every_process_comes_to_the_same_plan(job: Path, capsys: Capture, seed: str) -> None:
     command = [sys.executable, "-m", "headway.cli.main", "plan", str(job), "--json"]
@@ -136,6 +137,7 @@ def test_a_script_is_laid_out_only_as_its_arguments_say(job: Path, capsys: Captu
     assert "2 sequences do not divide over 16 data-parallel ranks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_builtin_trainer_is_laid_out_over_one_axis(job: Path, capsys: Capture) -> None:
     text = HEAD + OPEN.partition("trainer:")[0].replace("recompute: none", "recompute: auto")
     job.write_text(text + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")

@@ -59,7 +59,7 @@ def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: P
         "expert parallelism: 2 ranks, folded over dp_shard x cp x tp",
         "pipeline schedule: Interleaved1F1B",
         "stages a rank: 2",
-        "checkpoints on disk: every 100 steps, 5 stay",
+        "checkpoints in shared storage: every 100 steps, 5 stay",
         "longest attempt: 1h30m",
         "GPU-hours of an attempt: 108 at most",
     ]

@@ -111,6 +111,7 @@ def test_what_does_not_fit_says_what_to_change(job: Path, capsys: Capture) -> No
     assert " GiB: fits\n" in out or " GiB: tight\n" in out or " GiB: still does not fit\n" in out
 
 
+@pytest.mark.slow
 def test_the_best_layout_of_a_search_is_no_slower_than_the_jobs_own(job: Path, capsys: Capture) -> None:
     found = asked(job, capsys, "--search", "--top", "3")
     estimate, search = found["estimate"], found["search"]
@@ -141,6 +142,9 @@ def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> Non
     lines = [json.dumps({"generation": 1, "step": step, "step_s": free * (9 if step <= 5 else 0.8)}) for step in range(1, 20)]
     (metrics := job.parent / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert step_s(job, capsys, "--calibrate", str(metrics)) == pytest.approx(free * 0.8, rel=0.01)
+    # The same by the run's folder.
+    (job.parent / "handle.json").touch()
+    assert step_s(job, capsys, "--calibrate", str(job.parent)) == pytest.approx(free * 0.8, rel=0.01)
 
 
 def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, capsys: Capture) -> None:
@@ -154,7 +158,7 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s` nor a file"),
+        (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s`, nor a run, nor a file"),
         (["--calibrate", "/"], "`/` cannot be read: Is a directory"),
         (["--calibrate", "=8.2s"], "`=8.2s` has no job"),
         (["--calibrate", "0s"], "a measured step takes no time"),
@@ -251,6 +255,7 @@ def test_a_format_that_the_gpu_does_not_support_is_refused(gpu: str, compute: st
     assert ("HW325" in capsys.readouterr().err) == bool(code)
 
 
+@pytest.mark.slow
 def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:
     command = [sys.executable, "-m", "headway.cli.main", "plan", str(job), "--estimate"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PYTHONIOENCODING": "ascii"})
@@ -274,6 +279,7 @@ def test_a_plan_without_what_an_estimate_needs_says_so(change: tuple[str, str], 
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_scaling_shows_both_kinds_over_powers_of_two(job: Path, capsys: Capture) -> None:
     found = asked(job, capsys, "--scaling", "16..64")["scaling"]
     assert isinstance(found, dict)
@@ -296,6 +302,7 @@ def test_a_schedule_that_is_not_named_and_does_not_take_the_batch_is_told(job: P
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture) -> None:
     free = asked(job, capsys, "--scaling", "16..32")["scaling"]
     slow = asked(job, capsys, "--scaling", "16..32", "--calibrate", f"{step_s(job, capsys) * 1.5:.3f}s")["scaling"]
@@ -305,6 +312,7 @@ def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture)
     assert [before["tokens_s"] > after["tokens_s"] for before, after in pairs] == [True] * 2
 
 
+@pytest.mark.slow
 def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, capsys: Capture) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
     job.write_text(JOB.replace("nodes: 2", "nodes: 1").replace("dp_shard: 8", "dp_shard: 4"))
@@ -314,6 +322,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
     assert "the speed of the adapters of group `gpu` is unknown; set `nic: ConnectX-7`" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:
     text = JOB.replace("layout: {tp: 2, dp_shard: 8}\n", "").replace("recompute: full\n", "").partition("trainer:")[0]
     job.write_text(text.replace("8192", "128") + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")

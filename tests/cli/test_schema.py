@@ -129,6 +129,7 @@ def documents_of_examples() -> list[Path]:
     return [path for path in (ROOT / "examples").rglob("*.yaml") if "rendered" not in path.parts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, *MODELS])
 def test_the_schema_is_a_valid_one_and_complete(kind: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", *([kind] if kind else [])]) == 0
@@ -343,6 +344,7 @@ def test_another_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
     assert "'Cluster', 'TrainingJob'" in found.err
 
 
+@pytest.mark.slow
 def test_it_imports_none_of_the_heavy_libraries() -> None:
     absent = {"torch", "numpy", "pulumi", "paramiko", "jinja2", "rich"}
     program = f"import sys\nfrom headway.cli.main import main\nmain(['schema'])\nprint(sorted({absent} & set(sys.modules)))"

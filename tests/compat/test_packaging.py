@@ -30,6 +30,7 @@ def installed(requirements: list[Requirement], extra: str = "") -> dict[str, Req
     return {each.name: each for each in requirements if each.marker is None or each.marker.evaluate({"extra": extra})}
 
 
+@pytest.mark.slow
 def test_headway_alone_is_all_that_the_runner_needs_beside_torch(requirements: list[Requirement]) -> None:
     alone = installed(requirements)
     assert {"msgspec", "numpy", "xxhash"} <= alone.keys()

@@ -24,6 +24,7 @@ for module in pkgutil.walk_packages(headway.runner.__path__, "headway.runner."):
 """
 
 
+@pytest.mark.slow
 def test_every_module_of_the_runner_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

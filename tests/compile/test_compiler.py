@@ -83,6 +83,7 @@ def test_more_problems_leave_the_first_ones_unchanged(folder: Path) -> None:
     assert both.plus(bad).errors == 1
 
 
+@pytest.mark.slow
 def test_compiling_prints_nothing_and_imports_no_large_library(folder: Path) -> None:
     program = (
         "import json, sys\nfrom pathlib import Path\nfrom headway.compile import compile_documents\n"

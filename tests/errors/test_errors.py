@@ -38,7 +38,8 @@ def test_no_output_is_recorded_without_its_document() -> None:
 
 def test_every_code_is_shown_by_a_case() -> None:
     shown = {code for path in HERE.glob("*.txt") for code in CODE.findall(path.read_text())}
-    assert shown == CODES.keys() - ELSEWHERE
+    # Problems of files in force: tests/templates/audit.
+    assert shown == {code for code in CODES if not code.startswith("HW8")} - ELSEWHERE
 
 
 def test_five_mistakes_are_reported_at_once_each_at_its_own_place() -> None:

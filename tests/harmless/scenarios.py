@@ -1,4 +1,7 @@
-"""What is run under both launchers: our own scripts, and modules of installed packages as they are."""
+"""What is run under both launchers: our own scripts, and modules of installed packages as they are.
+
+A variant is another case of what an unmarked scenario, or a test of tests/runner/torchrun/test_ending.py, shows.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,7 +47,7 @@ FAILING_WAYS = (
 
 
 # `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others there, in one process each.
-LAUNCHERS_WAYS = {"closed descriptors", "exec", "exception", "_exit 7"}
+LAUNCHERS_WAYS = {"closed descriptors", "exec", "exception"}
 
 
 def _ends(way: str, *, fails: bool) -> Scenario:
@@ -58,10 +61,10 @@ ENDS = (
     _ends("exit 256", fails=False),
     Scenario("unflushed.py", variant=True),
     Scenario("excepthook.py", fails=True, variant=True),
-    Scenario("again_by_exec.py", ranks=2),
+    Scenario("again_by_exec.py", ranks=2, variant=True),
     Scenario("early_leavers.py", ranks=2, words=("1",), named="leaves behind a barrier", variant=True),
-    Scenario("early_leavers.py", ranks=2, words=("at once",), named="leaves at once"),
-    Scenario("background.py", words=("a background child",)),
+    Scenario("early_leavers.py", ranks=2, words=("at once",), named="leaves at once", variant=True),
+    Scenario("background.py", words=("a background child",), variant=True),
     Scenario("waits.py", variant=True),
     Scenario("error_lines.py", fails=True, variant=True),
     Scenario("recorded.py", fails=True, variant=True),
@@ -92,7 +95,7 @@ SURROUNDINGS = (
     Scenario("main_module.py"),
     Scenario("main_module.py", relative=True, named="script by a relative path", variant=True),
     Scenario("variables_first.py", ranks=2, variant=True),
-    Scenario("stdin.py", stdin=b"one\ntwo\nthree\nfour"),
+    Scenario("stdin.py", stdin=b"one\ntwo\nthree\nfour", variant=True),
     Scenario("children.py", stdin=b"for the child"),
     Scenario("handlers.py", variant=True),
     Scenario("output.py", variant=True),
@@ -127,7 +130,7 @@ TRAINING = (
     Scenario("collectives.py", ranks=2, variant=True),
     Scenario("stores.py", ranks=2),
     Scenario("remote_calls.py", ranks=2, variant=True),
-    Scenario("data_parallel.py", ranks=2),
+    Scenario("data_parallel.py", ranks=2, variant=True),
     Scenario("sharded.py", ranks=2, variant=True),
 )
 

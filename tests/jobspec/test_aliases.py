@@ -70,6 +70,7 @@ def schemas() -> Iterator[Any]:
         yield document_schema(TABLES, kind)
 
 
+@pytest.mark.slow
 def test_every_value_is_one_of_the_language() -> None:
     allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
     assert set(TABLE["values"]) - allowed == set()
@@ -93,6 +94,7 @@ def patterns(schema: Any) -> Iterator[str]:
             yield from patterns(each)
 
 
+@pytest.mark.slow
 def test_no_message_shows_a_regular_expression() -> None:
     found = {pattern for schema in schemas() for pattern in patterns(schema)}
     quantities = {pattern for pattern in found if pattern.startswith("^(?:")}

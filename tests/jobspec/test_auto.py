@@ -177,6 +177,7 @@ def documents(draw: st.DrawFn) -> tuple[str, str]:
     return text, marked
 
 
+@pytest.mark.slow
 @given(documents(), LAYOUTS, st.integers(1, 64), INTERVALS)
 def test_a_value_takes_the_place_of_its_auto_and_no_other_character_changes(
     found: tuple[str, str], layout: Mapping[str, int], micro: int, every: str

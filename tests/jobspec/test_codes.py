@@ -9,12 +9,11 @@ from headway.jobspec.explain import explanations
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("jobspec", "templates", "headway/planner", "headway/compile", "headway/cli")
 SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+EMITTED = re.compile(r'(?:[Pp]roblem|Fault|Finding)\(\s*"(HW\d+)"')
 
 
 def test_emitted_codes_are_those_of_the_table() -> None:
-    emitted = {
-        code for path in SOURCES if path.name != "codes.py" for code in re.findall(r'[Pp]roblem\(\s*"(HW\d+)"', path.read_text())
-    }
+    emitted = {code for path in SOURCES if path.name != "codes.py" for code in EMITTED.findall(path.read_text())}
     assert emitted == set(CODES)
 
 
@@ -32,4 +31,5 @@ def test_documentation_explains_every_code_in_order(update_golden: bool) -> None
 HEAD = """# Problems
 
 The problems that `headway check` reports. 1xx: the text of a document; 2xx: one document; 3xx: layout; 4xx: a job against its cluster;
-5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage. `headway explain CODE` prints the explanation of one."""
+5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage; 8xx: files in force, which `headway audit`
+reads. `headway explain CODE` prints the explanation of one."""

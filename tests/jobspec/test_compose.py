@@ -238,6 +238,7 @@ def test_so_many_bases_a_document_may_name_and_no_more() -> None:
         assert refused == (["HW204"] if names > MAX_BASES else [])
 
 
+@pytest.mark.slow
 def test_a_document_with_its_bases_has_no_more_values_than_one_may_have() -> None:
     for name in ("a", "b"):
         items = ", ".join(f"{name}{index}: x" for index in range(MAX_VALUES // 2))
@@ -504,6 +505,7 @@ def heir_wins(base: Any, heir: Any) -> Any:
     return {key: value for key, value in both.items() if key not in removed}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_document_in_two_parts_is_the_same_spec_with_the_same_fingerprint(data: st.DataObject) -> None:
@@ -522,6 +524,7 @@ def test_a_document_in_two_parts_is_the_same_spec_with_the_same_fingerprint(data
     assert fingerprint(values_of(found[0].spec)) == fingerprint(values_of(written[0].spec))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_every_value_of_a_composed_document_is_found_in_the_file_that_says_it(data: st.DataObject) -> None:

@@ -174,6 +174,7 @@ def test_the_problem_names_the_place_and_not_the_value(value: str) -> None:
     assert {problem.path for problem in found} <= {("environment", "DB_PASSWORD"), ("trainer", "argv", 0)}
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_any_data_can_be_searched(data: Any) -> None:
     assert all(isinstance(kind, str) for kind in find_credentials({"token": data}).values())

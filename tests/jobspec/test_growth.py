@@ -105,6 +105,7 @@ def clusters(draw: st.DrawFn, groups: int = 3) -> Size:
     return Size(tuple(counts), rails, planes, planes * draw(st.integers(1, 2)), some=some)
 
 
+@pytest.mark.slow
 @given(clusters(), st.integers(0, 5), st.integers(0, 2), st.integers(0, 1))
 def test_nodes_of_the_last_group_leaves_and_spines_move_nothing(size: Size, nodes: int, units: int, spines: int) -> None:
     counts = (*size.counts[:-1], size.counts[-1] + nodes)
@@ -112,6 +113,7 @@ def test_nodes_of_the_last_group_leaves_and_spines_move_nothing(size: Size, node
     assert_nothing_moved(resolve_cluster(spec(size)), resolve_cluster(spec(larger)))
 
 
+@pytest.mark.slow
 @given(clusters())
 def test_each_adapter_hangs_on_a_leaf_of_its_rail_where_others_are_left_out(size: Size) -> None:
     found = cables(resolve_cluster(spec(size)))
@@ -121,11 +123,13 @@ def test_each_adapter_hangs_on_a_leaf_of_its_rail_where_others_are_left_out(size
         assert adapter == f"mlx5_{leaf % size.rails}"
 
 
+@pytest.mark.slow
 @given(clusters(groups=2), st.integers(1, 6))
 def test_another_group_at_the_end_moves_nothing(size: Size, nodes: int) -> None:
     assert_nothing_moved(resolve_cluster(spec(size)), resolve_cluster(spec(replace(size, counts=(*size.counts, nodes)))))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(clusters(), st.lists(st.lists(st.integers(-2, 3), min_size=3, max_size=3), max_size=4))
 def test_whatever_grows_or_shrinks_nothing_moves_that_was_pinned(size: Size, steps: list[list[int]]) -> None:
@@ -141,6 +145,7 @@ def test_whatever_grows_or_shrinks_nothing_moves_that_was_pinned(size: Size, ste
         plan = after
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(clusters(), st.sets(st.integers(0, 17)), st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_a_cable_that_stays_is_where_it_was_when_other_groups_grow(size: Size, observed: set[int], more: list[int]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,7 @@ def test_the_order_of_inventories_makes_no_difference() -> None:
     assert plan(one, other) == plan(other, one)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(clusters())
 def test_to_write_the_planned_cables_down_changes_nothing_in_the_plan(size: Size) -> None:
@@ -133,6 +135,7 @@ def observed_cables(draw: st.DrawFn) -> Parsed[Inventory]:
     return inventory(nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(observed_cables())
 def test_inventories_that_pass_the_checks_give_every_adapter_a_port_of_its_own(found: Parsed[Inventory]) -> None:
@@ -161,6 +164,7 @@ NODES = st.fixed_dictionaries({"name": ANY}, optional={**DEVICE, "nics": st.list
 SWITCHES = st.fixed_dictionaries({"name": ANY}, optional=DEVICE)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(inventory, st.lists(NODES, max_size=4), st.lists(SWITCHES, max_size=2)), min_size=1, max_size=2))
 def test_every_problem_of_an_inventory_points_to_something_in_it_and_says_what_to_do(found: list[Parsed[Inventory]]) -> None:

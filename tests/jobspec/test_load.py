@@ -142,6 +142,7 @@ def test_a_thousand_aliases_are_refused_and_not_followed() -> None:
     assert document.value(("a19",)) == [None, None]
 
 
+@pytest.mark.slow
 def test_a_text_may_have_so_many_values_and_no_more() -> None:
     assert codes(b"a: [" + b"x," * (MAX_VALUES - 2) + b"]") == []
     document, problems = load_bytes("x.yaml", b"a: [" + b"x," * (MAX_VALUES - 1) + b"]")
@@ -370,6 +371,7 @@ anything = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(anything)
 @example(b'a: "\xed\xa0\x80"')

@@ -112,6 +112,7 @@ WRITTEN = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(_Quantities.model_fields)), WRITTEN)
 def test_what_is_read_is_what_the_published_pattern_allows(field: str, text: str) -> None:
     """The pattern, which editors judge by, refuses nothing that is read."""

@@ -115,6 +115,7 @@ def errors(job: Parsed[TrainingJob]) -> list[str]:
     return [problem.message for problem in (*check_job(job), *check_placement(job, LAB_SPEC)) if problem.is_error]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_no_layout_that_the_rules_allow_and_that_fits_is_faster(recompute: str) -> None:
     text = JOB + f"recompute: {recompute}\n"
@@ -153,6 +154,7 @@ def test_every_open_value_is_decided_in_the_order_of_the_document() -> None:
     assert all(decision.reason for decision in decisions.values())
 
 
+@pytest.mark.slow
 def test_the_same_job_comes_to_the_same_values() -> None:
     text = JOB + "nodes: 8\nrecompute: auto\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     assert decided(text)[0] == decided(text)[0]
@@ -265,6 +267,7 @@ def run_with(job: Parsed[TrainingJob]) -> SimulatedRun:
     return run_of(plan, LAB, found.step.seconds, found.checkpoint_bytes)
 
 
+@pytest.mark.slow
 def test_no_other_interval_loses_less_time() -> None:
     _, job = decided(JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n")
     run = run_with(job)
@@ -273,6 +276,7 @@ def test_no_other_interval_loses_less_time() -> None:
         assert expected_goodput(with_interval(run, "shared", max(interval * factor, run.step_s))) <= goodput + 1e-4
 
 
+@pytest.mark.slow
 def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_than_the_run() -> None:
     text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     path = ("checkpoint", "tiers", 0, "every")
@@ -283,6 +287,7 @@ def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_th
     assert decided(text.replace("steps: 100000", "steps: 7"))[0][path].value == "7 steps"
 
 
+@pytest.mark.slow
 def test_an_interval_is_never_shorter_than_what_writing_a_checkpoint_takes() -> None:
     slow = replace(LAB, storage=tuple(replace(storage, write_bytes_s=20_000_000) for storage in LAB.storage))
     text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
@@ -295,6 +300,7 @@ def test_an_interval_is_never_shorter_than_what_writing_a_checkpoint_takes() -> 
     assert tier.spacing_s == tier.interval_s
 
 
+@pytest.mark.slow
 def test_nearer_tiers_are_written_more_often_than_those_that_outlive_them() -> None:
     text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: memory, every: auto}, {kind: shared, every: auto}]}\n"
     decisions, _ = decided(text)
@@ -302,6 +308,7 @@ def test_nearer_tiers_are_written_more_often_than_those_that_outlive_them() -> N
     assert memory <= disk
 
 
+@pytest.mark.slow
 def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> None:
     text = JOB.replace("64 sequences", "512 sequences") + "nodes: 64\nresilience: {spares: auto}\n"
     decisions, job = decided(text)

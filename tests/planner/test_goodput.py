@@ -170,6 +170,7 @@ def test_a_spare_of_the_job_restarts_warm_and_one_of_the_pool_cold() -> None:
         assert outcome.buckets[TimeBucket.NODES] / outcome.restarts == pytest.approx(waited_s, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [64, 2048])
 def test_the_best_spares_keep_the_job_from_waiting_and_three_fewer_do_not(nodes: int) -> None:
     run = replace(failing(RUN, repair_s=3 * DAY_S), nodes=nodes, pool=0, wall_s=(40_000 if nodes < 100 else 1000) * DAY_S)
@@ -206,6 +207,7 @@ def test_a_rack_fails_with_all_of_its_nodes() -> None:
     assert 17 < sum(outcome.replaced.values()) / outcome.failures["rack"] <= 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "age_s"), [(0.7, 0.0), (0.7, 30 * DAY_S), (1.5, 0.0), (3.0, 200 * DAY_S)])
 def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(shape: float, age_s: float) -> None:
     run = failing(RUN, causes=(PROCESS,), shape=shape, age_s=age_s)
@@ -215,6 +217,7 @@ def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(s
     assert counted == pytest.approx(expected, abs=4 * math.sqrt(expected / 10))
 
 
+@pytest.mark.slow
 def test_nodes_that_are_replaced_fail_at_the_mean_rate_in_the_long_run() -> None:
     run = failing(replace(RUN, nodes=64, wall_s=20_000 * DAY_S), causes=(NODE,), shape=1.5, repair_s=0.0)
     assert simulate(run).interruptions == pytest.approx(64 * 20_000 / 200, rel=0.05)
@@ -251,6 +254,7 @@ def test_a_failure_of_the_job_stops_every_replica() -> None:
     assert outcome.restarts == outcome.interruptions > 30
 
 
+@pytest.mark.slow
 def test_a_recovery_that_runs_to_its_end_costs_each_failure_all_of_it() -> None:
     run = replace(
         failing(RUN, causes=(replace(PROCESS, detect_s=0),), node_mtbf_s=2048 * 1000.0), tiers=(SimulatedTier("memory", 5.0),)
@@ -328,6 +332,7 @@ def test_a_summary_has_means_and_what_one_failure_costs() -> None:
     assert summary.lost_s == pytest.approx(lost_s / summary.interruptions.mean)
 
 
+@pytest.mark.slow
 def test_the_table_of_intervals_has_the_best_and_the_runs_own() -> None:
     rows = over_interval(RUN, "shared", range(2))
     intervals = [row.interval_s for row in rows]

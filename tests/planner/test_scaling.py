@@ -50,11 +50,13 @@ def test_what_is_no_range_of_gpus_is_refused(text: str) -> None:
         gpu_counts(text)
 
 
+@pytest.mark.slow
 def test_strong_scaling_keeps_the_batch_and_weak_scaling_the_batch_of_a_gpu(strong: Scaling, weak: Scaling) -> None:
     assert [point.sequences for point in strong.points] == [256] * 5
     assert [point.sequences for point in weak.points] == [128, 512, 2048, 8192, 32768]
 
 
+@pytest.mark.slow
 def test_each_point_is_what_a_search_finds_there(request_: Request, strong: Scaling) -> None:
     for point in strong.points:
         assert point.best == search(replace(request_, gpus=point.gpus, top=1)).best

@@ -202,6 +202,7 @@ def test_most_layouts_need_no_score() -> None:
     assert min(counts.unfit, counts.slow, counts.scored) > 0
 
 
+@pytest.mark.slow
 def test_the_same_request_finds_the_same() -> None:
     assert search(SMALL["experts"]) == search(SMALL["experts"])
 
@@ -250,6 +251,7 @@ def test_alike_layouts_come_the_simplest_first_and_others_by_speed() -> None:
     assert list(in_order([apart, deep])) == [deep, apart]
 
 
+@pytest.mark.slow
 def test_the_front_holds_what_nothing_faster_beats_in_free_memory() -> None:
     found = search(SMALL["fsdp"])
     for each in found.ranked:
@@ -259,6 +261,7 @@ def test_the_front_holds_what_nothing_faster_beats_in_free_memory() -> None:
     assert 1 < len(found.pareto) < len(found.ranked)
 
 
+@pytest.mark.slow
 def test_without_tight_layouts_all_that_is_found_fits_for_certain() -> None:
     request = small(memory_gib=5)
     assert "tight" in {each.memory.verdict for each in search(request).ranked}
@@ -350,6 +353,7 @@ def test_a_choice_that_a_rule_leaves_out_has_its_reason(request_: Request, reaso
     assert reason in reasons(request_)
 
 
+@pytest.mark.slow
 def test_layouts_without_room_say_how_much_they_take_at_least() -> None:
     rejected = [each for each in search(SMALL["nothing fits"]).rejections if each.layouts]
     assert [each.reason.split(":")[0] for each in rejected] == [f"does not fit with recompute {each}" for each in RECOMPUTES]
@@ -366,6 +370,7 @@ def test_layouts_that_are_too_slow_say_which_bound_says_so() -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_layout_is_in_one_group() -> None:
     found = search(SMALL["optimizer state is split"])
     assert sum(each.layouts for each in found.rejections) + found.counts.scored == found.counts.legal
@@ -379,6 +384,7 @@ def llama() -> SearchResult:
     return search(llama_405b())
 
 
+@pytest.mark.slow
 def test_llama_405b_has_as_many_legal_layouts(llama: SearchResult) -> None:
     assert llama.counts.legal == 35853
     assert llama.counts.scored < llama.counts.legal / 20

@@ -1,6 +1,7 @@
 """`headway report RUN`: what it writes, prints and returns."""
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from headway.cli.verbs import report
 from headway.runner import contract
 from headway.runner.rundir import create_handle_of_loop
+from tests.planner.test_flops import CLUSTER, JOB
 
 from . import run_directory as build
 from .run_directory import RunDirectory
@@ -112,3 +114,23 @@ def test_a_run_still_being_written_is_reported(runs: Path, capsys: pytest.Captur
         file.write('{"wall": 176')
     assert headway_report("run") == 0
     assert "no verdict yet" in capsys.readouterr().out
+
+
+def test_the_planners_step_stands_beside_the_measured_one(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.clean_run(runs / "run")
+    (tmp_path / "lab.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(JOB.replace(", more", ""))
+    assert headway_report("run", "--job", str(tmp_path / "job.yaml")) == 0
+    block = capsys.readouterr().out
+    assert "speed        0.50 s a step (median), 8,192 tokens/s\n" in block
+    assert re.search(
+        r"planned: [0-9.]+ s a step, 9 of 10 such runs [0-9.]+ s to [0-9.]+ s, [0-9.]+ GB in tensors on a GPU\n", block
+    )
+    assert "planned: " in (runs / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_job_without_gpus_has_no_planned_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build.clean_run(runs / "run")
+    job = Path(__file__).parents[2] / "examples/quickstart/job.yaml"
+    assert headway_report("run", "--job", str(job)) == 1
+    assert "the planner only models GPUs" in capsys.readouterr().err

@@ -35,6 +35,7 @@ def test_downsampling_keeps_both_ends_the_lowest_and_the_highest(losses: list[fl
         assert {points[0].step, points[-1].step} <= {point.step for point in kept}
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_become_at_most_two_thousand_points_and_keep_one_spike(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=100_000)
     run.begin()

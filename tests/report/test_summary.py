@@ -228,6 +228,7 @@ def test_the_buckets_of_a_closed_run_sum_to_its_wall_time(runs: Path, story: Cal
     assert sum(span.end - span.start for span in found.spans) == pytest.approx(found.wall_s)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(reached=st.lists(st.integers(1, 25), min_size=0, max_size=5))
 def test_whatever_fails_each_step_stands_once_and_lost_steps_are_those_taken_back(

@@ -138,6 +138,7 @@ def histories(draw: st.DrawFn) -> tuple[Change, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(histories(), st.integers(0, 120))
 def test_each_step_reads_its_batch_after_what_was_read_or_left_out_before(history: tuple[Change, ...], step: int) -> None:
@@ -159,6 +160,7 @@ def test_changes_that_count_have_steps_of_their_own_in_order(history: tuple[Chan
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(histories())
 def test_a_history_is_read_back_from_run_json_as_it_was(history: tuple[Change, ...]) -> None:
@@ -166,6 +168,7 @@ def test_a_history_is_read_back_from_run_json_as_it_was(history: tuple[Change, .
     assert from_json(RunConfig, to_json(config)) == config
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(histories(), histories())
 def test_what_comes_after_a_rollback_changes_no_step_before_it(history: tuple[Change, ...], later: tuple[Change, ...]) -> None:

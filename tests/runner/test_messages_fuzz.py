@@ -196,6 +196,7 @@ def _attack(lines: Lines, mine: bytes, replayed: bytes) -> tuple[str, bytes]:
     return name, (hello if which is AFTER else b"") + which[name](lines, "agent", replayed)
 
 
+@pytest.mark.slow
 def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
     directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,6 +272,7 @@ def _rogue(secret: bytes, seeds: Iterator[int]) -> Callable[[asyncio.StreamReade
     return serve
 
 
+@pytest.mark.slow
 def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(directory: RunDirectory) -> None:
     secret, heard, ended = directory.secret(), list[Message](), list[str]()
 

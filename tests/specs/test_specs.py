@@ -106,6 +106,7 @@ def test_six_to_eight_preemptible_nodes() -> None:
     assert (job.plan.run.slots, job.plan.run.min_slots) == (8, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 @pytest.mark.parametrize("name", ["titan", "mega", "hf", "spot"])
 def test_each_script_is_clean_for_shellcheck(name: str) -> None:

@@ -369,6 +369,7 @@ WORDS = st.sampled_from(
 TEXTS = st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_no_text_is_more_than_refused(text: str) -> None:

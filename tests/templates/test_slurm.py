@@ -379,6 +379,7 @@ def test_a_verdict_waits_for_a_slurmctld_that_restarts(script: str, tmp_path: Pa
     assert done == [*missed, *missed, "scontrol requeue 7", "scontrol update jobid=7 excnodelist=n2"]
 
 
+@pytest.mark.slow
 def test_a_verdict_waits_for_no_slurmctld_without_end(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, CODE="82", VERDICT="82", AWAY="1000")
     assert code == 82

@@ -345,6 +345,7 @@ def test_settings_on_one_line_have_that_line() -> None:
 # --- what is wrong, and the models allow it ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_class_whose_pause_holds_another_queue_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["TC_TO_QUEUE_MAP"]["AZURE"]["3"] = "5"
@@ -546,6 +547,7 @@ def test_text_of_another_kind_is_refused_with_its_line(text: str, line: int) -> 
         SONIC.read(text)
 
 
+@pytest.mark.slow
 def test_no_depth_is_more_than_refused() -> None:
     for depth in range(100, 1500, 20):
         with contextlib.suppress(ValueError):
@@ -562,6 +564,7 @@ ROWS = st.dictionaries(WORDS, st.dictionaries(FIELDS, VALUES, max_size=4) | VALU
 TABLE_NAMES = st.sampled_from([*leaf(), "global", "GLOBAL"])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TABLE_NAMES, ROWS | VALUES, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_whatever_stands_in_a_foreign_file_is_read(tables: dict[str, Any]) -> None:
@@ -628,6 +631,7 @@ def test_a_model_with_such_ports_is_needed_and_one_that_is_assumed_is_said() -> 
     assert message == "ports of 4 lanes of the 7060X6-64PE have no 200Gb/s in SONiC"
 
 
+@pytest.mark.slow
 def test_a_switch_without_a_base_is_a_warning() -> None:
     plan = cluster()
     ((code, path, severity, _),) = [

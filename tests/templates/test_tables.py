@@ -17,6 +17,7 @@ def test_no_two_kinds_of_switches_have_a_file_of_one_name() -> None:
     assert len({kind.file for kind in SWITCHES.values()}) == len(SWITCHES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", sorted(TEMPLATES.rglob("*.j2")), ids=lambda path: path.name)
 def test_templates_compute_nothing(template: Path) -> None:
     text = template.read_text()

@@ -1,19 +1,23 @@
-"""`headway audit`: compares settings read back from switch, host and job files with each other and with a cluster file."""
+"""`headway audit`: finds what harms a run in switch, host and job files, and compares them with each other and with a cluster file."""
 
 import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.cli.read_back import changed_settings, compare, read_back
+from headway.cli.read_back import changed_settings, compare, harms, read_back
 from headway.cli.terminal import add_color
 from headway.cli.views.problems import counts, print_problems
 from headway.compile import Problems, compile_documents
 from headway.jobspec.notation import counted
 from headway.templates.agreement import carries_collectives
-from headway.templates.cluster import reader_of, readers_by_kind
+from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
+
+# Pages and programs show commands that are in force nowhere.
+_PROSE = frozenset({".md", ".rst", ".html", ".py", ".ipynb", ".csv", ".log", ".pdf"})
+_LARGEST_BYTES = 16 << 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--cluster", type=Path, metavar="FILE", help="compare with this Cluster document too")
     add_color(parser)
-    parser.epilog = f"Kinds: {', '.join(readers_by_kind())}. Without --cluster the files are only compared with each other."
+    kinds = ", ".join(readers_by_kind())
+    parser.epilog = (
+        f"Kinds: {kinds}; the name or content of most files shows theirs. Without --cluster headway applies the rules of docs/audit.md, "
+        "and compares the files with each other."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"headway: no file that can be read back in {', '.join(args.paths)}", file=sys.stderr)
         return 2
     problems = problems.plus(compare(found.readings, cluster.plan if cluster else None))
+    problems = problems.plus(harms(found.readings))
     if cluster is not None:
         problems = problems.plus(changed_settings(found.readings, cluster))
     print_problems(problems, sys.stdout, args.color)
@@ -63,17 +72,21 @@ def _named_files(words: list[str]) -> Iterator[tuple[Path, str | None]]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the file, or those below the folder whose names show their kind and that set anything of it."""
+    """Return the file, or those below the folder whose names or contents show their kind and that set anything of it."""
     if not path.is_dir():
         return [path]
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and reader_of(file) is not None and not _is_silent(file)]
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and _is_of_a_kind(file)]
 
 
-def _is_silent(file: Path) -> bool:
-    """Whether it is a batch script or some program's environment that sets nothing of NCCL."""
-    if reader_of(file) not in {read_environment, read_manifest}:
-        return False
+def _is_of_a_kind(file: Path) -> bool:
+    """Whether the file's name or content shows its kind; a script or environment that sets nothing of NCCL shows none."""
+    by_name = reader_of(file)
+    if by_name is not None and by_name not in {read_environment, read_manifest}:
+        return True
     try:
-        return b"NCCL_" not in file.read_bytes()
-    except OSError:
-        return False
+        if file.suffix in _PROSE or file.stat().st_size > _LARGEST_BYTES:
+            return False
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return by_name is not None
+    return "NCCL_" in text if by_name is not None else recognized(text) is not None

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from headway.cli.documents import load_job_plan
 from headway.cli.terminal import fail
+from headway.cli.views.live import journal_words
 from headway.infra.submit.local import Kill, LocalError, LocalRun, start
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.resolve.placement import runs_of_user
@@ -125,22 +126,6 @@ def _saving_on_interrupt(local: LocalRun) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Of lines that always say the same, by their kind.
-_WORDS: Mapping[str, str] = {
-    "hang": "hang in {section}: {why}",
-    "straggler": "rank {rank} takes {ratio:.2f} times as long per step as the others",
-    "corruption": "silent corruption: {found}",
-    "transient": "step {step}: {found}; recomputed correctly",
-    "spike": "step {step}: {found}; the same on all ranks that computed it",
-    "lost": "lost node {node} ({host}): {why}",
-    "excluded": "excluded node {node} ({host}): {why}",
-    "rebound": "slot {slot} moved to node {to}",
-    "takeover": "node {node} has taken over as coordinator",
-    "refused": "step {step}: checkpoint refused, {name}: {reason}",
-    "preempted": "preemption requested",
-}
-
-
 def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
     """Show the run's progress on a terminal until it has ended, and execute `kills` on the way. Return those left over."""
     console = Console(stderr=True, highlight=False)
@@ -153,28 +138,12 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
         while local.alive:
             pending = [kill for kill in pending if not local.kill(kill)]
             for line in journal.new():
-                if (words := _words(line)) and console.is_terminal:
+                if console.is_terminal and (words := journal_words(line)):
                     progress.console.print(words, markup=False)
             for line in metrics.new():
                 progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
             time.sleep(POLL_S)
     return pending
-
-
-def _words(line: dict[str, Any]) -> str | None:
-    """Return a journal line in words; None for one that the bar shows already."""
-    match line["kind"]:
-        case "start":
-            return f"generation {line['generation']}: starting {line['world_size']} ranks"
-        case "loaded" if line["step"]:
-            return f"step {line['step']}: checkpoint verified by all ranks, resuming from it"
-        case "failure":
-            who = f"rank {line['rank']}" if line["rank"] is not None else "a node"
-            return f"step {line['step']}: {who} was lost ({line['cause']})"
-        case "section" if line["name"] == "script":
-            return f"generation {line['generation']}: the script is running; its output is in `logs` of the attempt"
-    words = _WORDS.get(line["kind"])
-    return None if words is None else words.format_map(line)
 
 
 class Tail:

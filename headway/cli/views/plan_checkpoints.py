@@ -7,7 +7,7 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import Interval, format_bytes
 from headway.planner.memory.captures import CaptureMemory, captures_of
 from headway.report import units
-from headway.runner.contract import Tier
+from headway.runner.contract import CAPTURED_TIERS, Tier
 
 _WHERE = {"memory": "in memory", "peer": "with a peer", "shared": "in shared storage", "remote": "in remote storage"}
 
@@ -25,8 +25,8 @@ def checkpoint_facts(plan: JobPlan, cluster: ClusterPlan) -> Iterator[tuple[str,
 
 def _tier(tier: Tier, captures: CaptureMemory | None) -> Iterator[str]:
     yield f"every {write_interval(Interval(tier.every_steps, tier.every_s))}"
-    yield "the newest stays" if tier.kind in ("memory", "peer") else f"{tier.keep} stay"
-    if captures is not None and tier.kind in ("memory", "peer"):
+    yield "the newest stays" if tier.kind in CAPTURED_TIERS else f"{tier.keep} stay"
+    if captures is not None and tier.kind in CAPTURED_TIERS:
         yield f"{format_bytes(captures.rank_bytes * captures.ranks)} a node"
     elif captures is not None:
         yield f"{format_bytes(captures.stored_bytes)} each"

@@ -10,7 +10,7 @@ from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, training_of
 from headway.planner.memory.ledger import checkpoint_bytes
 from headway.planner.training import Training
-from headway.runner.contract import Tier
+from headway.runner.contract import STORED_TIERS, Tier
 
 
 def check_checkpoints(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -56,7 +56,7 @@ def _check_writing(path: Path, tier: Tier, training: Training, storage: StorageP
 def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem]:
     """Warn if no tier that outlives an attempt saves within one: only what ranks save in the grace time would be kept."""
     limit = plan.spec["limits"]["attempt"]["time"]
-    kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in ("shared", "remote")]
+    kept = [(index, tier) for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind in STORED_TIERS]
     # An attempt that ends before its nodes have joined has a problem of its own.
     if limit is None or not kept or limit <= max(plan.run.grace_s, plan.run.timeout_s("join")):
         return

@@ -46,10 +46,13 @@ class Transfer:
 def tier_of(kind: str, interval_s: float, transfer: Transfer, keep: int) -> SimulatedTier:
     """Return the tier of this kind (`memory`, `peer`, `shared`, `remote`; KeyError else) with a checkpoint after each
     `interval_s` of training."""
-    survives = _SURVIVES[kind]
-    if kind == "memory":
-        return SimulatedTier(kind, interval_s, transfer.copy_s, 0.0, transfer.copy_s, keep, survives)
-    if kind == "peer":
-        return SimulatedTier(kind, interval_s, transfer.copy_s, transfer.send_s, transfer.send_s, keep, survives)
-    write_s, load_s = transfer.stored_bytes / transfer.write_bytes_s, transfer.stored_bytes / transfer.read_bytes_s
-    return SimulatedTier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, survives)
+    match kind:
+        case "memory":
+            write_s, load_s = 0.0, transfer.copy_s
+        case "peer":
+            write_s = load_s = transfer.send_s
+        case "shared" | "remote":
+            write_s, load_s = transfer.stored_bytes / transfer.write_bytes_s, transfer.stored_bytes / transfer.read_bytes_s
+        case _:
+            raise KeyError(kind)
+    return SimulatedTier(kind, interval_s, transfer.copy_s, write_s, load_s, keep, _SURVIVES[kind])

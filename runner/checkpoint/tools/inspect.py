@@ -134,7 +134,7 @@ def _row(
     directory = run.checkpoints / at.directory
     states = [*_standing(records, at, tiers, counting), *_bases(records, at)]
     if "shared" in tiers and not directory.is_dir():
-        states.append("missing on disk")
+        states.append("missing in shared storage")
     return Row(at.step, at.generation, tiers, _bytes(directory, at), written[0].made_at, tuple(states), at.directory)
 
 

@@ -6,8 +6,10 @@ vtysh's rules: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for w
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from headway.templates.reading import Reading, RoutingView, Setting
+from headway.templates.switches.frr.view import as_number, device_view, exchanges_routes, faults, traits, unicast
 
 # The blocks of a file, their inner blocks, and the ends of blocks.
 _OUTER = re.compile(r"(interface|router|vrf|route-map|key chain|nexthop-group|pbr-map) .+|bfd|line vty|segment-routing")
@@ -25,7 +27,6 @@ _ONE_VALUE = re.compile(
 )
 _NEIGHBOR = re.compile(r"neighbor (\S+) (.+)")
 _DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
-_UNICAST = ("address-family ipv4 unicast", "address-family ipv4")
 
 _YES, _NO = "yes", "no"
 
@@ -41,7 +42,14 @@ def read(text: str) -> Reading:
     if not any(_FRR.fullmatch(words) for _, words, _ in commands):
         raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
     settings = dict(_settings(commands))
-    return Reading(settings, routing=_routing({key: setting.value for key, setting in settings.items()}))
+    values = {key: setting.value for key, setting in settings.items()}
+    return Reading(
+        settings,
+        routing=_routing(values),
+        device=device_view(values),
+        faults=partial(faults, values),
+        traits=partial(traits, values),
+    )
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -102,36 +110,10 @@ def _routing(values: Mapping[str, str]) -> RoutingView:
         return RoutingView()
     bgp = {key.removeprefix(f"{instance[0]}|"): value for key, value in values.items() if key.startswith(f"{instance[0]}|")}
     names = {found[1] for key in bgp if (found := re.match(r"neighbor ([^|]+)\|", key))}
-    max_paths = _unicast(bgp, "maximum-paths")
+    max_paths = unicast(bgp, "maximum-paths")
     return RoutingView(
-        asn=_as_number(instance[1]),
+        asn=as_number(instance[1]),
         router_id=bgp.get("bgp router-id", values.get("ip router-id")),
-        neighbors=frozenset(name for name in names if _exchanges_routes(bgp, name)),
+        neighbors=frozenset(name for name in names if exchanges_routes(bgp, name)),
         max_paths=int(max_paths) if max_paths is not None and max_paths.isdecimal() else None,
     )
-
-
-def _as_number(text: str) -> int:
-    """Parse an AS number, also in RFC 5396's notation: 64086.59904."""
-    high, _, low = text.rpartition(".")
-    return int(high or 0) * 65536 + int(low)
-
-
-def _exchanges_routes(bgp: Mapping[str, str], name: str) -> bool:
-    """Return whether it is not a group, has an AS, is not shut down, and is active for IPv4, by its own lines or its group's."""
-    if bgp.get(f"neighbor {name}|peer-group") == _YES:
-        return False
-    group = bgp.get(f"neighbor {name}|interface peer-group") or bgp.get(f"neighbor {name}|peer-group")
-    members = [name] if group is None else [name, group]
-    has_as = any(
-        bgp.get(f"neighbor {each}|{key}", _NO) != _NO for each in members for key in ("remote-as", "interface remote-as")
-    )
-    is_shut = any(bgp.get(f"neighbor {each}|shutdown") == _YES for each in members)
-    said = [word for each in members if (word := _unicast(bgp, f"neighbor {each}|activate")) is not None]
-    is_active = said[0] == _YES if said else bgp.get("bgp default ipv4-unicast") != _NO
-    return has_as and not is_shut and is_active
-
-
-def _unicast(bgp: Mapping[str, str], key: str) -> str | None:
-    """Return a setting of IPv4 routes: from their block, or, as in old files, from BGP's own."""
-    return next((bgp[place] for place in (*(f"{block}|{key}" for block in _UNICAST), key) if place in bgp), None)

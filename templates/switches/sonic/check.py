@@ -6,6 +6,7 @@ from typing import Any
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.suggest import joined_or
 from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
 from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, Hardware, HwSku, hardware
 from headway.templates.switches.sonic.options import SonicOptions, Tables
@@ -57,7 +58,7 @@ def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan)
         return
     lanes = " and ".join(str(each) for each in dict.fromkeys(port.lanes for port in switch.ports))
     message = f"SONiC has no HwSKU of the {model} with ports of {lanes} lanes"
-    hint = f"use {_either(map(str, known.breakouts))} `lanes`; left out, they follow from `speed`"
+    hint = f"use {joined_or([str(each) for each in known.breakouts])} `lanes`; left out, they follow from `speed`"
     yield Problem("HW513", CLUSTER, (*path, "lanes"), message, hint)
 
 
@@ -100,7 +101,7 @@ def _check_ports(
         speeds = _speeds(known, lanes)
         if speeds and gbps not in speeds:
             message = f"ports of {lanes} lanes of the {known.model if known else 'switch'} have no {gbps}Gb/s in SONiC"
-            yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {_either(f'{each}Gb/s' for each in speeds)}")
+            yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {joined_or([f'{each}Gb/s' for each in speeds])}")
     planned = {port.name for port in switch.ports}
     base = options.base_of(switch.name) or {}
     for index, name in enumerate(options.keep_ports):
@@ -179,9 +180,8 @@ def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPl
         for gbps, metres in sorted((gbps, metres) for setting, gbps, metres in cables if setting == key):
             lengths = hwsku.headroom.get(gbps, {})
             if lengths and metres not in lengths:
-                message = (
-                    f"{hwsku.name} has headroom at {gbps}Gb/s for cables of {_either(map(str, lengths))} metres, not for {metres}"
-                )
+                known = joined_or([str(each) for each in lengths])
+                message = f"{hwsku.name} has headroom at {gbps}Gb/s for cables of {known} metres, not for {metres}"
                 longer = min((each for each in lengths if each > metres), default=None)
                 hint = (
                     f"set {longer}m" if longer else "use a shorter cable, or add the length to the HwSKU's pg_profile_lookup.ini"
@@ -194,8 +194,3 @@ def _setting_of(port: PortPlan, switch: SwitchPlan, cluster: ClusterPlan) -> str
     if port.role == "node":
         return "node_cable"
     return "core_cable" if "core" in (switch.role, cluster.switch_roles[port.peer]) else "spine_cable"
-
-
-def _either(words: Any) -> str:
-    *first, last = words
-    return f"{', '.join(first)} or {last}" if first else str(last)

@@ -7,12 +7,13 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from headway.templates.reading import EcnView, QosView, Reading, RoutingView, Setting
-
-Row = Mapping[str, Any]
-Tables = Mapping[str, Mapping[str, Row]]
+from headway.templates.reading import EcnView, LazySettings, QosView, Reading, RoutingView, Setting
+from headway.templates.switches.sonic.faults import faults
+from headway.templates.switches.sonic.tables import Row, Tables, by_port, number, numbers_of, referred, row_of
+from headway.templates.switches.sonic.view import device_view, traits
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _PRIORITIES = range(8)
@@ -71,14 +72,27 @@ def _read(text: str) -> Reading:
     tables = _tables(document)
     if not _TABLES & tables.keys():
         raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is not a config_db.json")
-    queues, groups = _by_port(tables, "QUEUE"), _by_port(tables, "BUFFER_PG")
+    queues, groups = by_port(tables, "QUEUE"), by_port(tables, "BUFFER_PG")
     maps = _maps(tables)
-    views = {
-        port: _view(tables, port, maps.get(port, {}), queues.get(port, {}), groups.get(port, {}))
-        for port in dict.fromkeys((*tables.get("PORT", {}), *maps, *queues))
-        if port not in {"global", "CPU"}
-    }
-    return Reading(_settings(text, document), views, _routing(tables))
+    # Most ports of a switch have equal rows, and there are thousands of them.
+    made: dict[str, QosView] = {}
+    views = {}
+    for port in dict.fromkeys((*tables.get("PORT", {}), *maps, *queues)):
+        if port in {"global", "CPU"}:
+            continue
+        own = (maps.get(port, {}), queues.get(port, {}), groups.get(port, {}), row_of(tables, "PORT", port).get("admin_status"))
+        rows = repr(own)
+        if rows not in made:
+            made[rows] = _view(tables, port, *own[:3])
+        views[port] = made[rows]
+    return Reading(
+        LazySettings(partial(_settings, text, document)),
+        views,
+        _routing(tables),
+        device_view(tables),
+        partial(faults, tables),
+        partial(traits, tables),
+    )
 
 
 def _tables(document: Any) -> dict[str, dict[str, Row]]:
@@ -147,11 +161,11 @@ def _maps(tables: Tables) -> dict[str, Row]:
 
 def _view(tables: Tables, port: str, own: Row, rows: Mapping[int, Row], buffers: Mapping[int, Row]) -> QosView:
     """Return the port's view, given its rows of PORT_QOS_MAP, QUEUE and BUFFER_PG."""
-    maps = {**_row(tables, "PORT_QOS_MAP", "global"), **own}
-    classes = _map(tables, "DSCP_TO_TC_MAP", maps.get("dscp_to_tc_map"))
-    queues = _through(classes, _map(tables, "TC_TO_QUEUE_MAP", maps.get("tc_to_queue_map")))
-    groups = _through(classes, _map(tables, "TC_TO_PRIORITY_GROUP_MAP", maps.get("tc_to_pg_map")))
-    paused = _map(tables, "MAP_PFC_PRIORITY_TO_QUEUE", maps.get("pfc_to_queue_map"))
+    maps = {**row_of(tables, "PORT_QOS_MAP", "global"), **own}
+    classes = numbers_of(tables, "DSCP_TO_TC_MAP", maps.get("dscp_to_tc_map"))
+    queues = _through(classes, numbers_of(tables, "TC_TO_QUEUE_MAP", maps.get("tc_to_queue_map")))
+    groups = _through(classes, numbers_of(tables, "TC_TO_PRIORITY_GROUP_MAP", maps.get("tc_to_pg_map")))
+    paused = numbers_of(tables, "MAP_PFC_PRIORITY_TO_QUEUE", maps.get("pfc_to_queue_map"))
     pfc = _pfc(tables, maps, buffers)
     return QosView(
         priorities={dscp: found for dscp, queue in queues.items() if (found := _pausing(queue, paused, pfc)) is not None},
@@ -161,7 +175,7 @@ def _view(tables: Tables, port: str, own: Row, rows: Mapping[int, Row], buffers:
         paused_queues=paused,
         ecn={queue: _marking(tables, rows.get(queue, {})) for queue in sorted({*queues.values(), *rows})},
         weights=_weights(tables, rows),
-        says=_FACTS if own or rows or _row(tables, "PORT", port).get("admin_status") == "up" else frozenset(),
+        says=_FACTS if own or rows or row_of(tables, "PORT", port).get("admin_status") == "up" else frozenset(),
     )
 
 
@@ -180,8 +194,8 @@ def _pfc(tables: Tables, maps: Row, buffers: Mapping[int, Row]) -> dict[int, boo
     enabled = maps.get("pfc_enable")
     if not isinstance(enabled, str):
         return {}
-    on = {_number(word) for word in enabled.split(",")}
-    groups = _map(tables, "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", maps.get("pfc_to_pg_map"))
+    on = {number(word) for word in enabled.split(",")}
+    groups = numbers_of(tables, "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", maps.get("pfc_to_pg_map"))
     return {
         priority: priority in on and _has_headroom(tables, buffers.get(groups.get(priority, priority), {}))
         for priority in _PRIORITIES
@@ -191,26 +205,26 @@ def _pfc(tables: Tables, maps: Row, buffers: Mapping[int, Row]) -> dict[int, boo
 def _has_headroom(tables: Tables, buffer: Row) -> bool:
     """Return whether the group has headroom. In the traditional model buffermgrd gives it to what `pfc_enable` names;
     in the dynamic one the group's row must request it."""
-    if _row(tables, "DEVICE_METADATA", "localhost").get("buffer_model") != "dynamic" or buffer.get("profile") == "NULL":
+    if row_of(tables, "DEVICE_METADATA", "localhost").get("buffer_model") != "dynamic" or buffer.get("profile") == "NULL":
         return True
-    profile = _row(tables, "BUFFER_PROFILE", _referred(buffer.get("profile")))
+    profile = row_of(tables, "BUFFER_PROFILE", referred(buffer.get("profile")))
     return "xoff" in profile or profile.get("headroom_type") == "dynamic"
 
 
 def _marking(tables: Tables, queue: Row) -> EcnView | None:
-    profile = _row(tables, "WRED_PROFILE", _referred(queue.get("wred_profile")))
+    profile = row_of(tables, "WRED_PROFILE", referred(queue.get("wred_profile")))
     if profile.get("ecn") not in _MARKS_GREEN or profile.get("wred_green_enable") != "true":
         return None
     return EcnView(
-        _number(profile.get("green_min_threshold")),
-        _number(profile.get("green_max_threshold")),
-        _number(profile.get("green_drop_probability", "100")),
+        number(profile.get("green_min_threshold")),
+        number(profile.get("green_max_threshold")),
+        number(profile.get("green_drop_probability", "100")),
     )
 
 
 def _weights(tables: Tables, rows: Mapping[int, Row]) -> dict[int, int | None]:
     """Return the percentage of what strict queues leave, over all queues with a scheduler."""
-    schedulers = {queue: _row(tables, "SCHEDULER", _referred(row.get("scheduler"))) for queue, row in rows.items()}
+    schedulers = {queue: row_of(tables, "SCHEDULER", referred(row.get("scheduler"))) for queue, row in rows.items()}
     shares = {queue: _weight(scheduler) for queue, scheduler in schedulers.items() if scheduler}
     total = sum(share or 0 for share in shares.values())
     return {queue: None if share is None else round(100 * share / total) for queue, share in shares.items()}
@@ -218,7 +232,7 @@ def _weights(tables: Tables, rows: Mapping[int, Row]) -> dict[int, int | None]:
 
 def _weight(scheduler: Row) -> int | None:
     """Return the weight. None is strict priority. The models' own default is weight 1."""
-    return None if scheduler.get("type") == "STRICT" else _number(scheduler.get("weight")) or 1
+    return None if scheduler.get("type") == "STRICT" else number(scheduler.get("weight")) or 1
 
 
 # --- BGP --------------------------------------------------------------------------------------------------------------
@@ -226,33 +240,33 @@ def _weight(scheduler: Row) -> int | None:
 
 def _routing(tables: Tables) -> RoutingView:
     """Return BGP from the tables of the daemon that writes FRR's configuration; it ignores those of the other one."""
-    device = _row(tables, "DEVICE_METADATA", "localhost")
+    device = row_of(tables, "DEVICE_METADATA", "localhost")
     if str(device.get("docker_routing_config_mode")).startswith("split"):
         # Neighbors are in an frr.conf, whatever tables there are.
-        return RoutingView(asn=_number(device.get("bgp_asn")), router_id=_router_id(tables, device))
+        return RoutingView(asn=number(device.get("bgp_asn")), router_id=_router_id(tables, device))
     return _of_frrcfgd(tables) if device.get("frr_mgmt_framework_config") == "true" else _of_bgpcfgd(tables, device)
 
 
 def _of_frrcfgd(tables: Tables) -> RoutingView:
-    bgp = _row(tables, "BGP_GLOBALS", "default")
+    bgp = row_of(tables, "BGP_GLOBALS", "default")
     names = (key.removeprefix("default|") for key in tables.get("BGP_NEIGHBOR", {}) if key.startswith("default|"))
     return RoutingView(
-        asn=_number(bgp.get("local_asn")),
+        asn=number(bgp.get("local_asn")),
         router_id=_address(bgp.get("router_id")),
         neighbors=frozenset(name for name in names if _exchanges_routes(tables, name)) if bgp else None,
-        max_paths=_number(_row(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast").get("max_ebgp_paths")),
+        max_paths=number(row_of(tables, "BGP_GLOBALS_AF", "default|ipv4_unicast").get("max_ebgp_paths")),
     )
 
 
 def _exchanges_routes(tables: Tables, name: str) -> bool:
     """Return whether the neighbor has an AS, is not shut down, and is active for IPv4, by its own rows or its group's."""
-    own = _row(tables, "BGP_NEIGHBOR", f"default|{name}")
+    own = row_of(tables, "BGP_NEIGHBOR", f"default|{name}")
     group = own.get("peer_group_name")
-    peer = {**_row(tables, "BGP_PEER_GROUP", f"default|{group}"), **own}
+    peer = {**row_of(tables, "BGP_PEER_GROUP", f"default|{group}"), **own}
     family = {
-        "admin_status": "up" if _row(tables, "BGP_GLOBALS", "default").get("default_ipv4_unicast") == "true" else "down",
-        **_row(tables, "BGP_PEER_GROUP_AF", f"default|{group}|ipv4_unicast"),
-        **_row(tables, "BGP_NEIGHBOR_AF", f"default|{name}|ipv4_unicast"),
+        "admin_status": "up" if row_of(tables, "BGP_GLOBALS", "default").get("default_ipv4_unicast") == "true" else "down",
+        **row_of(tables, "BGP_PEER_GROUP_AF", f"default|{group}|ipv4_unicast"),
+        **row_of(tables, "BGP_NEIGHBOR_AF", f"default|{name}|ipv4_unicast"),
     }
     has_as = "asn" in peer or "peer_type" in peer
     return has_as and peer.get("admin_status") not in _DOWN and family["admin_status"] in _UP
@@ -263,7 +277,7 @@ def _of_bgpcfgd(tables: Tables, device: Row) -> RoutingView:
     rows = tables.get("BGP_NEIGHBOR")
     up = (key for key, row in (rows or {}).items() if "|" not in key and row.get("admin_status") not in _DOWN)
     neighbors = None if rows is None else frozenset(up)
-    return RoutingView(asn=_number(device.get("bgp_asn")), router_id=_router_id(tables, device), neighbors=neighbors)
+    return RoutingView(asn=number(device.get("bgp_asn")), router_id=_router_id(tables, device), neighbors=neighbors)
 
 
 def _router_id(tables: Tables, device: Row) -> str | None:
@@ -278,46 +292,3 @@ def _loopback(tables: Tables) -> str | None:
     """Return the loopback address, which bgpcfgd uses if there is no router ID."""
     addresses = (key.partition("|")[2] for key in tables.get("LOOPBACK_INTERFACE", {}) if key.startswith("Loopback0|"))
     return next((address.partition("/")[0] for address in addresses if ":" not in address), None)
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _row(tables: Tables, table: str, key: str) -> Row:
-    return tables.get(table, {}).get(key, {})
-
-
-def _referred(value: Any) -> str:
-    """Return the name in a reference, which releases before 202111 wrote with its table: `[WRED_PROFILE|AZURE_LOSSLESS]`."""
-    return value.strip("[]").rpartition("|")[2] if isinstance(value, str) else ""
-
-
-def _map(tables: Tables, table: str, reference: Any) -> dict[int, int]:
-    """Return the map of this name as numbers."""
-    pairs = ((_number(key), _number(value)) for key, value in _row(tables, table, _referred(reference)).items())
-    return {key: value for key, value in pairs if key is not None and value is not None}
-
-
-def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()) else None
-
-
-def _by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
-    """Return port -> number of its queue or group -> row. Fields of several rows are merged, those of the shorter range last."""
-    found: dict[str, dict[int, Row]] = {}
-    for key, row in sorted(tables.get(table, {}).items(), key=lambda each: -len(_key_numbers(each[0]))):
-        for port in _key_ports(key):
-            rows = found.setdefault(port, {})
-            rows.update({number: {**rows.get(number, {}), **row} for number in _key_numbers(key)})
-    return found
-
-
-def _key_ports(key: str) -> list[str]:
-    """Parse `Ethernet0`, several ports separated by commas in old releases, or `host|asic|Ethernet0` in a chassis."""
-    return key.rpartition("|")[0].rpartition("|")[2].split(",")
-
-
-def _key_numbers(key: str) -> range:
-    """Parse `3` or `3-4`; empty for other texts."""
-    found = re.fullmatch(r"([0-9]{1,2})(?:-([0-9]{1,2}))?", key.rpartition("|")[2])
-    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)

@@ -57,6 +57,7 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
     yield from _check_microbatches(plan)
     yield from _check_replay(plan)
     yield from _check_history(plan)
+    yield from _check_weights(plan)
 
 
 def _check_axes(plan: JobPlan) -> Iterator[Problem]:
@@ -141,11 +142,24 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
                 yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
 
 
+def _check_weights(plan: JobPlan) -> Iterator[Problem]:
+    """Check that each corpus gets a part of the samples."""
+    if plan.run.data is None or plan.run.data.kind != "tokens":
+        return
+    weights = [corpus["weight"] for corpus in plan.run.data.options["corpora"]]
+    try:
+        contract.Mixture(weights)
+    except ValueError as error:
+        path = ("data", "options", "corpora", weights.index(min(weights)), "weight")
+        yield Problem("HW330", JOB, path, str(error), "leave the corpus out, or raise its weight")
+
+
 def _check_model(plan: JobPlan) -> Iterator[Problem]:
     """Report model features that a Llama does not have, if the preset or the config.json sets them."""
     if plan.model is None:
         return
-    if plan.model.vocab_size < _BYTE_TOKENS:
+    reads_bytes = plan.run.data is not None and plan.run.data.kind != "tokens"
+    if reads_bytes and plan.model.vocab_size < _BYTE_TOKENS:
         message = f"a vocabulary of {plan.model.vocab_size} cannot hold the data's tokens, which are bytes"
         yield Problem("HW307", JOB, ("model", "vocab_size"), message, f"use at least {_BYTE_TOKENS}")
     decoder, source = as_decoder(plan.model), _source(plan.spec["model"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import JobPlan
-from headway.runner.contract import Execution
+from headway.runner.contract import INDEX_NAME, Execution
 from headway.templates.trainers.builtin.options import BuiltinOptions
 
 # Field of the spec -> field of `Execution` that the trainer reads.
@@ -33,11 +33,15 @@ def settings(options: BuiltinOptions, plan: JobPlan) -> Mapping[str, Any]:
 
 
 def files(options: BuiltinOptions, plan: JobPlan) -> Mapping[Path, str]:
-    """Return the patterns of the data's files, by their path in the spec."""
+    """Return the patterns of the data's files, or the indexes of its corpora, by their path in the spec."""
     data = plan.spec["data"]
-    if data is None or data["kind"] != "files":
+    if data is None:
         return {}
-    return {("data", "options", "paths", index): pattern for index, pattern in enumerate(data["options"]["paths"])}
+    base: Path = ("data", "options")
+    if data["kind"] == "tokens":
+        corpora = enumerate(data["options"]["corpora"])
+        return {(*base, "corpora", number, "path"): f"{corpus['path']}/{INDEX_NAME}" for number, corpus in corpora}
+    return {(*base, "paths", index): pattern for index, pattern in enumerate(data["options"].get("paths", ()))}
 
 
 def execution_of(plan: JobPlan) -> Execution:

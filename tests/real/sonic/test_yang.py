@@ -81,6 +81,7 @@ def changed(place: str, value: Any) -> str:
     return json.dumps(document)
 
 
+@pytest.mark.slow
 def test_every_table_of_the_models_is_known(sonic_models: SonicModels) -> None:
     assert len(sonic_models.tables) > 200
     assert sonic_models.tables.keys() > BASE.keys()

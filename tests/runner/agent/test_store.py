@@ -47,6 +47,7 @@ def host(tmp_path: Path) -> Iterator[StoreHost]:
     os.waitpid(found.pid, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost"])
 def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost) -> None:
     listening = listen(name, backlog=16)
@@ -60,6 +61,7 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost
     assert other.get("a") == b"1"
 
 
+@pytest.mark.slow
 def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
         host.serve(first.dup())
@@ -71,6 +73,7 @@ def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
         old.get("a")
 
 
+@pytest.mark.slow
 def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
@@ -84,6 +87,7 @@ def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(ho
         old.get("a")
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(
     tmp_path: Path, host: StoreHost
 ) -> None:
@@ -103,6 +107,7 @@ def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on
     os.waitpid(other.pid, 0)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
@@ -113,6 +118,7 @@ def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost)
     assert mine.get("a") == b"1"
 
 
+@pytest.mark.slow
 def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: StoreHost) -> None:
     os.kill(host.pid, signal.SIGSTOP)
     other = store.start(dict(os.environ), tmp_path / "other.log")
@@ -165,6 +171,7 @@ print("it has ended with its supervisor")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["host", "away"])
 def test_one_that_is_forked_keeps_nothing_and_ends_with_its_supervisor(how: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORKS, how], capture_output=True, text=True, check=False, timeout=LIMIT_S)

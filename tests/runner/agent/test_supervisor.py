@@ -276,6 +276,7 @@ for pid in (before.pid, left[0][1]):
 """
 
 
+@pytest.mark.slow
 def test_what_a_rank_that_was_through_has_left_and_what_was_there_before_are_not_ended(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LEFT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["['before', '00', '01']", "['before', '01']", "['before', '01']"], done.stderr

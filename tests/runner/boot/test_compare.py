@@ -163,6 +163,7 @@ def test_what_fails_in_the_check_stops_no_step_and_is_not_tried_again(boot: Boot
     assert list(limitations._seen) == ["compare: replicas are not compared after step 1: RuntimeError: no group"]
 
 
+@pytest.mark.slow
 def test_a_compiled_step_is_ended_by_what_is_found(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)

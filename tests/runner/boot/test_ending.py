@@ -125,6 +125,7 @@ def test_modules_folders_and_archives_run_as_under_python(words: str, tmp_path: 
     assert under_boot(tmp_path, events, *words.split()) == plain(tmp_path, *words.split())
 
 
+@pytest.mark.slow
 def test_a_compiled_script_and_a_safe_path_are_pythons(tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.path[:2], type(__loader__).__name__)\n1 / 0\n")
     compiled = "import py_compile; py_compile.compile('train.py', 'train.pyc')"

@@ -212,6 +212,7 @@ def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> Non
     assert boot.section == "compute"
 
 
+@pytest.mark.slow
 def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)

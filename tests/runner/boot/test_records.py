@@ -230,6 +230,7 @@ FOREIGN: dict[str, Callable[[Path, random.Random], object]] = {
 actions = st.lists(st.tuples(st.sampled_from(["save", "load", "settle", *FOREIGN]), st.sampled_from(NAMES)), max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(actions, st.randoms(use_true_random=False), st.booleans())
 def test_no_foreign_hand_is_ever_damage_and_a_bit_that_nobody_wrote_is(
@@ -317,6 +318,7 @@ def test_every_listing_shows_the_scripts_own_files_at_every_moment(tmp_path: Pat
     assert seen == [dict.fromkeys(listings(folder), names) for names in expected]
 
 
+@pytest.mark.slow
 def test_the_operating_systems_functions_are_pythons_own() -> None:
     """In a process that has set all hooks."""
     code = (

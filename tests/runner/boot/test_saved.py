@@ -352,6 +352,7 @@ def test_a_script_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Pat
     assert {line["path"] for line in lines_of(boot)} == {str(tmp_path / f"a/step-{step}.pt") for step in (10, 20, 30)}
 
 
+@pytest.mark.slow
 def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "feat/0.pt")
     *_, line = lines_of(boot)

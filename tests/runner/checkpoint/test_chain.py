@@ -234,6 +234,7 @@ def test_of_racing_claims_one_stands_for_each_reading(directory: Path) -> None:
     assert generations == sorted(won) == list(range(1, len(won) + 1))
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_writer_sees_a_prefix_and_never_a_gap(directory: Path) -> None:
     done = threading.Event()
     claim(opened(directory))
@@ -280,6 +281,7 @@ def test_a_chain_without_its_beginning_is_named(long_chain: Path) -> None:
     assert f"{long_chain}/000000001.json is missing" in refusal(long_chain)
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_noticed_at_the_latest_by_the_next_record(long_chain: Path) -> None:
     for path in sorted(long_chain.iterdir())[:-1]:
         raw, following = path.read_bytes(), f"{int(path.stem) + 1:09d}.json"

@@ -419,7 +419,7 @@ def machine_settings(examples: int, steps: int) -> settings:
     return settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-TestChainMachine = ChainMachine.TestCase
+TestChainMachine = pytest.mark.slow(ChainMachine.TestCase)
 TestChainMachine.settings = machine_settings(EXAMPLES, 60)
 
 
@@ -436,7 +436,7 @@ class PosixMachine(ChainMachine):
             shutil.rmtree(self.directory)
 
 
-TestPosixMachine = PosixMachine.TestCase
+TestPosixMachine = pytest.mark.slow(PosixMachine.TestCase)
 TestPosixMachine.settings = machine_settings(max(EXAMPLES // 4, 1), 60)
 
 

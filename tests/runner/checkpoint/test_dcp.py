@@ -270,6 +270,7 @@ def blank() -> State:
     return {"w": torch.zeros(4, 6), "b": torch.zeros(3, dtype=torch.bfloat16), "step": 0, "odd": None}
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_and_every_cut_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
     save(tmp_path, TINY)
     rng = random.Random(7)

@@ -493,6 +493,7 @@ def test_a_sharded_checkpoint_loads_under_other_layouts(tmp_path: Path, shape: t
         check_loads(run, FULL, other, cut)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_layout_loads_under_any_other(data: st.DataObject) -> None:

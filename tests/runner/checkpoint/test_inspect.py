@@ -119,7 +119,7 @@ def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(r
     found = rows(rolled_back, records(rolled_back))
     assert [(row.step, row.states) for row in found] == [
         (10, ("retired",)),
-        (20, ("base of generation 2", "missing on disk")),
+        (20, ("base of generation 2", "missing in shared storage")),
         (30, ("rolled back",)),
         (35, ("newest",)),
         (40, ("not committed",)),

@@ -64,6 +64,7 @@ def through_json(value: Any) -> Any:
     return decode(json.loads(json.dumps(encode(value), allow_nan=False)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(values)
 def test_what_is_accepted_comes_back_the_same(value: Any) -> None:
@@ -182,6 +183,7 @@ def types_in(value: Any) -> set[type]:
     return {type(value)}.union(*map(types_in, inner))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(documents)
 def test_any_document_decodes_into_plain_values_or_not_at_all(document: Any) -> None:

@@ -78,6 +78,7 @@ kinds = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(kinds, st.integers(1, 4))
 def test_each_rank_gets_its_own_back_whatever_others_hold(kinds: list[tuple[int, list[int]]], world_size: int) -> None:
@@ -231,6 +232,7 @@ def test_a_rank_with_nothing_to_save_is_not_waited_for() -> None:
 # --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_weighed_sums_of_a_device_tell_any_change(data: st.DataObject) -> None:
@@ -243,6 +245,7 @@ def test_weighed_sums_of_a_device_tell_any_change(data: st.DataObject) -> None:
     assert torch.equal(weighed_sums(changed), weighed_sums(changed.clone()))
 
 
+@pytest.mark.slow
 def test_each_stretch_of_a_long_tensor_counts() -> None:
     raw = torch.zeros(4 * WORDS + 5, dtype=torch.uint8)
     changed = raw.clone()
@@ -273,7 +276,7 @@ def test_a_conjugated_view_is_fingerprinted_by_its_values() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tiers", ["shared", "memory,disk"])
+@pytest.mark.parametrize("tiers", ["shared", "memory,shared"])
 def test_a_state_that_differs_by_rank_comes_back_to_each_rank(tmp_path: Path, tiers: str) -> None:
     run_world("tests.support.ranks.uneven", 2, "own", tmp_path, tiers)
 

@@ -134,6 +134,7 @@ def needed_in(history: History) -> set[CheckpointId]:
     return base | {committed.checkpoint for committed in lineage(history.records)[:1]}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60), TIERS, st.booleans()), min_size=1, max_size=60), retentions)
 def test_once_the_run_is_longer_than_the_horizon_one_beyond_it_is_always_there(
@@ -339,7 +340,7 @@ def test_nothing_goes_while_the_newest_commit_is_not_seen_to_stand(run: Run, tro
         newest.mkdir()
     before = run.names()
     (failure,) = run.retire()
-    assert failure.startswith("disk: older checkpoints are kept, since the newest could not be confirmed: ")
+    assert failure.startswith("shared: older checkpoints are kept, since the newest could not be confirmed: ")
     assert "step-000000030.g000001/manifest.json" in failure
     assert (run.names(), retired(run.chain.read())) == (before, set())
 
@@ -413,7 +414,7 @@ def test_what_cannot_be_deleted_costs_a_line_and_the_rest_goes(run: Run) -> None
     (run.checkpoints / "step-000000010.g000001").rename(run.root / "aside")
     (run.checkpoints / "step-000000010.g000001").write_text("a file where a directory was")
     (failure,) = run.retire()
-    assert failure.startswith("disk: step-000000010.g000001 stays: [Errno 20] Not a directory")
+    assert failure.startswith("shared: step-000000010.g000001 stays: [Errno 20] Not a directory")
     assert run.names() == ["aside", "step-000000010.g000001", "step-000000030.g000001"]
     (run.checkpoints / "step-000000010.g000001").unlink()
     assert run.retire() == ()

@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Pa
     data.write_bytes(b"\x01" + data.read_bytes()[1:])
     again = Loop(tmp_path)
     assert again.step == 4
-    assert "step-000000006.g000001 on disk is not used: " in capfd.readouterr().err
+    assert "step-000000006.g000001 in tier `shared` is not used: " in capfd.readouterr().err
     again.train(2).ended()
     base = newest_base(Chain(PosixStore(tmp_path / "shared/chain"), tmp_path.name).read())
     assert base is not None
@@ -301,7 +301,7 @@ def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tiers": {"dsk": 1}}, "'dsk' is not a tier of a custom training loop: expected memory, disk, remote"),
+        ({"tiers": {"dsk": 1}}, "'dsk' is not a tier of a custom training loop: expected memory, shared, remote"),
         ({"tiers": {"shared": 0}}, "'shared' has the interval 0: expected a whole number of steps, at least 1"),
         ({"tiers": {"remote": 1}}, "'remote' needs a bucket"),
         ({"keep": 0}, "keep is 0"),

@@ -153,6 +153,7 @@ degrees = st.integers(1, 4)
 meshes = st.builds(Mesh, pp=degrees, dp_replicate=degrees, dp_shard=degrees, cp=degrees, tp=degrees)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(meshes)
 def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
@@ -176,6 +177,7 @@ def bindings(draw: st.DrawFn) -> tuple[int, dict[int, str | None], dict[int, int
     return slots, live, dict(zip(sorted(held), nodes, strict=False)), segment
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(bindings())
 def test_bind_gives_each_slot_a_live_node_of_its_own_and_moves_none_that_lives(
@@ -222,6 +224,7 @@ def test_a_required_segment_is_bound_whole_into_one_domain(case: tuple[int, dict
             assert [binding.nodes[slot] for slot in segment] == [held[slot] for slot in segment]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(bindings())
 def test_required_segments_are_bound_whenever_the_domains_have_room(

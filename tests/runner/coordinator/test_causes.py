@@ -195,6 +195,7 @@ ends = st.builds(
 errors = st.dictionaries(st.integers(0, 7), st.sampled_from([CLOSED, REFUSED, WATCHDOG, BAD_SAMPLE, NO_MEMORY]))
 
 
+@pytest.mark.slow
 @given(st.lists(ends, min_size=1, max_size=8, unique_by=lambda end: end.rank), errors)
 def test_nobody_is_blamed_for_what_another_began(exits: list[Ended], raised: dict[int, Raised]) -> None:
     found = cause_of(exits, raised, HOSTS)

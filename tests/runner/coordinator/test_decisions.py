@@ -618,7 +618,9 @@ def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_n
     assert (claims(actions), bench.machine.refused) == (0, set())
     finish = bench.finish()
     assert (finish.exit_code, finish.suspects) == (Exit.RETRY_ELSEWHERE, (1,))
-    assert finish.cause.startswith("host-1 could not read step 20 of generation 1 on disk: manifest.json: Stale file handle")
+    assert finish.cause.startswith(
+        "host-1 could not read step 20 of generation 1 in tier `shared`: manifest.json: Stale file handle"
+    )
     assert bench.note("unread")["node"] == 1
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.runner.contract import MetricsLine
-from headway.runner.coordinator.exporter import Exporter, Snapshot, effective, newest_loss, open_exporter, port_of
+from headway.runner.coordinator.exporter import Exporter, Snapshot, effective, newest_step, open_exporter, port_of
 from headway.runner.coordinator.tensorboard import open_follower
 from headway.runner.lines import append_line
 
@@ -45,6 +45,20 @@ def test_what_nobody_knows_is_not_shown_and_what_is_known_stays_as_it_was(export
         'headway_ettr{queue="with",run="r-1"}': 0.6,
         'headway_ettr{queue="without",run="r-1"}': 0.75,
     }
+    rates = {"tokens_per_s": 9.0, "tflops_causal": 2.0, "tflops_full": 3.0, "mfu_causal": 0.2, "mfu_full": 0.3}
+    exporter.show(Snapshot(3, 2, 120, rates=rates, step_s=1.5, device_bytes=7))
+    assert (
+        scraped(exporter.port).items()
+        >= {
+            'headway_step_seconds{run="r-1"}': 1.5,
+            'headway_device_memory_bytes{run="r-1"}': 7.0,
+            'headway_tokens_per_second{run="r-1"}': 9.0,
+            'headway_tflops{attention="causal",run="r-1"}': 2.0,
+            'headway_tflops{attention="full",run="r-1"}': 3.0,
+            'headway_mfu{attention="causal",run="r-1"}': 0.2,
+            'headway_mfu{attention="full",run="r-1"}': 0.3,
+        }.items()
+    )
     exporter.show(Snapshot(4, 3, 121))
     again = scraped(exporter.port)
     assert (again['headway_generation{run="r-1"}'], again['headway_step{run="r-1"}']) == (4.0, 121.0)
@@ -78,14 +92,16 @@ def test_the_ratio_is_of_the_run_with_and_without_its_queue() -> None:
     assert effective({}) == effective({"queue": 3.0}) == {}
 
 
-def test_the_loss_is_that_of_the_newest_whole_line(tmp_path: Path) -> None:
+def test_the_newest_step_is_that_of_the_newest_whole_line(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
-    assert newest_loss(metrics) is None
+    assert newest_step(metrics) is None
     for step in range(1, 101):
         append_line(metrics, metrics_line(step))
     with metrics.open("a") as file:
         file.write('{"wall": 18')
-    assert newest_loss(metrics) == 4.0 / 100
+    found = newest_step(metrics)
+    assert found is not None
+    assert found["loss"] == 4.0 / 100
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------------------------

@@ -222,6 +222,7 @@ causes = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(causes, st.integers(0, 300), st.integers(0, 2)), max_size=40), st.integers(0, 4), st.booleans())
 def test_the_budget_is_never_exceeded_and_no_node_is_left_out_without_a_spare(
     failures: list[tuple[Cause, int, int]], budget: int, script: bool

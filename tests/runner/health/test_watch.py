@@ -492,6 +492,7 @@ def test_a_rank_that_others_go_on_without_is_named_at_its_timeout(process: Proce
     assert "HEADWAY_TIMEOUT_COMPUTE" in hang.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "process",
     [
@@ -519,6 +520,7 @@ def test_a_rank_that_others_wait_for_is_not_left_behind_however_long_one_of_them
         world.move(0)
 
 
+@pytest.mark.slow
 def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None:
     world = World(2)
     world.move(section="script")
@@ -530,6 +532,7 @@ def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None
     assert 1800.0 <= world.now_s - began_s < 1900.0
 
 
+@pytest.mark.slow
 def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     world = World(4_000, step_s=2.0)
     world.watch.beat(world.beats, world.now_s)
@@ -572,6 +575,7 @@ HOURS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "section"), HOURS)
 def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str, section: str) -> None:
     world = trained(2)
@@ -580,6 +584,7 @@ def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str
     assert hang_in(world.stand(3 * 3600.0)) is None
 
 
+@pytest.mark.slow
 def test_ranks_may_all_be_at_work_for_hours() -> None:
     world = trained(2)
     world.move(section="compute")
@@ -587,6 +592,7 @@ def test_ranks_may_all_be_at_work_for_hours() -> None:
     assert hang_in(world.stand(3 * 3600.0)) is None
 
 
+@pytest.mark.slow
 def test_who_is_at_work_for_longer_than_a_day_is_ended_and_told_by_which_bound() -> None:
     world = trained(2)
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
@@ -598,6 +604,7 @@ def test_who_is_at_work_for_longer_than_a_day_is_ended_and_told_by_which_bound()
     assert "HEADWAY_TIMEOUT_BUSY" in hang.why
 
 
+@pytest.mark.slow
 def test_who_was_at_work_and_stands_still_since_is_ended_at_its_sections_timeout() -> None:
     world = trained(2)
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)

@@ -42,6 +42,7 @@ def test_a_real_job_is_ended_within_the_bound_when_a_rank(what: str) -> None:
     assert named.after_s <= job.bound_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", IN_TIME)
 def test_what_nothing_proves_is_ended_by_a_timeout(what: str) -> None:
     """Who loops is named all the same; of two ranks that wait in two different collectives nobody can say which one is wrong."""
@@ -60,6 +61,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert trace.read(tmp_path / "loops.jsonl") == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_synthetic_job_with_heavy_tails_goes_on(ranks: int) -> None:
     job, ours = Job(ranks, Steps(0.1, 0.2, 1.5), every=50, seed=1), Ours(ranks, 0.0)

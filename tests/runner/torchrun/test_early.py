@@ -50,6 +50,7 @@ def test_nothing_begins_where_workers_begin_otherwise(flag: str) -> None:
     assert early.begin([flag, "train.py"], os.environ) == early.Begun({})
 
 
+@pytest.mark.slow
 def test_workers_that_fit_are_passed_on_by_pid_and_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "ALWAYS", ())
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

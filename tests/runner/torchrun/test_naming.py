@@ -123,6 +123,7 @@ class Past:
     begun: list[Life] = field(default_factory=list)  # how the attempt before stood when each was begun
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_nothing_is_ever_mixed(data: st.DataObject) -> None:

@@ -86,11 +86,13 @@ def test_an_interrupted_loop_ends_bit_for_bit_as_one_in_one_go(workers: int) -> 
     assert resumed == whole
 
 
+@pytest.mark.slow
 def test_without_a_seed_of_its_own_a_sample_is_another_one_after_a_resume() -> None:
     whole, resumed = hashes(2, Numbered())
     assert resumed != whole
 
 
+@pytest.mark.slow
 def test_workers_change_nothing() -> None:
     assert len({hashes(workers, Seeded(Augmented()))[0] for workers in (0, 1, 2)}) == 1
 

@@ -102,6 +102,7 @@ def test_initial_values_depend_on_seed_and_name_only() -> None:
     assert torch.equal(deeper["layers.1.attention.wq.weight"], one["layers.1.attention.wq.weight"])
 
 
+@pytest.mark.slow
 def test_initial_values_have_the_published_spread() -> None:
     config = replace(SMALL, hidden=256, ffn_hidden=512, vocab_size=256, layers=8)
     parameters = built(config).state_dict()
@@ -114,6 +115,7 @@ def test_initial_values_have_the_published_spread() -> None:
 # --- what it computes -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 11), st.integers(0, 18), st.integers(0, 100))
 def test_a_token_changes_no_logits_before_it(at: int, token: int, seed: int) -> None:
@@ -272,6 +274,7 @@ def save_state(place: CheckpointLocation, state: TrainState) -> None:
     save(place, chain, Ranks(), state.step, state.to_save(Ranks()), keep=3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_generators")
 @pytest.mark.parametrize("at", [0, 3])
 def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: CheckpointLocation, at: int) -> None:
@@ -288,6 +291,7 @@ def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: Chec
     assert len(before) == at
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_generators")
 def test_each_part_of_the_state_has_a_hash_that_notices_it() -> None:
     state = training()

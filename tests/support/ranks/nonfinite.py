@@ -12,9 +12,11 @@ import torch
 from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.contract import Batch, Checkpoint, Data, HeartbeatPage, Mesh, Model, Optimizer, RunConfig, RunDirectory, Tier
 from headway.runner.contract import Trainer as Kind
+from headway.runner.train.data import Window
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
+from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
 from tests.support.worlds import join, leave
 
@@ -22,16 +24,25 @@ STEP = 3
 
 
 class Faulty(Gradients):
-    """The loss of rank 1's last micro batch of STEP is not a number `times` times."""
+    """The loss of rank 1's last micro batch of STEP is not a number `times` times: with its gradients, or `alone`."""
 
     times = 0
+    alone = False
 
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        loss = super()._loss(tokens)
-        if self.worker.rank == 1 and self.state.step == STEP - 1 and self.times > 0:
-            self.times -= 1
-            return loss * float("nan")
-        return loss
+    def _computed(self, job: Job, shift: int, trace: Trace | None) -> tuple[float, float]:
+        loss, norm = super()._computed(job, shift, trace)
+        if self.alone and self._fails():
+            return float("nan"), norm
+        return loss, norm
+
+    def _loss(self, micro: Window) -> torch.Tensor:
+        loss = super()._loss(micro)
+        return loss * float("nan") if not self.alone and self._fails() else loss
+
+    def _fails(self) -> bool:
+        fails = self.worker.rank == 1 and self.state.step == STEP - 1 and self.times > 0
+        self.times -= fails
+        return fails
 
 
 def config(text: Path) -> RunConfig:
@@ -62,7 +73,8 @@ def run(folder: Path, times: int) -> None:
     worker = Worker(rank, rank, 2, 1, 0, str(directory.run_json), None, page, events)
     trainer = Trainer(worker, Job.of(config(folder.parent / "text")), report_heartbeats(worker, "start"))
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, trainer.mesh)
-    faulty.times = times
+    # No other rank sees what one alone has computed.
+    faulty.times, faulty.alone = times, times == 1
     trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end
     error = None
     try:

@@ -44,6 +44,8 @@ from tests.support.worlds import join, leave
 MODEL = Model(256, 2, 32, 4, 2, 48)
 BATCH = Batch(4, 1, 16)
 STEPS, SAVED_AT = 5, 3
+CORPORA = ("short", "long")
+TOKENS = {"document_mask": True, "verify": "job"}
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -53,6 +55,8 @@ class Layout:
 
     mesh: Mesh
     execution: Execution = field(default_factory=Execution)
+    # Trained on a corpus of tokens whose documents do not see each other.
+    has_documents: bool = False
 
 
 def _pipelined(schedule: str, stages: int, **degrees: int) -> Layout:
@@ -92,14 +96,27 @@ MORE_ROUNDED = {
     "bf16, cp 2, sums in bf16": Layout(Mesh(dp_shard=2, cp=2), Execution(compute="bf16", reduce="bf16")),
     "bf16 parameters": Layout(Mesh(dp_replicate=2), Execution(parameters="bf16", compute="bf16", reduce="bf16")),
 }
+# Documents that do not see each other, in one process and over the axes that handle them in a way of their own.
+ALONE_WITH_DOCUMENTS = "documents"
+DOCUMENTS = {
+    ALONE_WITH_DOCUMENTS: Layout(Mesh(), has_documents=True),
+    "documents, cp 2": Layout(Mesh(cp=2), has_documents=True),
+    "documents, pp 2, tp 2": Layout(Mesh(pp=2, tp=2), Execution(sharding="optimizer", recompute="full"), has_documents=True),
+}
+MORE_DOCUMENTS = {
+    "documents, dp_shard 2": Layout(Mesh(dp_shard=2), Execution(recompute="selective"), has_documents=True),
+    "documents, pp 2, cp 2": Layout(Mesh(pp=2, cp=2), Execution(sharding="optimizer"), has_documents=True),
+    "documents, cp 4": Layout(Mesh(cp=4), has_documents=True),
+    "documents, compiled": Layout(Mesh(dp_shard=2), Execution(compile=True), has_documents=True),
+}
 # The pairs with the least in common; all others in make soak.
 _FEW = ("dp_replicate 2, dp_shard 2", "pp 2, dp_shard 2", "pp 2, tp 2", "dp_shard 2, cp 2")
 IS_ALL = "HEADWAY_EXAMPLES" in os.environ
 _EXACT = {ALONE: Layout(Mesh()), **SINGLE, **WAYS, **PAIRS}
 _CHOSEN = (
-    _EXACT | MORE | ROUNDED | MORE_ROUNDED
+    _EXACT | MORE | ROUNDED | MORE_ROUNDED | DOCUMENTS | MORE_DOCUMENTS
     if IS_ALL
-    else {name: layout for name, layout in _EXACT.items() if name not in PAIRS or name in _FEW} | ROUNDED
+    else {name: layout for name, layout in _EXACT.items() if name not in PAIRS or name in _FEW} | ROUNDED | DOCUMENTS
 )
 # In the order in which they run.
 LAYOUTS: Mapping[str, Layout] = dict(sorted(_CHOSEN.items(), key=lambda item: item[1].mesh.world_size))
@@ -130,7 +147,9 @@ def config(text: Path, layout: Layout) -> RunConfig:
         spec_hash="",
         steps=STEPS,
         model=MODEL,
-        data=Data("files", {"paths": [str(text)]}),
+        data=Data("tokens", TOKENS | {"corpora": [{"path": str(text.with_name(name))} for name in CORPORA]})
+        if layout.has_documents
+        else Data("files", {"paths": [str(text)]}),
         batch=BATCH,
         # Gradients are clipped in some steps and not in others.
         optimizer=Optimizer(lr=0.01, clip_norm=1.8, schedule="linear"),
@@ -203,7 +222,8 @@ def source_of(name: str) -> str:
     """The layout whose save this one goes on from: the one before it, which is another; of other formats, one of the same."""
     if LAYOUTS[name].execution.parameters != "fp32":
         return name
-    names = [each for each in LAYOUTS if each not in ROUNDED | MORE_ROUNDED]
+    alike = [each for each in LAYOUTS if LAYOUTS[each].has_documents == LAYOUTS[name].has_documents]
+    names = [each for each in alike if each not in ROUNDED | MORE_ROUNDED]
     return names[max(0, names.index(name) - 1)] if name in names else ALONE
 
 

@@ -15,6 +15,7 @@ import torch
 from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.contract import Corruption, Every, HeartbeatPage, Mesh, RunConfig, RunDirectory
 from headway.runner.corruption import CorruptionError
+from headway.runner.train.data import Window
 from headway.runner.train.gradients import Gradients, NonFiniteError
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
@@ -43,8 +44,8 @@ class Faulty(Gradients):
         self.tries += 1
         return super()._attempt(*args, **kwargs)
 
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        loss = super()._loss(tokens)
+    def _loss(self, micro: Window) -> torch.Tensor:
+        loss = super()._loss(micro)
         factor = self.fault(self.state.step + 1, self.tries, self.worker.rank)
         if factor == factor and factor is not None:  # noqa: PLR0124  not NaN
             hooked: Any = loss

@@ -298,5 +298,5 @@ class CapturesMachine(RuleBasedStateMachine):
             self.node.captures.release(buffer)
 
 
-TestCapturesMachine = CapturesMachine.TestCase
+TestCapturesMachine = pytest.mark.slow(CapturesMachine.TestCase)
 TestCapturesMachine.settings = settings(max_examples=50, deadline=None)

@@ -22,6 +22,7 @@ TEMPORARY = f".tmp-{CheckpointId(3, 1).directory}"
 LENGTHS = [0, 100, ALIGN, WRITE_BYTES + 5]
 
 
+@pytest.mark.slow
 def test_what_was_stored_is_read_back_verified(tmp_path: Path) -> None:
     with captured(3, LENGTHS) as node:
         raw, base = manifest(node, DiskStorage(tmp_path).store(node))

@@ -69,6 +69,7 @@ def wires() -> Iterator[tuple[Wire, Wire]]:
         two.close()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=5))
 @settings(deadline=None)
 def test_messages_arrive_in_order_as_they_were_sent(said: list[tuple[Message, bool]]) -> None:

@@ -91,6 +91,7 @@ open_run() {
     "weight_decay": 0.1
   },
   "partner_segment": 1,
+  "peak_tflops": null,
   "peer_dscp": null,
   "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,

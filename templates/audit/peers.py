@@ -1,0 +1,79 @@
+"""Finds the odd one out: a device, or a port in use, whose settings differ from those of all others of its kind."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from headway.templates.audit.finding import Finding
+from headway.templates.reading import Reading, Traits
+
+# One of four may be the odd one; of three, one port in ten may be another kind of port.
+_FEWEST = 4
+_LISTED = 3
+_ABSENT = "absent"
+_EFFECT = "one port or switch that treats packets otherwise is enough to slow down every collective"
+
+
+def check_peers(readings: Mapping[str, Reading]) -> Iterator[Finding]:
+    """Yield a warning for each file and port that alone has another value than all others; devices of one operating system are compared."""
+    by_os: dict[str, dict[str, Traits]] = {}
+    for file, reading in readings.items():
+        if reading.device is not None:
+            by_os.setdefault(reading.device.os, {})[file] = reading.traits()
+    for traits in by_os.values():
+        odd = _odd({(file, ""): each.device for file, each in traits.items()})
+        odd += _odd({(file, port): own for file, each in traits.items() for port, own in each.ports.items()})
+        for (file, port), differences in odd:
+            shown = [_shown(key, ours, theirs) for key, ours, theirs in differences[:_LISTED]]
+            more = f" and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
+            where = f"{port}: " if port else ""
+            message = f"{where}{', '.join(shown)}{more}, unlike all others; {_EFFECT}"
+            key, value, _ = differences[0]
+            place = key.replace("|*|", f"|{port}|") if "|*|" in key else _port_key(port, key)
+            yield Finding(
+                "HW847",
+                file,
+                place if value != _ABSENT else _parent(place),
+                message,
+                "make it like the others, if this is not meant",
+                doubtful=True,
+            )
+
+
+def _odd(members: Mapping[tuple[str, str], Mapping[str, str]]) -> list[tuple[tuple[str, str], list[tuple[str, str, str]]]]:
+    """Return the members that alone differ from all others, each with its keys, its values and the others'."""
+    if len(members) < _FEWEST:
+        return []
+    counts: dict[str, Counter[str]] = {}
+    for own in members.values():
+        for key, value in own.items():
+            counts.setdefault(key, Counter())[value] += 1
+    total, odd = len(members), dict[tuple[str, str], list[tuple[str, str, str]]]()
+    wanted = {key: (value, count) for key, values in counts.items() for value, count in values.most_common(1)}
+    unequal = {key for key, (_, count) in wanted.items() if count == total - 1}
+    strange = {key for key, values in counts.items() if sum(values.values()) == 1}
+    for member, own in members.items() if unequal or strange else ():
+        for key in unequal:
+            value = wanted[key][0]
+            if own.get(key) != value:
+                odd.setdefault(member, []).append((key, own.get(key, _ABSENT), value))
+        for key in strange & own.keys():
+            odd.setdefault(member, []).append((key, own[key], _ABSENT))
+    return [(member, sorted(differences)) for member, differences in odd.items()]
+
+
+def _shown(key: str, ours: str, theirs: str) -> str:
+    return f"`{key}` is {_clipped(ours)} and not {_clipped(theirs)}"
+
+
+def _clipped(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:37]}..."
+
+
+def _port_key(port: str, key: str) -> str:
+    if not port:
+        return key
+    return f"interface|{port}|{key}" if "|" in key else f"interface {port}|{key}"
+
+
+def _parent(key: str) -> str:
+    return key.rpartition("|")[0] or key

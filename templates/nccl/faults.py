@@ -1,0 +1,317 @@
+"""Finds what harms a training run in a job's NCCL variables alone: unknown names, values that NCCL does not take, and parts turned off.
+
+Values: NVIDIA/nccl docs/userguide/source/env.rst and src/ of v2.30.7.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from headway.jobspec.suggest import nearest
+from headway.templates.reading import Fault, Setting
+
+_LIST = re.compile(r"[\^=]{0,2}[A-Za-z0-9_.:\-]+(,[\^=]{0,2}[A-Za-z0-9_.:\-]+)*,?")
+_LEVELS = frozenset({"LOC", "NVL", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS", *map(str, range(11))})
+_ALGORITHMS = frozenset({"TREE", "RING", "COLLNET", "COLLNETDIRECT", "COLLNETCHAIN", "NVLS", "NVLSTREE", "PAT"})
+_PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
+_DEBUG = frozenset({"VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE"})
+
+# Bounds of numbers that the code has (src/transport/net_ib, src/misc/param.cc), or that verbs has.
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    "NCCL_IB_TIMEOUT": (0, 31),
+    "NCCL_IB_RETRY_CNT": (0, 7),
+    "NCCL_IB_TC": (-1, 255),
+    "NCCL_IB_FIFO_TC": (-1, 255),
+    "NCCL_IB_SL": (-1, 15),
+    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
+    "NCCL_CROSS_NIC": (0, 2),
+    "NCCL_IB_ROCE_VERSION_NUM": (1, 2),
+    "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
+    "NCCL_NET_GDR_READ": (-2, 1),
+    "NCCL_IB_DISABLE": (0, 1),
+    "NCCL_P2P_DISABLE": (0, 1),
+    "NCCL_SHM_DISABLE": (0, 1),
+    "NCCL_IB_SPLIT_DATA_ON_QPS": (0, 1),
+}
+_WORDS: Mapping[str, tuple[frozenset[str], str]] = {
+    "NCCL_NET_GDR_LEVEL": (_LEVELS, "LOC, PIX, PXB, PHB or SYS"),
+    "NCCL_P2P_LEVEL": (_LEVELS, "LOC, NVL, PIX, PXB, PHB or SYS"),
+    "NCCL_DEBUG": (_DEBUG, "VERSION, WARN, INFO or TRACE"),
+    "NCCL_IB_ADDR_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
+    "NCCL_SOCKET_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
+}
+
+
+@dataclass(frozen=True)
+class _Harm:
+    """Values of a variable that cost a job something, by a predicate, and what."""
+
+    is_meant: Callable[[str], bool]
+    effect: str
+    hint: str
+    doubtful: bool = False
+
+
+def _is(*values: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().upper() in values
+
+
+def _below(bound: int) -> Callable[[str], bool]:
+    return lambda value: value.strip().isdecimal() and int(value) < bound
+
+
+def _above(bound: int) -> Callable[[str], bool]:
+    return lambda value: value.strip().isdecimal() and int(value) > bound
+
+
+_LEAVE = "leave it out"
+_UNLESS = "leave it out, unless you are looking for a fault"
+_RDMA_OFF = "NCCL uses no RDMA adapter, and collectives between nodes run over TCP at a tenth of the speed"
+_HARMS: Mapping[str, tuple[_Harm, ...]] = {
+    "NCCL_IB_RETRY_CNT": (
+        _Harm(_below(3), "one lost packet or a path that changes ends the job", "leave it out: the default is 7"),
+    ),
+    "NCCL_IB_TIMEOUT": (
+        _Harm(_is("0"), "a retransmission never starts, and one lost packet hangs the job", "set 20"),
+        _Harm(
+            _below(14), "packets that wait in a congested queue are sent again, and the retries run out: the job ends", "set 20"
+        ),
+        _Harm(_below(18), "a path that changes for a second exhausts the retries, and the job ends", "set 20", doubtful=True),
+        _Harm(_above(22), "one lost packet idles the job for half a minute or more before it is sent again", "set 20"),
+    ),
+    "NCCL_IB_GID_INDEX": (
+        _Harm(
+            _is("0", "1", "2"),
+            "the first GIDs are link-local or RoCE v1, which no router forwards: connections between nodes fail",
+            "leave it out, and set NCCL_IB_ROCE_VERSION_NUM=2; NCCL finds the index by it",
+            doubtful=True,
+        ),
+        _Harm(
+            lambda value: value.strip() not in {"", "-1", "0", "1", "2"},
+            "the index differs from host to host with the order of addresses; where it is another GID, connections fail",
+            "leave it out, and set NCCL_IB_ADDR_RANGE; NCCL 2.21 and later finds the index",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_IB_ROCE_VERSION_NUM": (
+        _Harm(_is("1"), "RoCE v1 has no IP header: no router forwards it, and no switch sees its DSCP", "set 2"),
+    ),
+    "NCCL_IB_PCI_RELAXED_ORDERING": (
+        _Harm(
+            _is("0"),
+            "in virtual machines and behind a busy root complex, adapters reach half of their speed",
+            _LEAVE,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_IB_QPS_PER_CONNECTION": (
+        _Harm(
+            _above(16),
+            "each adapter holds so many queue pairs that its cache misses, and small messages slow down",
+            "set 4",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_IB_ADAPTIVE_ROUTING": (),
+    "NCCL_IB_FIFO_TC": (
+        _Harm(
+            _is("0"),
+            "the messages by which receivers grant buffers have DSCP 0: they wait behind, and are dropped with, ordinary traffic",
+            _LEAVE,
+        ),
+    ),
+    "NCCL_IB_TC": (
+        _Harm(
+            _is("0"),
+            "RDMA packets have DSCP 0: switches treat them as ordinary traffic, and drop them",
+            "set DSCP << 2 of the lossless class",
+        ),
+    ),
+    "NCCL_IB_MERGE_NICS": (),
+    "NCCL_P2P_DISABLE": (
+        _Harm(_is("1"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),
+    ),
+    "NCCL_P2P_LEVEL": (
+        _Harm(_is("LOC", "0"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),
+    ),
+    "NCCL_SHM_DISABLE": (
+        _Harm(_is("1"), "ranks of a node without a direct path use the network for each other's data", _UNLESS, doubtful=True),
+    ),
+    "NCCL_NVLS_ENABLE": (),
+    "NCCL_NET_GDR_LEVEL": (
+        _Harm(_is("LOC", "0"), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _UNLESS),
+    ),
+    "NCCL_NET_GDR_READ": (),
+    "NCCL_CROSS_NIC": (
+        _Harm(
+            _is("1"),
+            "rings change rails, and their packets cross the spines that a rail-optimized fabric spares them",
+            "set 0 on rails, or leave it out",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_DEBUG": (
+        _Harm(
+            _is("TRACE"),
+            "every operation of every rank writes lines, and the log's file system slows the job",
+            "set WARN or INFO",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_BUFFSIZE": (
+        _Harm(
+            _below(1 << 20), "buffers are smaller than what an adapter has in flight, and its link idles", _LEAVE, doubtful=True
+        ),
+    ),
+    "NCCL_MAX_NCHANNELS": (
+        _Harm(_below(4), "few blocks of a GPU copy data, and neither NVLink nor the adapters are busy", _LEAVE, doubtful=True),
+    ),
+    "NCCL_DMABUF_ENABLE": (_Harm(_is("0"), "without nvidia-peermem loaded GPUDirect RDMA is off", _LEAVE, doubtful=True),),
+}
+
+
+@cache
+def _variables() -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = yaml.load(
+        Path(__file__).with_name("variables.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
+    )
+    return found
+
+
+@cache
+def _known() -> tuple[str, ...]:
+    return (*_variables()["integer"], *_variables()["string"])
+
+
+def faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
+    """Yield the faults of the variables; values that a shell inserts are unknown."""
+    for name, setting in settings.items():
+        if name.startswith("NCCL_"):
+            yield from _of_name(name)
+            if "$" not in setting.value and "`" not in setting.value and not setting.value.startswith("valueFrom"):
+                yield from _of_value(name, setting.value.strip())
+    yield from _together(settings)
+
+
+def _of_name(name: str) -> Iterator[Fault]:
+    if name in _known() or name.startswith(tuple(_variables()["elsewhere"])):
+        return
+    if name in _variables()["removed"]:
+        message = "NCCL no longer reads this variable; the job runs as if it were not set"
+        yield Fault("HW860", name, f"`{name}`: {message}", "remove it", doubtful=True)
+        return
+    likely = nearest(name, _known(), 0.9)
+    if likely is not None:
+        message = f"NCCL reads no `{name}`, and ignores it without a word; the job runs with the default of `{likely}`"
+        yield Fault("HW860", name, message, f"did you mean `{likely}`?")
+    else:
+        message = f"NCCL 2.30 reads no `{name}`; unless a plugin does, the job runs as if it were not set"
+        yield Fault("HW860", name, message, "check the name in NCCL's documentation", doubtful=True)
+
+
+def _of_value(name: str, value: str) -> Iterator[Fault]:
+    number = _number(value)
+    if name in _variables()["integer"] and value and number is None and name not in _WORDS:
+        message = f"`{name}` is `{value}`, which is not a number; NCCL ignores it and uses its default"
+        yield Fault("HW861", name, message, "set a number")
+        return
+    if name in _BOUNDS and number is not None:
+        lowest, highest = _BOUNDS[name]
+        if not lowest <= number <= highest:
+            message = (
+                f"`{name}` is {value}, and {lowest} to {highest} are possible; connections fail, or use other bits than are meant"
+            )
+            yield Fault("HW861", name, message, f"set {lowest} to {highest}")
+            return
+    words, wanted = _WORDS.get(name, (frozenset[str](), ""))
+    if words and value and value.upper() not in words:
+        message = f"`{name}` is `{value}`, which NCCL does not know; it uses its default"
+        yield Fault("HW861", name, message, f"set {wanted}")
+    if name == "NCCL_IB_DISABLE" and value == "1":
+        yield Fault("HW862", name, f"`{name}` is 1: {_RDMA_OFF}", _UNLESS, doubtful=True)
+    if name in {"NCCL_ALGO", "NCCL_PROTO"} and value:
+        yield from _chosen(name, value)
+    for harm in _HARMS.get(name, ()):
+        if value and harm.is_meant(value):
+            yield _harmful(name, value, harm)
+            break
+    if name == "NCCL_SOCKET_IFNAME":
+        yield from _interface(name, value)
+    if name == "NCCL_IB_HCA" and value and not _LIST.fullmatch(value):
+        message = (
+            f"`{name}` is `{value}`, which is not a list of adapters; NCCL finds none of them, and falls back to TCP or ends"
+        )
+        yield Fault("HW865", name, message, "set `=mlx5_0,mlx5_1`")
+    if name == "NCCL_IB_ADDR_RANGE" and value and not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", value):
+        message = f"`{name}` is `{value}`, which is not a network; NCCL finds no GID in it, and no connection is made"
+        yield Fault("HW861", name, message, "set a network: 10.10.0.0/16")
+
+
+def _harmful(name: str, value: str, harm: _Harm) -> Fault:
+    message = f"`{name}` is {value}: {harm.effect}"
+    if name in {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"}:
+        return Fault("HW864", name, message, harm.hint, harm.doubtful)
+    if name in {"NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM"}:
+        return Fault("HW863", name, message, harm.hint, harm.doubtful)
+    if name in {
+        "NCCL_CROSS_NIC",
+        "NCCL_IB_FIFO_TC",
+        "NCCL_IB_TC",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_DEBUG",
+        "NCCL_BUFFSIZE",
+        "NCCL_MAX_NCHANNELS",
+    }:
+        return Fault("HW867", name, message, harm.hint, harm.doubtful)
+    return Fault("HW862", name, message, harm.hint, harm.doubtful)
+
+
+def _chosen(name: str, value: str) -> Iterator[Fault]:
+    allowed = _ALGORITHMS if name == "NCCL_ALGO" else _PROTOCOLS
+    words = [word.strip().lstrip("^").upper() for part in value.split(";") for word in part.rpartition(":")[2].split(",")]
+    unknown = next((word for word in words if word and word not in allowed), None)
+    if unknown is not None:
+        message = f"`{name}` has `{unknown}`, which NCCL does not know; the first collective ends with an error"
+        yield Fault("HW861", name, message, f"use {', '.join(sorted(allowed))}")
+
+
+def _interface(name: str, value: str) -> Iterator[Fault]:
+    if value.startswith("^"):
+        return
+    names = value.lstrip("=").split(",")
+    if any(each in {"lo", "lo0"} or each.startswith(("docker", "veth", "virbr", "br-")) for each in names if each):
+        message = f"`{name}` is {value}: other nodes cannot reach this interface, and the job hangs when it starts"
+        yield Fault("HW866", name, message, "set the management interface of all nodes: `=eth0`")
+    elif any(each.startswith(("mlx5_", "bnxt_re", "ionic_", "rdma", "ib_")) for each in names):
+        message = f"`{name}` is {value}: these are RDMA adapters, not network interfaces; NCCL finds no socket interface and ends"
+        yield Fault("HW866", name, message, "set the name that `ip link` shows: `=eth0`")
+
+
+def _together(settings: Mapping[str, Setting]) -> Iterator[Fault]:
+    """Find variables that undo each other."""
+    values = {name: setting.value.strip() for name, setting in settings.items()}
+    if values.get("NCCL_NET", "").lower() == "socket" and values.get("NCCL_IB_HCA"):
+        message = f"`NCCL_NET` is Socket beside `NCCL_IB_HCA`: {_RDMA_OFF}"
+        yield Fault("HW862", "NCCL_NET", message, "leave out the one that is not meant")
+    rounds = _number(values.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
+    timeout = _number(values.get("NCCL_IB_TIMEOUT", "20"))
+    retries = _number(values.get("NCCL_IB_RETRY_CNT", "7"))
+    if rounds is not None and timeout is not None and retries is not None and 0 < timeout < 32:
+        waits = 4.096e-6 * 2**timeout * retries
+        if 0 < rounds < waits:
+            message = (
+                f"the watchdog of torch ends a rank after {rounds} s, but NCCL sends lost packets again for {waits:.0f} s; "
+                "a job ends that the network would have carried on"
+            )
+            yield Fault("HW840", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", message, f"set {int(waits) + 60} or more")
+
+
+def _number(value: str) -> int | None:
+    found = re.fullmatch(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", value)
+    if found is None:
+        return None
+    return int(value, 16) if "x" in value.lower() else int(value)

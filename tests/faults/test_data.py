@@ -1,0 +1,51 @@
+"""A run on corpora of tokens: the same state with and without a kill, and a changed shard stops it before step 0."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import headway, only_run
+from tests.support.corpora import documents, write_corpus
+
+pytestmark = pytest.mark.slow
+JOB = re.search(r"```yaml\n(# job\.yaml\n.*?)```", (Path(__file__).parents[2] / "docs/data.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The job of docs/data.md with fewer steps, on two ranks, beside its corpora."""
+    assert JOB is not None
+    text = (
+        JOB[1].replace("steps: 80", "steps: 12").replace("20 steps", "5 steps").replace("cluster: local", "cluster: this-machine")
+    )
+    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "cluster.yaml").write_text((Path(__file__).parent / "cluster.yaml").read_text())
+    for seed, name in enumerate(("numbers", "rhyme")):
+        write_corpus(tmp_path / "corpora" / name, [documents(2 * seed + number, 200, 200) for number in range(2)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "job.yaml"
+
+
+def test_a_run_on_corpora_ends_in_the_same_state_after_a_kill(job: Path) -> None:
+    assert headway("run", job, runs=Path("straight")).returncode == 0
+    done = headway("run", job, "--kill", "1@7", runs=Path("killed"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    straight, killed = only_run(Path("straight")), only_run(Path("killed"))
+    assert len(killed.journal("start")) == 2
+    assert killed.hashes() == straight.hashes()
+
+
+def test_a_changed_shard_stops_the_run_before_step_0_and_is_named(job: Path) -> None:
+    file = Path("corpora/rhyme/00001.tokens")
+    raw = bytearray(file.read_bytes())
+    raw[100] ^= 1
+    file.write_bytes(raw)
+    done = headway("run", job, runs=Path("runs"))
+    assert done.returncode == 83, done.stdout + done.stderr
+    run = only_run(Path("runs"))
+    assert len(run.journal("start")) == 1
+    assert "`corpora/rhyme/00001.tokens`" in run.verdict()["cause"]
+    assert "but not those of the index (on " in run.verdict()["cause"]
+    assert "corpora/rhyme/00001.tokens" in done.stdout
+    assert run.steps() == []

@@ -1,0 +1,254 @@
+"""What `headway import sbatch` makes of scripts as people write them: the job and the notes are an interface, as messages are."""
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from headway.sbatch import NoteKind, Reading, read_script
+from headway.sbatch.document import document
+from headway.sbatch.environment import DECIDED
+from headway.sbatch.launchers import ACCELERATE_VARIABLES
+from headway.sbatch.options import directives
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "scripts"
+CASES = sorted(path.stem for path in SCRIPTS.glob("*.sbatch"))
+
+
+def _imported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """Import a script in a folder with the scripts that it runs; the job is job.yaml there."""
+    for file in (SCRIPTS / f"{case}.sbatch", *SCRIPTS.glob("*.sh")):
+        shutil.copy(file, tmp_path)
+    shutil.copy(HERE / "cluster.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_CLUSTER", raising=False)
+    return main(["import", "sbatch", f"{case}.sbatch", "--cluster", "cluster.yaml", "-o", "job.yaml", *options])
+
+
+def test_there_are_twenty_scripts_of_several_styles() -> None:
+    assert len(CASES) >= 20
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_job_and_notes_are_exactly_as_recorded(
+    case: str, update_golden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _imported(case, tmp_path, monkeypatch) == 0
+    job, notes = (tmp_path / "job.yaml").read_text(), capsys.readouterr().err
+    if update_golden:
+        (SCRIPTS / f"{case}.yaml").write_text(job)
+        (SCRIPTS / f"{case}.txt").write_text(notes)
+    assert job == (SCRIPTS / f"{case}.yaml").read_text()
+    assert notes == (SCRIPTS / f"{case}.txt").read_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_job_passes_the_check(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _imported(case, tmp_path, monkeypatch)
+    capsys.readouterr()
+    assert main(["check", "job.yaml"]) == 0
+    assert "error[" not in capsys.readouterr().out
+
+
+# Options whose value a job has in another notation.
+_NUMBERS = {"nodes", "gres", "gpus", "gpus-per-node", "gpus-per-task", "ntasks", "time", "job-name", "array", "nice"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_option_of_sbatch_is_in_the_job_or_in_a_note(case: str) -> None:
+    source = (SCRIPTS / f"{case}.sbatch").read_text()
+    reading = _read(case, source)
+    job, noted = json.dumps(reading.job), {note.line for note in reading.notes}
+    for number, line in enumerate(source.splitlines(), 1):
+        for option in directives(line.removeprefix("#SBATCH"), number) or () if line.startswith("#SBATCH") else ():
+            assert option.name in _NUMBERS or option.value.shown in job or number in noted, line
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_added_to_a_script_is_never_dropped(case: str) -> None:
+    lines = (SCRIPTS / f"{case}.sbatch").read_text().splitlines()
+    at = max(index for index, line in enumerate(lines) if line.startswith("#SBATCH")) + 1
+    added = ["#SBATCH --licenses=matlab:2", "frobnicate --now", "export ZETA=1", "coproc { sleep 1; }"]
+    reading = _read(case, "\n".join([*lines[:at], *added, *lines[at:]]))
+    assert reading.job is not None
+    assert "--licenses=matlab:2" in reading.job["scheduler"]["slurm"]["sbatch"]
+    assert reading.job["environment"]["ZETA"] == "1"
+    noted = [note.source for note in reading.notes if note.kind is NoteKind.UNREAD]
+    assert "frobnicate --now" in noted
+    assert any("coproc" in source for source in noted)
+
+
+def _read(case: str, source: str) -> Reading:
+    return read_script(
+        source, "gpus", find_file=lambda name: (SCRIPTS / name).read_text() if name == "launch.sh" else None, name=case
+    )
+
+
+def _lines(source: str, **variables: str) -> dict[str, Any]:
+    """The job of a script with these lines behind `#SBATCH --nodes=2 --gpus-per-node=4`."""
+    reading = read_script(f"#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4\n{source}\n", "gpus", variables)
+    assert reading.job is not None, reading.notes
+    return dict(reading.job)
+
+
+def _unread(source: str) -> list[str]:
+    notes = read_script(f"#!/bin/bash\n#SBATCH --nodes=2\n{source}\n", "gpus").notes
+    return [str(note) for note in notes if note.kind is NoteKind.UNREAD]
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"),
+    [
+        ("A='1 2'; torchrun t.py $A", ["1", "2"]),
+        ("A='1 2'; torchrun t.py \"$A\"", ["1 2"]),
+        ("A=(x 'y z'); torchrun t.py ${A[@]}", ["x", "y", "z"]),
+        ("A=(x 'y z'); torchrun t.py \"${A[@]}\"", ["x", "y z"]),
+        ("A=(x); A+=(y); torchrun t.py ${A[*]} ${#A[@]} ${A[1]}", ["x", "y", "2", "y"]),
+        ("A=ab; A+=c; torchrun t.py ${A}d ${A%c} ${A/b/x} ${A^^}", ["abcd", "ab", "axc", "ABC"]),
+        ("torchrun t.py ${X:-1} ${Y-'a b'}", ["1", "a", "b"]),
+        ("X=; torchrun t.py a$X '' b", ["a", "", "b"]),
+        ("X=; torchrun t.py $X", []),
+        ("torchrun t.py $((2 * (3 + 4))) $((SLURM_NNODES)) $((SLURM_NNODES * 4))", ["14", "2", "{world_size}"]),
+        ("torchrun t.py $SLURM_NNODES $SLURM_JOB_ID $PWD/x", ["{nodes}", "{run}", "x"]),
+        ('P=/a/b.txt; torchrun t.py $(basename $P .txt) $(dirname "$P")', ["b", "/a"]),
+        ('torchrun t.py --x=\'{a: 1}\' a\\ b "c\\"d"', ["--x={{a: 1}}", "a b", 'c"d']),
+        ('if [ -n "$SLURM_JOB_ID" ]; then A=1; else A=2; fi; torchrun t.py $A', ["1"]),
+        ("M=b; case $M in a) A=1;; b|c) A=2;; esac; torchrun t.py $A", ["2"]),
+        ('f() { torchrun t.py $2 "$@"; }; f x y', ["y", "x", "y"]),
+        ("[[ 3 -gt 2 && a == a ]] && A=1; torchrun t.py $A", ["1"]),
+        ("C='torchrun t.py --a 1'; srun bash -c \"$C --b $SLURM_NNODES\"", ["--a", "1", "--b", "{nodes}"]),
+    ],
+)
+def test_words_are_expanded_as_a_shell_expands_them(shell: str, expected: list[str]) -> None:
+    assert _lines(shell)["run"] == ["t.py", *expected]
+
+
+@pytest.mark.parametrize(
+    ("option", "time"),
+    [("90", "1h30m"), ("10:30", "10m30s"), ("1:00:00", "1h"), ("2-12", "2d12h"), ("1-0:30", "1d30m"), ("1-02:03:04", "1d2h3m4s")],
+)
+def test_every_notation_of_a_time_limit_is_read(option: str, time: str) -> None:
+    reading = read_script(f"#!/bin/sh\n#SBATCH -t {option}\ntorchrun t.py\n", "gpus")
+    assert reading.job is not None
+    assert reading.job["limits"] == {"attempt": {"time": time}}
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "gpus"),
+    [
+        ("-N 4 --gpus=32", 4, 8),
+        ("-n 8 --ntasks-per-node=4 --gpus-per-task=1", 2, 4),
+        ("-N2 --gres=gpu:h100:4", 2, 4),
+        ("--nodes 3 --gpus-per-node=a100:2", 3, 2),
+        ("-N 2-4 -G 8", {"min": 2, "max": 4}, 4),
+    ],
+)
+def test_nodes_and_gpus_are_read_from_every_notation(options: str, nodes: object, gpus: int) -> None:
+    reading = read_script(f"#!/bin/sh\n#SBATCH {options}\ntorchrun t.py\n", "gpus")
+    assert reading.job is not None
+    assert (reading.job["nodes"], reading.job["gpus"]) == (nodes, gpus)
+
+
+def test_given_values_take_the_place_of_the_environments() -> None:
+    assert _lines("torchrun t.py --out $SCRATCH/x", SCRATCH="/s")["run"] == ["t.py", "--out", "/s/x"]
+    assert _unread("torchrun t.py --out $SCRATCH/x") == [
+        (
+            "line 3: `$SCRATCH/x`: the script does not set `SCRATCH`: `--set SCRATCH=VALUE` gives its value, since arguments are not read "
+            "by a shell"
+        )
+    ]
+
+
+def test_no_secret_is_in_the_job_or_in_a_note() -> None:
+    token = "hf_" + "abcdefghij" * 3
+    exports = f"export HF_TOKEN={token}\nexport WANDB_API_KEY={'0a' * 20}\n"
+    commands = f"torchrun t.py --hub_token {token} --token={token}\nwandb login {'0a' * 20}\n"
+    reading = read_script(f"#!/bin/bash\n{exports}{commands}", "gpus")
+    assert reading.job is not None
+    assert reading.job["secrets"] == ["HF_TOKEN", "WANDB_API_KEY"]
+    shown = document(reading.job, "x", reading.notes) + "".join(map(str, reading.notes))
+    assert token not in shown
+    assert "0a" * 20 not in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("torchrun --nnodes 2 train.py", "headway torchrun --nnodes 2 train.py"),
+        ("srun python3 -m torch.distributed.run train.py", "srun headway torchrun train.py"),
+        ("srun /opt/venv/bin/torchrun train.py  # torchrun", "srun headway torchrun train.py  # torchrun"),
+    ],
+)
+def test_the_one_word_change_is_the_exact_line(before: str, after: str) -> None:
+    edit = read_script(f"#!/bin/bash\n# torchrun\necho torchrun\n{before}\n", "gpus").edit
+    assert edit is not None
+    assert (edit.line, edit.before, edit.after) == (4, before, after)
+
+
+@pytest.mark.parametrize("line", ["headway torchrun train.py", "python train.py", "srun my-torchrun-like train.py"])
+def test_there_is_no_change_where_torchrun_does_not_start(line: str) -> None:
+    assert read_script(f"#!/bin/bash\n{line}\n", "gpus").edit is None
+
+
+def test_the_plan_can_decide_no_variable_that_an_import_takes_over() -> None:
+    source = (ROOT / "jobspec" / "resolve" / "environment.py").read_text()
+    decided = set(re.findall(r'EnvVar\("([A-Z_]+)"[^\n]*(?:_of\(|decided_by|`)', source))
+    assert {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} <= decided <= set(DECIDED)
+
+
+def test_accelerates_options_become_the_variables_that_accelerate_sets() -> None:
+    launch = Path(str(importlib.util.find_spec("accelerate.utils.launch").origin))  # type: ignore[union-attr]
+    known = launch.read_text()
+    assert [name for name in ACCELERATE_VARIABLES.values() if f'"{name}"' not in known] == []
+
+
+def test_a_script_without_a_training_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clean.sh").write_text("#!/bin/bash\n#SBATCH -N 1\nrm -rf old\n")
+    assert main(["import", "sbatch", "clean.sh", "-o", "job.yaml"]) == 1
+    assert "clean.sh has no command that trains" in capsys.readouterr().err
+    assert not Path("job.yaml").exists()
+
+
+def test_an_existing_file_is_only_replaced_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_CLUSTER", raising=False)
+    Path("a.sh").write_text("torchrun train.py\n")
+    Path("job.yaml").write_text("mine\n")
+    assert main(["import", "sbatch", "a.sh", "-o", "job.yaml"]) == 1
+    assert "job.yaml exists; add `--overwrite`" in capsys.readouterr().err
+    assert Path("job.yaml").read_text() == "mine\n"
+    assert main(["import", "sbatch", "a.sh", "-o", "job.yaml", "--overwrite"]) == 0
+    assert "run:\n  - train.py\n" in Path("job.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["missing.sh"], 1, "missing.sh cannot be read: No such file or directory"),
+        (["a.sh", "--set", "X"], 2, "`--set X` is not NAME=VALUE"),
+        (["a.sh", "--cluster", "a.sh"], 1, "a.sh is not a Cluster document"),
+        (["binary.sh"], 1, "binary.sh is not text in UTF-8: byte 0"),
+    ],
+)
+def test_a_mistake_is_one_error(
+    words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.sh").write_text("torchrun train.py\n")
+    Path("binary.sh").write_bytes(b"\xff\xfe")
+    assert main(["import", "sbatch", *words]) == code
+    assert message in capsys.readouterr().err

@@ -1,0 +1,419 @@
+"""Mistakes that engineers make in files of a fabric, each as a change of one setting, by what it is about.
+
+`at`: the part of the path of the files that it changes; a change of a place that a file does not have is no mutation, and the test fails.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LEAF, OTHER_LEAF, SPINE, EVERY = "rails-leaf-1", "rails-leaf-2", "rails-spine-1", "switches/"
+HOST, JOB = "hosts/h100-1", "job.sbatch"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change named by what goes wrong. `rows` are paths in config_db.json (keys joined by `/`) to values, None removes one; otherwise
+    `pattern` is replaced by `by` in the text."""
+
+    name: str
+    os: str
+    at: str
+    rows: tuple[tuple[str, Any], ...] = ()
+    pattern: str = ""
+    by: str = ""
+    file: str = ""
+
+    def apply(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Return the files with the change; ValueError if no file has the place."""
+        changed = dict(files)
+        for name, text in files.items():
+            if self.at in name and name.endswith(self.file):
+                changed[name] = (
+                    self._in_tables(text)
+                    if self.rows
+                    else re.sub(self.pattern, self.by, text, count=0 if self.at == EVERY else 1, flags=re.MULTILINE)
+                )
+        if changed == dict(files):
+            raise ValueError(f"nothing to change: {self.name}")
+        return changed
+
+    def _in_tables(self, text: str) -> str:
+        tables = json.loads(text)
+        for path, value in self.rows:
+            *parents, last = (
+                path.split("/") if "//" not in path else [each.replace("\0", "/") for each in path.replace("//", "\0").split("/")]
+            )
+            node = tables
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            if value is None:
+                node.pop(last, None)
+            else:
+                node[last] = value
+        return json.dumps(tables, indent=4)
+
+
+def sonic(name: str, *rows: tuple[str, Any], at: str = LEAF) -> Mutation:
+    return Mutation(name, "sonic", at, rows, file="config_db.json")
+
+
+def frr(name: str, pattern: str, by: str = "", at: str = LEAF) -> Mutation:
+    return Mutation(name, "sonic", at, pattern=pattern, by=by, file="frr.conf")
+
+
+def host(name: str, pattern: str, by: str = "") -> Mutation:
+    return Mutation(name, "sonic", HOST, pattern=pattern, by=by)
+
+
+def nccl(name: str, pattern: str, by: str = "") -> Mutation:
+    return Mutation(name, "sonic", JOB, pattern=pattern, by=by)
+
+
+def added(name: str, variable: str) -> Mutation:
+    return nccl(name, r"NCCL_DEBUG=WARN", f"NCCL_DEBUG=WARN {variable}")
+
+
+def nvue(name: str, pattern: str, by: str = "", at: str = LEAF) -> Mutation:
+    return Mutation(name, "nvue", at, pattern=pattern, by=by, file="startup.txt")
+
+
+def eos(name: str, pattern: str, by: str = "", at: str = LEAF) -> Mutation:
+    return Mutation(name, "eos", at, pattern=pattern, by=by, file="running.cfg")
+
+
+_WRED, _MAP = "WRED_PROFILE/queue3", "PORT_QOS_MAP/Ethernet0"
+_UP = "PORT/Ethernet256"
+
+SONIC = (
+    sonic("DSCP of the collectives in another class", ("DSCP_TO_TC_MAP/AZURE/26", "0")),
+    sonic("DSCP of the collectives in another class, everywhere", ("DSCP_TO_TC_MAP/AZURE/26", "6"), at=EVERY),
+    sonic("DSCP of the notifications in the lossless class", ("DSCP_TO_TC_MAP/AZURE/48", "3"), at=EVERY),
+    sonic("class in another queue", ("TC_TO_QUEUE_MAP/AZURE/3", "5")),
+    sonic("class in another priority group", ("TC_TO_PRIORITY_GROUP_MAP/AZURE/3", "0"), at=EVERY),
+    sonic("PFC priority pauses another queue", ("MAP_PFC_PRIORITY_TO_QUEUE/AZURE/3", "4"), at=EVERY),
+    sonic("PFC priority without a queue", ("MAP_PFC_PRIORITY_TO_QUEUE/AZURE/3", None), at=EVERY),
+    sonic("PFC priority without a group", ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP/AZURE", {"4": "4"}), at=EVERY),
+    sonic("PFC for another priority", (f"{_MAP}/pfc_enable", "4")),
+    sonic("PFC for one priority more", (f"{_MAP}/pfc_enable", "3,6")),
+    sonic("PFC off on a port", (f"{_MAP}/pfc_enable", "")),
+    sonic("port without a map of DSCP", (f"{_MAP}/dscp_to_tc_map", None), ("PORT_QOS_MAP/global", None)),
+    sonic("map that does not exist", (f"{_MAP}/tc_to_queue_map", "AZUR")),
+    sonic("kmin above kmax, everywhere", (f"{_WRED}/green_min_threshold", "4194304"), at=EVERY),
+    sonic("kmin above kmax for yellow", (f"{_WRED}/yellow_min_threshold", "4194304")),
+    sonic("thresholds in cells", (f"{_WRED}/green_min_threshold", "5461"), (f"{_WRED}/green_max_threshold", "10922"), at=EVERY),
+    sonic(
+        "thresholds in kilobytes", (f"{_WRED}/green_min_threshold", "1024"), (f"{_WRED}/green_max_threshold", "2048"), at=EVERY
+    ),
+    sonic("kmax above the buffer", (f"{_WRED}/green_max_threshold", "200000000"), at=EVERY),
+    sonic("kmax that PFC never lets a queue reach", (f"{_WRED}/green_max_threshold", "134217728"), at=EVERY),
+    sonic("kmin of one byte", (f"{_WRED}/green_min_threshold", "1"), at=EVERY),
+    sonic("drop probability 0", (f"{_WRED}/green_drop_probability", "0"), at=EVERY),
+    sonic("drop probability 100 on one switch", (f"{_WRED}/green_drop_probability", "100")),
+    sonic("ECN off", (f"{_WRED}/ecn", "ecn_none"), at=EVERY),
+    sonic("WRED of green packets off", (f"{_WRED}/wred_green_enable", "false"), at=EVERY),
+    sonic(
+        "ECN on the wrong queue",
+        *((f"QUEUE/{port}|3", {"scheduler": "queue3"}) for port in ("Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264")),
+        *(
+            (f"QUEUE/{port}|0", {"scheduler": "queue0", "wred_profile": "queue3"})
+            for port in ("Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264")
+        ),
+    ),
+    sonic("WRED profile that does not exist", ("QUEUE/Ethernet0|3/wred_profile", "AZURE_LOSSLESS")),
+    sonic("lossy group for the lossless priority", ("BUFFER_PG/Ethernet0|3/profile", "ingress_lossy_profile")),
+    sonic("no group for the lossless priority", ("BUFFER_PG/Ethernet0|3", None)),
+    sonic("headroom for a priority without PFC", ("BUFFER_PG/Ethernet0|4", {"profile": "NULL"})),
+    sonic("lossy queue for the lossless traffic", ("BUFFER_QUEUE/Ethernet0|3/profile", "q_lossy_profile")),
+    sonic("egress dynamic threshold -8", ("BUFFER_PROFILE/egress_lossless_profile/dynamic_th", "-8"), at=EVERY),
+    sonic("dynamic threshold out of range", ("BUFFER_PROFILE/ingress_lossless_profile/dynamic_th", "9")),
+    sonic("dynamic threshold of one switch", ("BUFFER_PROFILE/ingress_lossless_profile/dynamic_th", "-3")),
+    sonic("egress pool of one byte", ("BUFFER_POOL/egress_lossless_pool/size", "1"), at=EVERY),
+    sonic("traditional buffer model with dynamic tables", ("DEVICE_METADATA/localhost/buffer_model", "traditional"), at=EVERY),
+    sonic("HwSKU of another platform", ("DEVICE_METADATA/localhost/hwsku", "ACS-SN5600"), at=EVERY),
+    sonic("platform of another switch", ("DEVICE_METADATA/localhost/platform", "x86_64-arista_7060x6_64pe")),
+    sonic("cable 0 m", ("CABLE_LENGTH/AZURE/Ethernet256", "0m")),
+    sonic("cable 5 m for 40 m", ("CABLE_LENGTH/AZURE/Ethernet256", "5m")),
+    sonic("cable without a length", ("CABLE_LENGTH/AZURE/Ethernet256", None)),
+    sonic("watchdog off on a port", ("PFC_WD/Ethernet0", None)),
+    sonic("watchdog off", ("PFC_WD", None), at=EVERY),
+    sonic("watchdog shorter than its poll", ("PFC_WD/Ethernet0/detection_time", "100")),
+    sonic("watchdog that forwards", ("PFC_WD/Ethernet0/action", "forward")),
+    sonic("watchdog for another priority", (f"{_MAP}/pfcwd_sw_enable", "4")),
+    sonic("hash without ports", ("SWITCH_HASH/GLOBAL/ecmp_hash", ["SRC_IP", "DST_IP"]), at=EVERY),
+    sonic("MTU 1500 at one end", (f"{_UP}/mtu", "1500")),
+    sonic("MTU 1500 towards a host", ("PORT/Ethernet0/mtu", "1500")),
+    sonic("FEC off at one end", (f"{_UP}/fec", "none")),
+    sonic("FEC off everywhere", *((f"PORT/Ethernet{n}/fec", "none") for n in (0, 8)), at=EVERY),
+    sonic("speed of one end", (f"{_UP}/speed", "200000")),
+    sonic("speed that does not exist", ("PORT/Ethernet0/speed", "300000")),
+    sonic("port shut", (f"{_UP}/admin_status", "down")),
+    sonic("port to a host shut", ("PORT/Ethernet0/admin_status", "down")),
+    sonic("lanes of another port", (f"{_UP}/lanes", "0,1,2,3,4,5,6,7")),
+    sonic("lanes shifted", ("PORT/Ethernet16/lanes", "512,513,514,515,516,517,518,519")),
+    sonic("three lanes", (f"{_UP}/lanes", "256,257,258")),
+    sonic("index of another module", (f"{_UP}/index", "34")),
+    sonic("alias of another port", (f"{_UP}/alias", "etp1")),
+    sonic("breakout of another mode", ("BREAKOUT_CFG/Ethernet256/brkout_mode", "2x200G[100G,50G,40G,25G,10G]")),
+    sonic("address of another port", ("INTERFACE/Ethernet0|10.10.0.0//31", None), ("INTERFACE/Ethernet0|10.10.0.2//31", {})),
+    sonic("address outside of the link", ("INTERFACE/Ethernet0|10.10.0.0//31", None), ("INTERFACE/Ethernet0|10.10.9.0//31", {})),
+    sonic("address missing", ("INTERFACE/Ethernet0|10.10.0.0//31", None)),
+    sonic(
+        "loopback of another switch",
+        ("LOOPBACK_INTERFACE/Loopback0|10.255.128.1//32", None),
+        ("LOOPBACK_INTERFACE/Loopback0|10.255.128.2//32", {}),
+    ),
+    sonic("link-local off on an uplink", ("INTERFACE/Ethernet256/ipv6_use_link_local_only", "disable")),
+    sonic("neighbor of another name", ("DEVICE_NEIGHBOR/Ethernet256/name", "rails-spine-2")),
+    sonic("neighbor's port", ("DEVICE_NEIGHBOR/Ethernet256/port", "Ethernet8")),
+    sonic("host name of another switch", ("DEVICE_METADATA/localhost/hostname", "rails-leaf-2")),
+    sonic("AS number beside frr.conf", ("DEVICE_METADATA/localhost/bgp_asn", "4200000009")),
+    sonic("scheduler with 1 %", ("SCHEDULER/queue3/weight", "1"), at=EVERY),
+    sonic("lossless queue strict", ("SCHEDULER/queue3", {"type": "STRICT"}), at=EVERY),
+    sonic("scheduler that does not exist", ("QUEUE/Ethernet0|3/scheduler", "scheduler.1")),
+)
+
+FRR = (
+    frr("AS number of another leaf", r"router bgp \d+", "router bgp 4200000002"),
+    frr("AS number of the spines", r"router bgp \d+", "router bgp 4200000000"),
+    frr("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
+    frr("remote AS internal", "remote-as external", "remote-as internal"),
+    frr("remote AS of no one", "remote-as external", "remote-as 65000"),
+    frr("BFD missing", r"^ neighbor FABRIC bfd.*\n"),
+    frr("BFD profile that does not exist", "bfd profile FABRIC", "bfd profile FAST"),
+    frr("BFD of 10 ms", r"(transmit|receive)-interval 300", r"\1-interval 10", at=EVERY),
+    frr(
+        "hold time 180 s without BFD",
+        r"^ neighbor FABRIC timers 3 9\n neighbor FABRIC timers connect 1\n neighbor FABRIC bfd.*\n",
+        " neighbor FABRIC timers 60 180\n",
+        at=EVERY,
+    ),
+    frr("hold time shorter than keepalives", "timers 3 9", "timers 30 9", at=EVERY),
+    frr("timers missing without BFD, everywhere", r"(^ neighbor FABRIC (timers|bfd).*\n)+", "", at=EVERY),
+    frr("one path", "maximum-paths 2", "maximum-paths 1"),
+    frr("paths of different AS numbers not relaxed", r"^.*multipath-relax\n"),
+    frr(
+        "all sessions shut", "neighbor FABRIC remote-as external", "neighbor FABRIC remote-as external\n neighbor FABRIC shutdown"
+    ),
+    frr("one session shut", r"(neighbor Ethernet256 interface peer-group FABRIC)", r"\1\n neighbor Ethernet256 shutdown"),
+    frr("neighbor missing", r"^ neighbor Ethernet256 interface.*\n"),
+    frr("neighbor on another port", "neighbor Ethernet256 interface", "neighbor Ethernet272 interface"),
+    frr("not active for IPv4", r"^  neighbor FABRIC activate\n"),
+    frr(
+        "peer group that does not exist",
+        "neighbor Ethernet256 interface peer-group FABRIC",
+        "neighbor Ethernet256 interface peer-group FABRICS",
+    ),
+    frr("policy required and missing", "no bgp ebgp-requires-policy", "bgp ebgp-requires-policy"),
+    frr(
+        "policy by the profile's default",
+        r"frr defaults datacenter|^ no bgp ebgp-requires-policy\n",
+        "frr defaults traditional",
+        at=EVERY,
+    ),
+    frr(
+        "route map that denies all",
+        r"  neighbor FABRIC activate",
+        "  neighbor FABRIC activate\n  neighbor FABRIC route-map DENY out\n exit-address-family\nexit\n"
+        "route-map DENY deny 10\nexit\nrouter bgp 4200000001\n address-family ipv4 unicast",
+    ),
+    frr(
+        "route map that does not exist",
+        r"  neighbor FABRIC activate",
+        "  neighbor FABRIC activate\n  neighbor FABRIC route-map FABRIC in",
+    ),
+    frr("network of a host not announced", r"^  network 10\.10\.0\.0/31\n(.*\n)*?  aggregate-address.*\n"),
+    frr("another network announced", "network 10.10.0.0/31", "network 10.10.9.0/31"),
+    frr("no network announced", r"^  (network|aggregate-address) .*\n", "", at=EVERY),
+    frr("router advertisements off", "no ipv6 nd suppress-ra", "ipv6 nd suppress-ra"),
+    frr("port shut in FRR", r"(interface Ethernet256\n)", r"\1 shutdown\n"),
+    frr("slow announcements", "advertisement-interval 0", "advertisement-interval 30", at=EVERY),
+    frr("slow reconnect", "timers connect 1", "timers connect 120", at=EVERY),
+    frr("nexthop groups of the kernel on one switch", r"^no zebra nexthop.*\n"),
+    frr("graceful shutdown", "bgp log-neighbor-changes", "bgp graceful-shutdown"),
+    frr("host name of another switch in frr.conf", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+)
+
+HOSTS = (
+    host("DSCP of another priority", "dscp-prio 26:3", "dscp-prio 26:5"),
+    host("another DSCP", "dscp-prio 26:3", "dscp-prio 34:3"),
+    host("PFC for another priority", "all:off 3:on", "all:off 4:on"),
+    host("PFC for all priorities", "all:off 3:on", "all:on"),
+    host("PFC missing", r"^  dcb pfc.*\n"),
+    host("global pause", "rx off tx off", "rx on tx on"),
+    host("MTU 1500", "mtu 9000", "mtu 1500"),
+    host("traffic class of another DSCP", r"(cma_tos .*) 106", r"\1 136"),
+    host("DSCP of the notifications", r"(cnp_dscp.*) 48$", r"\1 26"),
+    host("priority of the notifications", r"(np_cnp_prio\") 6$", r"\1 3"),
+    host("senders that do not slow down", r"(roce_rp/enable/3\") 1", r"\1 0"),
+    host("receivers that do not answer marks", r"(roce_np/enable/3\") 1", r"\1 0"),
+    host("strict reverse-path filter", "rp_filter 2", "rp_filter 1"),
+    host("ARP for every address", "arp_ignore 1", "arp_ignore 0"),
+    host("ARP announces any address", "arp_announce 2", "arp_announce 0"),
+    host("address of another host", r"(set_address mlx5_0) 10\.10\.0\.1/31 10\.10\.0\.0", r"\1 10.10.0.3/31 10.10.0.2"),
+    host(
+        "addresses of the rails swapped",
+        r"set_address mlx5_0 (\S+ \S+) (\d+)(.*)\nset_address mlx5_1 (\S+ \S+) (\d+)",
+        r"set_address mlx5_0 \4 \2\3\nset_address mlx5_1 \1 \5",
+    ),
+    host("gateway of the other rail", r"(set_address mlx5_0 \S+) \S+", r"\1 10.10.0.64"),
+    host("prefix too long", r"10\.10\.0\.1/31", "10.10.0.1/32"),
+    host("one table for two rails", r"(set_address mlx5_1 \S+ \S+) \d+", r"\1 1000"),
+    host("adapter without classes", r"^set_qos mlx5_1.*\n"),
+    host("adapter without an address", r"^set_address mlx5_1.*\n"),
+)
+
+JOBS = (
+    nccl("DSCP of no class", "NCCL_IB_TC=106", "NCCL_IB_TC=32"),
+    nccl("DSCP instead of the traffic class", "NCCL_IB_TC=106", "NCCL_IB_TC=26"),
+    nccl("traffic class missing", r"NCCL_IB_TC=106 ?"),
+    nccl("adapter missing in the list", r"(NCCL_IB_HCA=\S*mlx5_0),mlx5_1", r"\1"),
+    nccl("adapter that no host has", r"(NCCL_IB_HCA=\S*mlx5_0),mlx5_1", r"\1,mlx5_7"),
+    nccl("short timeout", r"NCCL_IB_TIMEOUT=\d+", "NCCL_IB_TIMEOUT=10"),
+    nccl("long timeout", r"NCCL_IB_TIMEOUT=\d+", "NCCL_IB_TIMEOUT=25"),
+    nccl("timeout out of range", r"NCCL_IB_TIMEOUT=\d+", "NCCL_IB_TIMEOUT=60"),
+    nccl("misspelt variable", "NCCL_IB_TIMEOUT", "NCCL_IB_TIMEOUTS"),
+    nccl("RoCE v1", "NCCL_IB_ROCE_VERSION_NUM=2", "NCCL_IB_ROCE_VERSION_NUM=1"),
+    nccl("range of other addresses", r"NCCL_IB_ADDR_RANGE=\S+", "NCCL_IB_ADDR_RANGE=10.20.0.0/16"),
+    nccl("family IPv6", "AF_INET", "AF_INT6"),
+    nccl("sockets over loopback", r"(NCCL_SOCKET_IFNAME=\S*)eth0", r"\1lo"),
+    nccl("sockets over an RDMA adapter", r"(NCCL_SOCKET_IFNAME=\S*)eth0", r"\1mlx5_0"),
+    nccl("network Socket", "NCCL_NET=IB", "NCCL_NET=Socket"),
+    nccl("rings across rails", "NCCL_CROSS_NIC=0", "NCCL_CROSS_NIC=1"),
+    nccl("queue pairs out of range", r"NCCL_IB_QPS_PER_CONNECTION=\d+", "NCCL_IB_QPS_PER_CONNECTION=1024"),
+    added("GID index 0", "NCCL_IB_GID_INDEX=0"),
+    added("GID index 3", "NCCL_IB_GID_INDEX=3"),
+    added("RDMA off", "NCCL_IB_DISABLE=1"),
+    added("no retries", "NCCL_IB_RETRY_CNT=0"),
+    added("control messages unmarked", "NCCL_IB_FIFO_TC=0"),
+    added("unknown variable", "NCCL_IB_LANES=4"),
+    added("GPUDirect off", "NCCL_NET_GDR_LEVEL=LOC"),
+    added("NVLink off", "NCCL_P2P_DISABLE=1"),
+    added("shared memory off", "NCCL_SHM_DISABLE=1"),
+    added("relaxed ordering off", "NCCL_IB_PCI_RELAXED_ORDERING=0"),
+    added("algorithm that does not exist", "NCCL_ALGO=Rings"),
+    added("torch's watchdog before NCCL's retries", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=20"),
+)
+
+NVUE = (
+    nvue("RoCE off", "qos roce state enabled", "qos roce state disabled"),
+    nvue("RoCE lossy on one switch", "qos roce mode lossless", "qos roce mode lossy"),
+    nvue("kmin above kmax", "min-threshold 1048576", "min-threshold 4194304", at=EVERY),
+    nvue("thresholds in kilobytes", r"(min-threshold) 1048576\n(.*) 2097152", r"\1 1024\n\2 2048", at=EVERY),
+    nvue("probability 0", "probability 5", "probability 0", at=EVERY),
+    nvue("ECN off", "3 ecn enable", "3 ecn disable"),
+    nvue(
+        "ECN of another traffic class",
+        r"congestion-control default-global traffic-class 3 (min|max)-threshold (\d+)",
+        r"congestion-control default-global traffic-class 5 \1-threshold \2",
+    ),
+    nvue("DSCP mapped to another priority", r"\Z", "nv set qos mapping default-global dscp 26 switch-priority 0\n"),
+    nvue("trust of the VLAN tag", r"\Z", "nv set qos mapping default-global trust l2\n", at=EVERY),
+    nvue(
+        "priority in another traffic class",
+        r"\Z",
+        "nv set qos egress-queue-mapping default-global switch-priority 3 traffic-class 0\n",
+    ),
+    nvue("PFC of another priority", r"\Z", "nv set qos pfc default-global switch-priority 5\n"),
+    nvue("PFC one way", r"\Z", "nv set qos pfc default-global rx disable\n", at=EVERY),
+    nvue(
+        "link pause",
+        r"\Z",
+        "nv set qos link-pause default-global rx enable\nnv set qos link-pause default-global tx enable\n",
+        at=EVERY,
+    ),
+    nvue("profile that does not exist", r"\Z", "nv set interface swp1 qos pfc profile NONE\n"),
+    nvue("shares over 100 %", "0 bw-percent 40", "0 bw-percent 60", at=EVERY),
+    nvue("watchdog off on a port", r"nv set interface swp1 qos pfc-watchdog.*\n"),
+    nvue("MTU 1500", "swp33 link mtu 9216", "swp33 link mtu 1500"),
+    nvue("MTU of one end", "swp33 link mtu 9216", "swp33 link mtu 9000"),
+    nvue("speed of one end", "swp33 link speed 400G", "swp33 link speed 200G"),
+    nvue("FEC off", "swp33 link fec rs", "swp33 link fec off"),
+    nvue("port shut", "swp33 link state up", "swp33 link state down"),
+    nvue("address of another port", r"10\.10\.0\.0/31$", "10.10.0.2/31"),
+    nvue("AS number of another leaf", "autonomous-system 4200000001", "autonomous-system 4200000002"),
+    nvue("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
+    nvue("neighbor off", r"\Z", "nv set vrf default router bgp neighbor swp33 enable off\n"),
+    nvue("neighbor missing", r"nv set vrf default router bgp neighbor swp33 .*\n(.*neighbor swp33 .*\n)?"),
+    nvue("peer group that does not exist", "neighbor swp33 peer-group FABRIC", "neighbor swp33 peer-group fabric"),
+    nvue("remote AS internal", "remote-as external", "remote-as internal"),
+    nvue("BFD off, hold 180 s", r"(.*FABRIC bfd.*\n)+(.*timers hold) 9", r"\2 180", at=EVERY),
+    nvue("one path", "multipaths ebgp 2", "multipaths ebgp 1"),
+    nvue("AS paths not relaxed", "aspath-ignore on", "aspath-ignore off"),
+    nvue(
+        "route map that denies all",
+        r"\Z",
+        "nv set vrf default router bgp peer-group FABRIC address-family ipv4-unicast policy outbound route-map NO\n"
+        "nv set router policy route-map NO rule 10 action deny\n",
+    ),
+    nvue("network not announced", r"nv set .*network 10\.10\.0\.0/31\n"),
+    nvue("hash without the source port", r"\Z", "nv set system forwarding ecmp-hash source-port off\n", at=EVERY),
+    nvue("host name of another switch", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    nvue("cable of another spine", r"rails-spine-1 swp1", "rails-spine-2 swp1"),
+)
+
+EOS = (
+    eos("DSCP in another class", "qos map dscp 26 to traffic-class 3", "qos map dscp 26 to traffic-class 4"),
+    eos("class in another queue", r"\nqos profile", "\nqos map traffic-class 3 to tx-queue 5\n!\nqos profile"),
+    eos("PFC off", r"^   priority-flow-control on\n", "", at=EVERY),
+    eos("PFC of another priority", "priority 3 no-drop", "priority 4 no-drop", at=EVERY),
+    eos("PFC for notifications too", r"(priority 3 no-drop)", r"\1\n   priority-flow-control priority 6 no-drop", at=EVERY),
+    eos("kmin above kmax", "minimum-threshold 1048576", "minimum-threshold 4194304", at=EVERY),
+    eos(
+        "thresholds in the wrong unit",
+        r"1048576 bytes maximum-threshold 2097152 bytes",
+        "1024 bytes maximum-threshold 2048 bytes",
+        at=EVERY,
+    ),
+    eos("probability 0", "max-mark-probability 5", "max-mark-probability 0", at=EVERY),
+    eos("ECN on the wrong queue", "uc-tx-queue 3", "uc-tx-queue 4", at=EVERY),
+    eos("ECN missing", r"^      random-detect.*\n"),
+    eos("shares over 100 %", "bandwidth percent 40", "bandwidth percent 60", at=EVERY),
+    eos("trust of the VLAN tag", "qos trust dscp", "qos trust cos", at=EVERY),
+    eos("profile that does not exist", "service-profile ROCE", "service-profile ROCEV2"),
+    eos("profile missing on a port", r"^   service-profile ROCE\n"),
+    eos("global pause", r"^   qos trust dscp", "   flowcontrol receive on\n   qos trust dscp"),
+    eos("watchdog off", r"^priority-flow-control pause watchdog.*\n", "", at=EVERY),
+    eos("watchdog polls too slowly", "polling-interval 0.2", "polling-interval 2", at=EVERY),
+    eos("watchdog only notifies", "action drop", "action notify-only", at=EVERY),
+    eos("MTU 1500", r"(Ethernet33/1\n.*\n   mtu) 9214", r"\1 1500"),
+    eos("MTU missing", r"^   mtu 9214\n"),
+    eos("speed of one end", r"(Ethernet33/1\n(?:.*\n){2}   speed) 400g-8", r"\1 200g-4"),
+    eos("FEC off", r"^   error-correction encoding reed-solomon", "   no error-correction encoding"),
+    eos("port shut", r"(interface Ethernet33/1\n)", r"\1   shutdown\n"),
+    eos("address of another port", r"ip address 10\.10\.0\.0/31", "ip address 10.10.0.2/31"),
+    eos("IPv6 off on an uplink", r"^   ipv6 enable\n"),
+    eos("AS number of another leaf", "router bgp 4200000001", "router bgp 4200000002"),
+    eos("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
+    eos(
+        "BFD off, hold 180 s",
+        r"^   neighbor FABRIC bfd\n   neighbor FABRIC timers 3 9",
+        "   neighbor FABRIC timers 60 180",
+        at=EVERY,
+    ),
+    eos("paths at their default", r"^   maximum-paths.*\n", "", at=EVERY),
+    eos(
+        "AS paths not relaxed",
+        r"^   maximum-paths 2 ecmp 2",
+        "   no bgp bestpath as-path multipath-relax\n   maximum-paths 2 ecmp 2",
+        at=EVERY,
+    ),
+    eos("not active for IPv4", r"^      neighbor FABRIC activate\n"),
+    eos("group shut", "neighbor FABRIC bfd", "neighbor FABRIC shutdown"),
+    eos("neighbor missing", r"^   neighbor interface Ethernet33/1.*\n"),
+    eos(
+        "route map that denies all",
+        r"^   neighbor FABRIC bfd",
+        "   neighbor FABRIC bfd\n   neighbor FABRIC route-map NO out\n!\nroute-map NO deny 10\n!\nrouter bgp 4200000001",
+    ),
+    eos("network not announced", r"^      network 10\.10\.0\.0/31\n"),
+    eos("routing off", r"^ip routing.*\n"),
+    eos("hash without ports", r" source-port destination-port", "", at=EVERY),
+    eos("BFD of 10 ms", "interval 300 min-rx 300", "interval 10 min-rx 10", at=EVERY),
+    eos("host name of another switch", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    eos("cable of another spine", r"rails-spine-1 Ethernet1/1", "rails-spine-2 Ethernet1/1"),
+)
+
+MUTATIONS = (*SONIC, *FRR, *HOSTS, *JOBS, *NVUE, *EOS)
