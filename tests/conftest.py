@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 # Folders whose tests compute in one process, slow ones too: `make test` runs them beside those that wait for real parts.
-CALM = frozenset({"compile", "jobspec", "planner", "properties", "report", "templates"})
+CALM = frozenset({"compile", "jobspec", "planner", "properties", "report", "sbatch", "templates"})
 
 
 def pytest_configure() -> None:

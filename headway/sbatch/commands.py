@@ -51,3 +51,8 @@ def setup_line(name: str, words: Sequence[Text]) -> str | None:
     if name in ("poetry", "uv", "nix-shell", "modprobe"):
         return None
     return " ".join(map(as_shell, words))
+
+
+def is_portable(file: str) -> bool:
+    """Return whether a file that scripts source is known to be POSIX shell: those of venv, conda and Environment Modules."""
+    return re.search(r"(?:bin/activate|conda\.sh|mamba\.sh|modules\.sh|lmod\.sh|/init/sh)$", file) is not None

@@ -22,7 +22,7 @@ class Edit:
 
 def one_word_change(script: Script) -> Edit | None:
     """Return the change of the line where torchrun is started; None where none is, or where headway is there already."""
-    lines = script.content.decode(errors="replace").splitlines()
+    lines = script.source.splitlines()
     comments = {(each.start_point.row, each.start_point.column) for each in below(script.root, "comment")}
     for number, line in enumerate(lines):
         code = min((column for row, column in comments if row == number), default=len(line))

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -167,3 +167,17 @@ def _reference(part: Reference) -> str:
 def names(written: str) -> frozenset[str]:
     """Return the words of a text, for tables of names."""
     return frozenset(written.split())
+
+
+def needs_script(value: Text, exported: Collection[str], own: Collection[str] = ()) -> bool:
+    """Return whether a shell without the script's variables would give another value; it has those that are exported.
+
+    `own` are the variables of the script, which the text of a command may name.
+    """
+    for part in value.references:
+        if part.source is not Source.COMMAND:
+            continue
+        named = {part.name} if part.name else set(re.findall(r"\$\{?([A-Za-z_]\w*)", part.written)) & set(own)
+        if named - set(exported):
+            return True
+    return False

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headway.sbatch.commands import ENDS_SCRIPT, PRINTS, SETS_UP, SHELL, is_rendezvous_command, setup_line
+from headway.sbatch.commands import ENDS_SCRIPT, PRINTS, SETS_UP, SHELL, is_portable, is_rendezvous_command, setup_line
 from headway.sbatch.containers import folders_of
 from headway.sbatch.expand import HERE, Expander, Variables
 from headway.sbatch.launch import RUNNERS, Launch, launch_of
 from headway.sbatch.notes import NoteKind, Notes
 from headway.sbatch.syntax import Script, below, parse
-from headway.sbatch.text import EMPTY, Reference, Source, Text, text
+from headway.sbatch.text import EMPTY, Reference, Source, Text, needs_script, text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -102,7 +102,11 @@ class Walker:
         self.variables.values[name] = named
         if exported or name in self.found.exports:
             # `setup` runs a command on each node.
-            self._export(name, value if value.is_of(Source.COMMAND) else named, node)
+            kept = value if value.is_of(Source.COMMAND) else named
+            if needs_script(kept, self.found.exports, self.variables.values):
+                self._unread(node, "it needs a value that is known only when the script runs")
+            else:
+                self._export(name, kept, node)
 
     def _named(self, node: "Node", name: str, value: Text, exported: bool = False) -> Text:
         """Note a value that comes from a command, and let the variable itself stand for it if it is nothing else."""
@@ -201,6 +205,11 @@ class Walker:
         if line is None:
             self._unread(node, "this line of set-up is not read")
             return
+        if any(word.is_of(Source.RENDEZVOUS) or needs_script(word, self.found.exports) for word in words):
+            self._unread(node, "it needs a value that is known only when the script runs")
+            return
+        if name in ("source", ".") and not is_portable(words[1].shown):
+            self._note(NoteKind.CHECK, node, "`setup` runs in sh: the file must be POSIX shell")
         on_host = name in ("module", "ml") and self._outer is None
         self.found.setup.append((line, self.script.line(node), not on_host and self._outer is not None))
 

@@ -125,6 +125,7 @@ def _unread(source: str) -> list[str]:
         ("M=b; case $M in a) A=1;; b|c) A=2;; esac; torchrun t.py $A", ["2"]),
         ('f() { torchrun t.py $2 "$@"; }; f x y', ["y", "x", "y"]),
         ("[[ 3 -gt 2 && a == a ]] && A=1; torchrun t.py $A", ["1"]),
+        ("X=a; L=b; P=$X/c/$L/d_$L.txt; torchrun t.py $P $X/$L/$L.x", ["a/c/b/d_b.txt", "a/b/b.x"]),
         ("C='torchrun t.py --a 1'; srun bash -c \"$C --b $SLURM_NNODES\"", ["--a", "1", "--b", "{nodes}"]),
     ],
 )
@@ -166,6 +167,22 @@ def test_given_values_take_the_place_of_the_environments() -> None:
             "by a shell"
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("shell", "setup"),
+    [
+        ("export A=$(date)", ['export A="$(date)"']),
+        ("A=$(date); export B=$A/x", None),
+        ("export A=$(date); export B=$A/x", ['export A="$(date)"', 'export B="${A}/x"']),
+        ("F=conf; export B=$(cat $F)", None),
+        ("D=$(pick); source $D/bin/activate", None),
+        ("source $HOME/v/bin/activate", ['. "${HOME}/v/bin/activate"']),
+    ],
+)
+def test_set_up_has_no_variable_that_only_the_script_sets(shell: str, setup: list[str] | None) -> None:
+    assert _lines(f"{shell}; torchrun t.py").get("setup") == setup
+    assert bool(_unread(f"{shell}; torchrun t.py")) == (setup is None)
 
 
 def test_no_secret_is_in_the_job_or_in_a_note() -> None:
