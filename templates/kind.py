@@ -1,6 +1,6 @@
 """Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -8,11 +8,34 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, MountPlan, SwitchPlan
 from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
+
+
+class LazyFiles(Files):
+    """Files of which some are made each time that they are read: those of thousands of switches do not fit into memory together."""
+
+    def later(self, path: PurePosixPath, make: Callable[[], str]) -> None:
+        """Add a file that `make` returns the text of."""
+        super().__setitem__(path, make)  # type: ignore[assignment]
+
+    def moved(self, folder: PurePosixPath) -> "LazyFiles":
+        """Return the files below the folder, without making any."""
+        return LazyFiles({folder / path: text for path, text in super().items()})
+
+    def __getitem__(self, path: PurePosixPath) -> str:
+        found: object = super().__getitem__(path)
+        return found() if callable(found) else super().__getitem__(path)
+
+    def items(self) -> ItemsView[PurePosixPath, str]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[str]:  # type: ignore[override]
+        return ValuesView(self)
+
 
 # Fields of a job with a single supported value for a trainer, and what it does instead of all others.
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
@@ -88,15 +111,26 @@ def without_bases(options: BaseModel, bases: Mapping[str, Any]) -> BaseModel:
     return options
 
 
+def no_switch_files(options: BaseModel, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: something else manages all switches of the fabric together."""
+    return {}
+
+
+def no_fabric_files(options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: every switch has its own."""
+    return {}
+
+
 @dataclass(frozen=True)
 class SwitchKind:
-    """An operating system of switches. `render` returns one switch's files, by their names in its folder.
+    """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
     `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
     kind. `host_name` is the setting in it that names the switch. `others` are further files, of names that other kinds read.
 
     `base` returns the file, relative to the cluster's, that a switch's own tables are merged into; `with_bases` the options with the
-    bases that were read, by the switches' names.
+    bases that were read, by the switches' names. `render_fabric` returns files of the fabric as a whole, `transports` are those of the
+    fabrics whose switches it is for.
     """
 
     options: type[BaseModel]
@@ -108,3 +142,5 @@ class SwitchKind:
     others: tuple[str, ...] = ()
     base: Callable[[Any, SwitchPlan], str | None] = no_base
     with_bases: Callable[[Any, Mapping[str, Any]], Any] = without_bases
+    render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
+    transports: tuple[str, ...] = ("roce",)

@@ -203,7 +203,7 @@ def test_a_type_is_said_in_words(schema: dict[str, Any], words: str) -> None:
         ("TrainingJob", "group", "`null`"),
         ("TrainingJob", "resilience", "`{}`"),
         ("TrainingJob: `resilience`", "grace", "`30s`"),
-        ("Cluster: `fabrics.switches`", "speed", "`400Gb/s`"),
+        ("Cluster: `fabrics.switches`", "speed", "`null`"),
     ],
 )
 def test_what_counts_when_a_field_is_left_out_is_written_as_a_document_would_have_it(
