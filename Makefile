@@ -128,6 +128,20 @@ lane-computing:
 	    --ignore=tests/real --ignore=tests/faults $(CALM:%=--ignore=tests/%) || failed=1; \
 	exit $$failed
 
+# The frameworks whose parsers read what their trainers render to: beside the torch and the libraries of .venv.
+.venv-peers/trainers/installed.stamp: benchmarks/peers/trainers.txt .venv/dev.stamp
+	$(PYTHON) -m venv --clear $(@D)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >$$(echo $(@D)/lib/python*/site-packages)/dev.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
+
+# Megatron-LM's parser is in no package: a checkout of its repository.
+MEGATRON_LM ?= https://github.com/NVIDIA/Megatron-LM
+.venv-peers/megatron/installed.stamp:
+	rm -rf $(@D)
+	git clone --quiet --depth 1 --branch core_v0.16.1 $(MEGATRON_LM) $(@D)
+	@touch $@
+
 .venv-peers/%/installed.stamp: benchmarks/peers/%.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<

@@ -40,6 +40,7 @@ FORMS: Mapping[str, str] = {
     r"^[!-~]([ -~]{0,126}[!-~])?$": "text of up to 128 ASCII characters, without a blank at either end",
     r"^[0-9.]+/[0-9]{1,2}$": "network: an IPv4 address, `/` and the length of its prefix",
     r"^(/([.]?[^/.][^/]*)?)+$": "path that begins with `/` and has no `.` and `..` in it",
+    r"^0x[0-9a-f]{16}$": "GUID: `0x` and 16 lower-case hexadecimal digits",
     r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$": "MAC address: six pairs of lower-case hexadecimal digits with colons between them",
     r"^(HEAD|[0-9a-f]{40})$": "Git commit: `HEAD` or a whole hash of 40 hexadecimal digits",
     r"^[A-Za-z0-9./_][-A-Za-z0-9._/:@#+]*$": "name of an image, by its digest (`NAME@sha256:...`), or the path of an image file",

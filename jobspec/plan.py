@@ -1,6 +1,5 @@
 """Defines finished plans: every default filled in, every rank, path and variable decided; renderers only print them."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.json_text import json_text
+from headway.jobspec.json_text import OMITTED, json_text
 from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Mesh, RunConfig, without_shared
@@ -163,7 +162,7 @@ class FabricPlan:
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
     the same between a pod and the tier above it. `congestion` is None if it is not set. `addresses` is the network that the
     adapters' addresses are of; `os` are the kinds of files that its switches get, and `switch_model` is their model in the catalogue,
-    if the cluster file names one.
+    if the cluster file names one. `sharp` is whether its switches reduce, `service_level` that of collectives on InfiniBand.
     """
 
     name: str
@@ -182,9 +181,11 @@ class FabricPlan:
     congestion: str | None = None
     balancing: str = "ecmp"
     switch_model: str | None = None
+    sharp: bool = field(default=False, metadata=OMITTED)
+    service_level: int | None = field(default=None, metadata=OMITTED)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PortPlan:
     """A port with a cable in it. `index` counts from 0; `peer_port` is the port or adapter at the other end.
 
@@ -204,24 +205,26 @@ class PortPlan:
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """A switch: the `index`-th with its `role` (`leaf`, `spine`) in its fabric. `router_id` is its loopback address too.
+    """A switch: the `index`-th with its `role` (`leaf`, `spine`, `core`) in its fabric. `router_id` is its loopback address too; switches
+    of InfiniBand have none, nor an AS number.
 
     `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
 
-    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them.
+    `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them, as `guid`, that of InfiniBand.
     """
 
     name: str
     fabric: str
     role: str
     index: int
-    asn: int
-    router_id: str
+    asn: int | None
+    router_id: str | None
     ports: tuple[PortPlan, ...]
     block: str | None = None
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None
+    guid: str | None = field(default=None, metadata=OMITTED)
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
@@ -229,7 +232,7 @@ class SwitchPlan:
         return tuple(port for port in self.ports if port.role == "fabric")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LinkPlan:
     """A cable between two ends, each a device and its port or adapter. The end at a node has the `address`."""
 
@@ -298,6 +301,11 @@ class ClusterPlan:
         """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
+
+    @cached_property
+    def switch_roles(self) -> Mapping[str, str]:
+        """The role of each switch by its name."""
+        return {switch.name: switch.role for switch in self.switches}
 
     @cached_property
     def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:
@@ -412,4 +420,4 @@ class JobPlan:
 
 def to_json(plan: JobPlan | ClusterPlan | RunConfig) -> str:
     """Return the plan as JSON text: the same plan gives the same bytes."""
-    return json_text(dataclasses.asdict(plan))
+    return json_text(plan)

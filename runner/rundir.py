@@ -79,7 +79,7 @@ def open_run(
     if launch is not None:
         # Before anything else: who looks at the attempt finds out whose it is.
         create_exclusive(directory.launch, launch)
-    config = _with_late_arguments(config, run or name, directory)
+    config = _completed(config, run or name, directory)
     config = dataclasses.replace(config, run=run or name, store=dataclasses.replace(config.store, url=str(directory.shared)))
     create_exclusive(directory.secret_file, secrets.token_hex(32).encode() + b"\n", mode=0o600)
     facts = {"spec_hash": config.spec_hash, "slots": config.slots, "procs_per_slot": config.procs_per_slot}
@@ -96,13 +96,25 @@ def open_run(
     return directory
 
 
-def _with_late_arguments(config: RunConfig, name: str, directory: RunDirectory) -> RunConfig:
-    """Return the configuration with a script's arguments completed: those at the places `late` hold the run's name or its directory."""
+def _completed(config: RunConfig, name: str, directory: RunDirectory) -> RunConfig:
+    """Return the configuration with a script's arguments completed: those at the places `late` hold the run's name, its directory or
+    the folder of its `files`. Writes these files, whose texts at the places `late_values` are completed alike."""
     options = dict(config.trainer.options)
-    if not (late := options.pop("late", ())):
+    late, files, places = (options.pop(key, ()) for key in ("late", "files", "late_values"))
+    if not (late or files):
         return config
-    values = {"run": name, "run_directory": str(directory.root)}
+    values = {"run": name, "run_directory": str(directory.root), "config": str(directory.config)}
     argv = [word.format(**values) if index in late else word for index, word in enumerate(options["argv"])]
+    contents = json.loads(json.dumps(dict(files)))
+    for *place, last in places:
+        holder = contents
+        for key in place:
+            holder = holder[key]
+        holder[last] = holder[last].format(**values)
+    for file, content in contents.items():
+        # Every node of the attempt may write it, each the same.
+        directory.config.mkdir(exist_ok=True)
+        write_atomic(directory.config / file, json.dumps(content, indent=2).encode() + b"\n")
     return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, options={**options, "argv": argv}))
 
 

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePath, PurePosixPath
+from typing import ClassVar
 
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.hosts.render import SCRIPT, render_host
-from headway.templates.kind import Files
+from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
@@ -21,27 +23,45 @@ SwitchOptions = Mapping[tuple[str, str], BaseModel]
 Reader = Callable[[str], Reading]
 
 HOSTS = PurePosixPath("hosts")
+# Files of a fabric as a whole.
+FABRICS = PurePosixPath("fabrics")
 _SWITCHES = PurePosixPath("switches")
 
 
 def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
-    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one."""
-    files: Files = {}
+    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one. Files of switches are made when
+    they are read."""
+    files = LazyFiles()
     for switch in cluster.switches:
-        for path, text in _switch_files(cluster, switch, options):
-            files[_SWITCHES / switch.name / path] = text
+        for kind in cluster.fabric(switch.fabric).os:
+            if SWITCHES[kind].render is not no_switch_files:
+                made = _SwitchFiles(kind, switch, cluster, options)
+                for name in (SWITCHES[kind].file, *SWITCHES[kind].others):
+                    files.later(_SWITCHES / switch.name / name, partial(made.text, PurePosixPath(name)))
+    for fabric in cluster.fabrics:
+        for kind in fabric.os:
+            for path, text in SWITCHES[kind].render_fabric(options[fabric.name, kind], fabric, cluster).items():
+                files[FABRICS / fabric.name / path] = text
     for node in cluster.nodes:
         for path, text in render_host(node, cluster).items():
             files[HOSTS / node.name / path.relative_to("/")] = text
     if files:
         files[PurePosixPath("plan.json")] = to_json(cluster)
-    return {PurePosixPath(cluster.name) / path: text for path, text in files.items()}
+    return files.moved(PurePosixPath(cluster.name))
 
 
 def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Problem]:
     """Yield the problems of the switches' operating systems with the plan."""
+    for index, fabric in enumerate(cluster.fabrics):
+        for place, kind in enumerate(fabric.os):
+            if fabric.transport not in SWITCHES[kind].transports:
+                message = f"`{kind}` is not for switches of {fabric.transport}"
+                fitting = [name for name, each in SWITCHES.items() if fabric.transport in each.transports]
+                path = ("fabrics", index, "switches", "os", place, "kind")
+                yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
     for switch in cluster.switches:
-        for kind in cluster.fabric(switch.fabric).os:
+        fabric = cluster.fabric(switch.fabric)
+        for kind in (kind for kind in fabric.os if fabric.transport in SWITCHES[kind].transports):
             yield from SWITCHES[kind].check(options[switch.fabric, kind], switch, cluster)
 
 
@@ -107,9 +127,19 @@ def _read_eos(text: str) -> Reading:
     return read(text)
 
 
-def _switch_files(cluster: ClusterPlan, switch: SwitchPlan, options: SwitchOptions) -> Iterator[tuple[PurePosixPath, str]]:
-    for kind in cluster.fabric(switch.fabric).os:
-        yield from SWITCHES[kind].render(options[switch.fabric, kind], switch, cluster).items()
+class _SwitchFiles:
+    """The files of a switch for one operating system, of which the last that were made are kept: a reader takes one after the other."""
+
+    _last: ClassVar[tuple["_SwitchFiles", Files] | None] = None
+
+    def __init__(self, kind: str, switch: SwitchPlan, cluster: ClusterPlan, options: SwitchOptions) -> None:
+        self._make = partial(SWITCHES[kind].render, options[switch.fabric, kind], switch, cluster)
+
+    def text(self, path: PurePosixPath) -> str:
+        last = _SwitchFiles._last
+        if last is None or last[0] is not self:
+            last = _SwitchFiles._last = (self, self._make())
+        return last[1][path]
 
 
 def _read_host(text: str) -> Reading:

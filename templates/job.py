@@ -24,7 +24,7 @@ def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, traine
     files: Files = {
         PurePosixPath("plan.json"): json_text(rest),
         **SCHEDULERS[plan.scheduler].render(scheduler, plan, cluster),
-        **TRAINERS[plan.run.trainer.kind].render(trainer, plan, cluster),
+        **TRAINERS[plan.spec["trainer"]["kind"]].render(trainer, plan, cluster),
     }
     return {tree_of(plan) / path: text for path, text in files.items()}
 

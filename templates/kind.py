@@ -1,6 +1,6 @@
 """Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -8,11 +8,34 @@ from typing import Any
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, MountPlan, SwitchPlan
 from headway.jobspec.problem import Problem
 from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
+
+
+class LazyFiles(Files):
+    """Files of which some are made each time that they are read: those of thousands of switches do not fit into memory together."""
+
+    def later(self, path: PurePosixPath, make: Callable[[], str]) -> None:
+        """Add a file that `make` returns the text of."""
+        super().__setitem__(path, make)  # type: ignore[assignment]
+
+    def moved(self, folder: PurePosixPath) -> "LazyFiles":
+        """Return the files below the folder, without making any."""
+        return LazyFiles({folder / path: text for path, text in super().items()})
+
+    def __getitem__(self, path: PurePosixPath) -> str:
+        found: object = super().__getitem__(path)
+        return found() if callable(found) else super().__getitem__(path)
+
+    def items(self) -> ItemsView[PurePosixPath, str]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[str]:  # type: ignore[override]
+        return ValuesView(self)
+
 
 # Fields of a job with a single supported value for a trainer, and what it does instead of all others.
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
@@ -58,9 +81,9 @@ class JobKind:
     Problems name their document by its part (`problem.JOB`). Only for a trainer: `data` are the kinds of data that it
     reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
     its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
-    starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those that
-    it passes on. Only for a scheduler: `mounted` are the directories of the job's containers besides the run's own; None
-    without containers.
+    starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those
+    that it passes on; `runs_as` is the trainer of run.json that starts it, if that is another. Only for a scheduler:
+    `mounted` are the directories of the job's containers besides the run's own; None without containers.
     """
 
     options: type[BaseModel]
@@ -75,6 +98,7 @@ class JobKind:
     check_options: Callable[[Any], Iterator[Problem]] = no_problems
     arguments: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     mounted: Callable[[Any, JobPlan], tuple[MountPlan, ...] | None] = no_container
+    runs_as: str | None = None
 
 
 def no_base(options: BaseModel, switch: SwitchPlan) -> str | None:
@@ -87,15 +111,26 @@ def without_bases(options: BaseModel, bases: Mapping[str, Any]) -> BaseModel:
     return options
 
 
+def no_switch_files(options: BaseModel, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: something else manages all switches of the fabric together."""
+    return {}
+
+
+def no_fabric_files(options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: every switch has its own."""
+    return {}
+
+
 @dataclass(frozen=True)
 class SwitchKind:
-    """An operating system of switches. `render` returns one switch's files, by their names in its folder.
+    """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
     `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
     kind. `host_name` is the setting in it that names the switch. `others` are further files, of names that other kinds read.
 
     `base` returns the file, relative to the cluster's, that a switch's own tables are merged into; `with_bases` the options with the
-    bases that were read, by the switches' names.
+    bases that were read, by the switches' names. `render_fabric` returns files of the fabric as a whole, `transports` are those of the
+    fabrics whose switches it is for.
     """
 
     options: type[BaseModel]
@@ -107,3 +142,5 @@ class SwitchKind:
     others: tuple[str, ...] = ()
     base: Callable[[Any, SwitchPlan], str | None] = no_base
     with_bases: Callable[[Any, Mapping[str, Any]], Any] = without_bases
+    render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
+    transports: tuple[str, ...] = ("roce",)

@@ -54,6 +54,10 @@ VERBS: Mapping[str, Verb] = {
         "Compare the switch, host and NCCL settings in force with each other and with a cluster",
         "headway audit collected/ --cluster cluster.yaml",
     ),
+    "verify-cabling": Verb(
+        "Name each wrong, swapped, missing and extra cable of a cluster, from LLDP or ibnetdiscover",
+        "headway verify-cabling cluster.yaml rails-leaf-1.json rails-leaf-2.json",
+    ),
     "prepare": Verb(
         "Make a corpus of token shards from text or JSON lines",
         "headway prepare web/*.jsonl.gz -o corpora/web --tokenizer tokenizer.json --end '<|endoftext|>'",
@@ -128,7 +132,7 @@ def overview() -> str:
 
 
 def _run(name: str, words: list[str]) -> int:
-    module, verb = _imported(f"headway.cli.verbs.{name}"), VERBS[name]
+    module, verb = _imported(f"headway.cli.verbs.{name.replace('-', '_')}"), VERBS[name]
     if verb.raw:
         return int(module.run(words))
     # A stream whose encoding does not have a character shows its escape, instead of a traceback that hides all other problems.

@@ -22,7 +22,12 @@ _CLUSTER_FILES = (
     "plan.json",
     f"hosts/*{SCRIPT}",
     f"hosts/*{UNIT}",
-    *(f"switches/*/{file}" for kind in SWITCHES.values() for file in (kind.file, *kind.others)),
+    *(
+        f"{place}/*/{file}"
+        for place in ("switches", "fabrics")
+        for kind in SWITCHES.values()
+        for file in (kind.file, *kind.others)
+    ),
 )
 
 

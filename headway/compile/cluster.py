@@ -1,6 +1,6 @@
 """Finds the Cluster documents of a job, and plans a cluster with its inventories."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.resolve.links import FabricShape, shape_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
@@ -36,6 +37,12 @@ class PlannedCluster:
     switches: SwitchOptions
     provider: BaseModel | None
     document: Document
+    spec: Cluster
+
+    @property
+    def shapes(self) -> Mapping[str, FabricShape]:
+        """Where everything of each fabric with switches is, by its name."""
+        return {each.name: shape_of(each, self.spec.node_groups) for each in self.spec.fabrics if each.switches is not None}
 
     def files(self) -> Files:
         """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""
@@ -142,7 +149,7 @@ def plan_cluster(cluster: Parsed[Cluster], broken: Collection[str], sources: Sou
     options, unreadable = read_bases(plan, options, Path(cluster.document.name))
     yield from located(unreadable, cluster=cluster)
     yield from located(check_switches(plan, options), cluster=cluster)
-    return PlannedCluster(plan, options, provider_options(cluster.document)[0], cluster.document)
+    return PlannedCluster(plan, options, provider_options(cluster.document)[0], cluster.document, cluster.spec)
 
 
 def resolve_with_inventories(cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[ClusterPlan]:

@@ -31,6 +31,7 @@ from headway.jobspec.short import with_node_range
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.sweep import Point, at_point, is_swept, points
+from headway.templates.trainers import TRAINERS
 
 T = TypeVar("T")
 
@@ -163,7 +164,10 @@ def _plan_job(job: Parsed[TrainingJob], cluster: Parsed[Cluster], broken: Collec
     plan = resolve_job(decided.spec, whole, sizes_of(decided), options.data)
     settings = yield from check_plan(plan, decided, cluster, cluster_plan, options)
     scheduler, trainer = options.scheduler, options.trainer
-    return PlannedJob(with_settings(plan, settings), cluster_plan, scheduler, trainer, decided, decisions, cluster.document)
+    runs_as = TRAINERS[decided.spec.trainer.kind].runs_as
+    return PlannedJob(
+        with_settings(plan, settings, runs_as), cluster_plan, scheduler, trainer, decided, decisions, cluster.document
+    )
 
 
 def _unused(

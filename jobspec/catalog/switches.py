@@ -1,4 +1,4 @@
-"""Describes Ethernet switch models: their ports and lanes."""
+"""Describes switch models: their ports and lanes."""
 
 import types
 from collections.abc import Mapping
@@ -10,7 +10,10 @@ from headway.jobspec.catalog.table import rows
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch model: `ports` of `gbps` and of `lanes` lanes each. `buffer_mb` is the packet buffer in 10^6 bytes, where it is printed."""
+    """A switch model: `ports` of `gbps` and of `lanes` lanes each. `buffer_mb` is the packet buffer in 10^6 bytes, where it is printed.
+
+    `cages` are the places for transceivers, where one holds several ports.
+    """
 
     name: str
     vendor: str
@@ -20,6 +23,8 @@ class Switch:
     lanes: int
     source: str
     buffer_mb: int | None = None
+    cages: int | None = None
+    transport: str = "ethernet"
 
 
 @cache

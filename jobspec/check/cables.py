@@ -10,6 +10,7 @@ from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.inventory import Observed, resolve_cables
 from headway.jobspec.resolve.links import Cable, FabricShape, LeafPort, shape_of
 from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.resolve.sizes import ports_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import ObservedNic
@@ -32,8 +33,9 @@ class Cabling:
     @cached_property
     def switches(self) -> frozenset[str]:
         """Names of all planned switches."""
-        spines = {shape.spine(index) for shape in self.shapes.values() for index in range(shape.spec.spines)}
-        return frozenset(spines.union(*(shape.leaves for shape in self.shapes.values())))
+        spines = {shape.spine(index) for shape in self.shapes.values() for index in range(shape.sizes.spines)}
+        cores = {shape.core(index) for shape in self.shapes.values() for index in range(shape.sizes.cores)}
+        return frozenset(spines.union(cores, *(shape.leaves for shape in self.shapes.values())))
 
     @cached_property
     def rails(self) -> Mapping[tuple[str, str], tuple[FabricShape, int]]:
@@ -59,7 +61,7 @@ class _Found:
 
     @property
     def is_crossed(self) -> bool:
-        return self.shape.rail_of(self.place.leaf) != self.rail
+        return self.rail not in self.shape.rails_of(self.place.leaf)
 
 
 def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nics: Sequence[ObservedNic]) -> Iterator[Problem]:
@@ -80,13 +82,13 @@ def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed)
     """Check that the cables of all nodes on the switches of the fabric at `path` have ports and keep them."""
     shape = shape_of(fabric, cluster.node_groups)
     cables = list(resolve_cables(shape, fabric, cluster.node_groups, observed))
-    outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.spec.leaves))
+    outside = list(dict.fromkeys(cable.node for cable in cables if cable.place.leaf >= shape.sizes.leaves))
     if outside:
         count = "one node finds" if len(outside) == 1 else f"{len(outside)} nodes find"
         message = (
             f"{count} no port, starting with `{outside[0]}`: its cables do not fit into the ports that observed cables leave free"
         )
-        hint = f"add {shape.rails} leaves for every {shape.down} nodes"
+        hint = f"add {shape.sizes.width} leaves for every {shape.sizes.unit} nodes"
         yield Problem("HW510", CLUSTER, (*path, "switches", "leaves"), message, hint)
         return
     for index, nodes in enumerate(cluster.node_groups):
@@ -105,12 +107,14 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
     shape, _ = cabling.rails[nodes.name, nic.name]
     if nic.switch not in shape.leaves:
         message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
-        hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.spec.leaves - 1)}`"
+        hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.sizes.leaves - 1)}`"
         return Problem("HW520", document, (*path, "switch"), message, hint)
     if nic.port not in shape.node_ports:
         message = f"`{nic.port}` is not a port of a leaf for nodes"
         last = shape.port_name(shape.down - 1)
-        hint = f"use one of the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.lanes} lanes"
+        hint = f"use one of the lower half, `{shape.port_name(0)}` to `{last}`, one for every {shape.ports.lanes} lanes"
+        if shape.sizes.down * 2 != ports_of(shape.spec, shape.ports.speed):
+            hint = f"use one of `{shape.port_name(0)}` to `{last}`"
         return Problem("HW520", document, (*path, "port"), message, hint)
     return None
 
@@ -119,15 +123,14 @@ def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator
     """Check that adapter and leaf are of one rail; two adapters on each other's have exchanged cables."""
     crossed = {each.rail: each for each in found if each.is_crossed}
     for each in crossed.values():
-        leaf_rail = each.shape.rail_of(each.place.leaf)
-        message = (
-            f"`{each.nic.name}` is on rail {each.rail}, and its cable leads to `{each.nic.switch}`, a leaf of rail {leaf_rail}"
-        )
-        other = crossed.get(leaf_rail)
-        if other is not None and other.shape.rail_of(other.place.leaf) == each.rail:
+        shape, leaf_rails = each.shape, each.shape.rails_of(each.place.leaf)
+        of_rails = f"rail {leaf_rails[0]}" if len(leaf_rails) == 1 else f"rails {', '.join(map(str, leaf_rails))}"
+        message = f"`{each.nic.name}` is on rail {each.rail}, and its cable leads to `{each.nic.switch}`, a leaf of {of_rails}"
+        other = next((crossed[rail] for rail in leaf_rails if rail in crossed), None)
+        if other is not None and each.rail in shape.rails_of(other.place.leaf):
             hint = f"the cables of `{each.nic.name}` and `{other.nic.name}` are swapped: swap them back"
         else:
-            right = each.shape.leaf(each.place.leaf - leaf_rail + each.rail)
+            right = shape.leaf(shape.place(shape.position(each.place), each.rail).leaf)
             hint = f"plug it into a leaf of rail {each.rail}, for example `{right}`"
         yield Problem("HW522", document, (*path, each.index, "switch"), message, hint)
 
@@ -145,12 +148,12 @@ def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Itera
     one = next(each for each in found if positions[each.index] == usual)
     for each in found:
         if positions[each.index] != usual and each.shape is one.shape:
-            unit = one.place.leaf - one.rail
+            straight = each.shape.place(positions[one.index], each.rail)
             message = (
                 f"`{each.nic.name}` is connected to `{each.nic.port}` of `{each.nic.switch}`, "
                 f"and `{one.nic.name}` to `{one.nic.port}` of `{one.nic.switch}`"
             )
-            beside = f"`{one.nic.port}` of `{each.shape.leaf(unit + each.rail)}`"
+            beside = f"`{each.shape.port_name(straight.port)}` of `{each.shape.leaf(straight.leaf)}`"
             hint = f"beside that, its port would be {beside}: the cables of two nodes may be swapped"
             yield Problem("HW523", document, (*path, each.index, "port"), message, hint, Severity.WARNING)
 

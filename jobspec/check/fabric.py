@@ -9,10 +9,10 @@ from headway.jobspec.check.switches import check_planes, check_switches, in_netw
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.resolve.fabric import SWITCHED_SHAPE, leaf_links, leaf_oversubscription
-from headway.jobspec.resolve.links import rails_of
+from headway.jobspec.resolve.fabric import SWITCHED_SHAPES, leaf_links, leaf_oversubscription
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.resolve.qos import congestion_of
+from headway.jobspec.resolve.sizes import are_counted, rails_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric, Switches, TrafficClass
 from headway.jobspec.spec.nodes import NodeGroup
@@ -24,7 +24,9 @@ _SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
 _OF_TRANSPORTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("classes", ("roce",)),
-    ("switches", ("roce",)),
+    ("switches", ("roce", "infiniband")),
+    ("sharp", ("infiniband",)),
+    ("service_level", ("infiniband",)),
     ("interface", ("tcp",)),
     ("congestion", ("roce", "infiniband", "efa", "tcpxo")),
     ("balancing", _SWITCHED),
@@ -80,9 +82,15 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_shared_rails(fabric, cluster.node_groups)
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
-        yield from check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups)
-        yield from _check_hosts_apart(switches, cluster)
-        yield from _check_oversubscription(("fabrics", index), cluster.fabrics[index], switches, cluster.node_groups)
+        fabric, problems = (
+            cluster.fabrics[index],
+            list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups)),
+        )
+        yield from problems
+        if fabric.transport != "infiniband":
+            yield from _check_hosts_apart(switches, cluster)
+        if are_counted(fabric) or not any(problem.severity is Severity.ERROR for problem in problems):
+            yield from _check_oversubscription(("fabrics", index), fabric, cluster.node_groups)
     for index, _ in switched[1:]:
         message = f"the nodes' adapters are already connected to the switches of `{cluster.fabrics[switched[0][0]].name}`"
         hint = "set `switches` for one fabric only: several are not implemented yet"
@@ -276,17 +284,18 @@ def _check_shape(path: Path, fabric: Fabric) -> Iterator[Problem]:
     if fabric.shape == "rail-only" and planes > 1 and rails not in (None, planes):
         message = f"in `rail-only` nothing connects the rails, but in {planes} planes some of the {rails} share spines"
         yield Problem("HW518", CLUSTER, (*path, "planes"), message, f"use {rails} planes, or set `shape: rail-optimized`")
-    if fabric.pods == 1 and fabric.oversubscription.spine > 1:
+    if fabric.pods == 1 and fabric.oversubscription.spine > 1 and (fabric.switches is None or are_counted(fabric)):
         message = f"`spine` is the oversubscription between pods, and `{fabric.name}` is one pod"
         hint = "set the number of pods, for example `pods: 4`, or leave `spine` out"
         yield Problem("HW518", CLUSTER, (*path, "oversubscription", "spine"), message, hint)
 
 
-def _check_oversubscription(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """Check the given oversubscription of the leaves against their links."""
-    stated, found = fabric.oversubscription, leaf_oversubscription(fabric, switches, groups)
-    if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and abs(stated.leaf - found) > 0.01 * found:
-        down, up = leaf_links(fabric, switches, groups)
+def _check_oversubscription(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """Check the given oversubscription of the leaves against their links: equal to it where their numbers are stated, else at most."""
+    stated, found = fabric.oversubscription, leaf_oversubscription(fabric, groups)
+    is_off = abs(stated.leaf - found) > 0.01 * found if are_counted(fabric) else found > 1.01 * stated.leaf
+    if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and is_off:
+        down, up = leaf_links(fabric, groups)
         message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}, not {stated.leaf:g}"
         hint = "leave `leaf` out: it follows from `switches`"
         yield Problem("HW518", CLUSTER, (*path, "oversubscription", "leaf"), message, hint)
@@ -303,9 +312,8 @@ def _check_pending(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 _PENDING: tuple[tuple[str, Callable[[Fabric], bool], str], ...] = (
-    ("shape", lambda fabric: fabric.shape not in (None, SWITCHED_SHAPE), f"the shape `{SWITCHED_SHAPE}`"),
-    ("pods", lambda fabric: fabric.pods > 1, "one pod"),
-    ("balancing", lambda fabric: fabric.balancing != "ecmp", "`ecmp`"),
+    ("shape", lambda fabric: fabric.shape not in (None, *SWITCHED_SHAPES), f"the shapes {listed(SWITCHED_SHAPES)}"),
+    ("balancing", lambda fabric: fabric.balancing != "ecmp" and fabric.transport != "infiniband", "`ecmp`"),
     (
         "congestion",
         lambda fabric: fabric.congestion in ("trim-lossy", "nic-managed"),

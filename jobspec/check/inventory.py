@@ -111,9 +111,10 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
     if cabling.shapes and name not in cabling.switches:
         shape = next(iter(cabling.shapes.values()))
-        spec = shape.spec
+        sizes = shape.sizes
         message = f"`{cabling.cluster.name}` has no switch `{name}`"
-        hint = f"it has `{shape.leaf(0)}` to `{shape.leaf(spec.leaves - 1)}` and `{shape.spine(0)}` to `{shape.spine(spec.spines - 1)}`"
+        tiers = ((shape.leaf, sizes.leaves), (shape.spine, sizes.spines), (shape.core, sizes.cores))
+        hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
         yield Problem("HW520", document, path, message, hint)
 
 
@@ -188,6 +189,8 @@ def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
             yield _Fact(_address(device.host), f"`{device.name}`", name, (*path, "host"))
         if device.serial is not None:
             yield _Fact(f"the serial number `{device.serial}`", f"`{device.name}`", name, (*path, "serial"))
+        if not isinstance(device, ObservedNode) and device.guid is not None:
+            yield _Fact(f"the GUID `{device.guid}`", f"`{device.name}`", name, (*path, "guid"))
         if isinstance(device, ObservedNode):
             yield from _facts_of_nics(device, name, (*path, "nics"))
 

@@ -15,7 +15,7 @@ from headway.jobspec.notation import counted, write_duration, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
-from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.spec.model import Model
 
 _GLOBAL = ("batch", "global")
@@ -43,7 +43,7 @@ def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     if not job.has(("model",)) or job.spec.model is None:
         return
     misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
-    of_script = job.has(("trainer",)) and job.spec.trainer.kind == "script"
+    of_script = job.has(("trainer",)) and job.spec.trainer.kind != DEFAULT_TRAINER
     for problem in check_model(job.spec.model, job.document.folder(("model", "config")), of_script=of_script):
         if not misspelt or problem.path != ("model",):
             yield problem
@@ -56,9 +56,11 @@ def _check_layout(job: Parsed[TrainingJob]) -> Iterator[Problem]:
 
 
 def _framework(job: Parsed[TrainingJob]) -> str | None:
-    """Return the framework that the options of a script name."""
-    options = job.spec.trainer.options if job.has(("trainer",)) else {}
-    return options.get("framework")
+    """Return the framework that the options of a script name, or the kind of a trainer that is one."""
+    if not job.has(("trainer",)):
+        return None
+    named: str | None = job.spec.trainer.options.get("framework")
+    return named or job.spec.trainer.kind
 
 
 def _check_clusters(job: TrainingJob) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.nodes import gpu_of
+from headway.jobspec.resolve.sizes import speed_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
@@ -59,7 +60,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
             if not _is_short_of_rails(nodes, fabric):
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale-out":
-                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric)
+                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric, cluster.node_groups)
             if on and fabric.role == "scale-out":
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
@@ -295,10 +296,10 @@ def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Prob
         yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
 
 
-def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check that both ends of a cable have one speed."""
-    if fabric.switches is not None and nodes.nic_speed not in (None, fabric.switches.speed):
-        found, speed = _gbps(nodes.nic_speed or 0), _gbps(fabric.switches.speed)
+    if fabric.switches is not None and nodes.nic_speed not in (None, speed_of(fabric, groups)):
+        found, speed = _gbps(nodes.nic_speed or 0), _gbps(speed_of(fabric, groups))
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"
         hint = f"make both ends of a cable the same speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"
         yield Problem("HW518", CLUSTER, (*path, "nic_speed"), message, hint)

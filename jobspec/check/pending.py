@@ -25,9 +25,8 @@ PENDING: Mapping[str, tuple[Pending, ...]] = {
     ),
     "Cluster": (
         Pending(("health",), "", "nodes are neither checked nor excluded"),
-        Pending(("fabrics", "shape"), "with `switches`, all but `rail-optimized`", "their files have that shape"),
-        Pending(("fabrics", "pods"), "with `switches`, more than 1", "their files have one pod"),
-        Pending(("fabrics", "balancing"), "with `switches`, all but `ecmp`", "their files have `ecmp`"),
+        Pending(("fabrics", "shape"), "with `switches`, `dragonfly` and `torus`", "their files have the other shapes"),
+        Pending(("fabrics", "balancing"), "with `switches` of Ethernet, all but `ecmp`", "their files have `ecmp`"),
         Pending(
             ("fabrics", "congestion"),
             "with `switches`, `trim-lossy` and `nic-managed`",
@@ -38,7 +37,7 @@ PENDING: Mapping[str, tuple[Pending, ...]] = {
 
 # Fields that documents, plans and inventories keep for people, and that change no rendered file and no estimate.
 RECORDED: Mapping[str, Mapping[tuple[str, ...], str]] = {
-    "Cluster": {("fabrics", "oversubscription", "spine"): "estimates and files do not depend on it"},
+    "Cluster": {("fabrics", "oversubscription", "spine"): "estimates do not depend on it; derived sizes of `switches` do"},
     "Inventory": {
         ("nodes", "serial"): "it identifies the machine, and no two devices may have the same",
         ("switches", "serial"): "it identifies the machine, and no two devices may have the same",

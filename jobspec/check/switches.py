@@ -6,8 +6,19 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.resolve.links import lanes_of, nodes_per_leaf, ports_of, rails_of
+from headway.jobspec.resolve.links import POD_ASNS
 from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.resolve.sizes import (
+    SizeError,
+    Sizes,
+    are_counted,
+    lanes_of,
+    ports_and_speeds,
+    ports_of,
+    rails_of,
+    sizes_of,
+    speed_of,
+)
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean
@@ -19,9 +30,11 @@ _RESERVED_ASNS = (23456, 65535, 4294967295)
 _RATES = (1, 10, 25, 40, 50, 100, 200, 400, 800, 1600)
 _FASTEST_LANE = 200
 
-# A plan holds each cable with both of its ends; to make one with this many took 6 s of one core and 0.24 GB. Two tiers without
-# oversubscription have two cables for each adapter, so this is a fabric of 131,072 adapters.
-_MOST_CABLES = 262_144
+_TRANSPORTS = {"ethernet": "Ethernet", "infiniband": "InfiniBand"}
+
+# A plan holds each cable with both of its ends; to make one with a quarter of this many took 6 s of one core and 0.24 GB. Three tiers
+# without oversubscription have three cables for each adapter, so this is a fabric of 349,525 adapters.
+_MOST_CABLES = 1_048_576
 
 
 def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -29,14 +42,26 @@ def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> I
     if fabric.switches is None:
         return
     at, switches = (*path, "switches"), fabric.switches
-    yield from _check_leaves(at, fabric, switches, groups)
-    yield from _check_spines(at, switches, fabric.planes)
-    yield from _check_ports(at, switches, fabric.planes, rails_of(fabric, groups))
-    yield from _check_cables(at, fabric, switches, groups)
-    yield from _check_pools(at, switches)
-    yield from _check_numbers(at, switches)
-    yield from _check_model(at, switches)
-    yield from _check_speed(at, switches)
+    if are_counted(fabric):
+        yield from _check_leaves(at, fabric, switches, groups)
+        yield from _check_spines(at, switches, fabric.planes)
+        yield from _check_ports(at, switches, fabric.planes, rails_of(fabric, groups))
+    elif not rails_of(fabric, groups):
+        hint = "list the adapters connected to it, for example `nics: [mlx5_0, mlx5_1]`"
+        yield Problem("HW510", CLUSTER, at, "no node has an adapter for these switches", hint, at_key=True)
+    try:
+        sizes = sizes_of(fabric, groups)
+    except SizeError as error:
+        stated = error.key if getattr(switches, error.key) is not None else None
+        yield Problem("HW510", CLUSTER, (*at, stated) if stated else at, error.message, error.hint, at_key=stated is None)
+    else:
+        yield from _check_cables(at, fabric, sizes, groups)
+        if fabric.transport != "infiniband":
+            yield from _check_pools(at, switches, sizes)
+            yield from _check_numbers(at, switches, sizes)
+    yield from _check_model(at, fabric, switches, groups)
+    if fabric.transport != "infiniband":
+        yield from _check_speed(at, fabric, switches, groups)
     yield from _check_systems((*at, "os"), [choice.kind for choice in switches.os])
 
 
@@ -50,41 +75,43 @@ def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
 
 def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     attached = [nodes for nodes in groups if adapters_on(nodes, fabric)]
-    rails, room = rails_of(fabric, groups), nodes_per_leaf(switches)
+    rails, room, leaves = rails_of(fabric, groups), ports_of(switches) // 2, switches.leaves or 0
     wanted = -(-sum(nodes.count for nodes in attached) // room) * rails
     if not attached:
         hint = "list the adapters connected to it, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW510", CLUSTER, (*path, "leaves"), "no node has an adapter for these switches", hint)
-    elif switches.leaves < wanted or switches.leaves % rails:
-        message = f"{switches.leaves} leaves are not a multiple of the {rails} rails (`nics`)"
-        if switches.leaves < wanted:
-            message = f"{switches.leaves} leaves are too few: a leaf has room for {room} nodes, half of its `ports`"
+    elif leaves < wanted or leaves % rails:
+        message = f"{leaves} leaves are not a multiple of the {rails} rails (`nics`)"
+        if leaves < wanted:
+            message = f"{leaves} leaves are too few: a leaf has room for {room} nodes, half of its `ports`"
         hint = f"the nodes need {wanted}: one for each of the {rails} rails, for every {room} nodes"
         yield Problem("HW510", CLUSTER, (*path, "leaves"), message, hint)
 
 
 def _check_spines(path: Path, switches: Switches, planes: int) -> Iterator[Problem]:
-    if switches.spines % planes:
-        message = f"{switches.spines} spines are not a multiple of the {planes} planes"
-        hint = f"use a multiple of the planes, for example {-(-switches.spines // planes) * planes}"
+    spines = switches.spines or 0
+    if spines % planes:
+        message = f"{spines} spines are not a multiple of the {planes} planes"
+        hint = f"use a multiple of the planes, for example {-(-spines // planes) * planes}"
         yield Problem("HW525", CLUSTER, (*path, "spines"), message, hint)
 
 
-def _check_cables(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+def _check_cables(path: Path, fabric: Fabric, sizes: Sizes, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check the number of cables before any of them is planned."""
     down = sum(nodes.count * len(adapters_on(nodes, fabric)) for nodes in groups)
-    up = switches.leaves * (switches.spines // fabric.planes) * switches.uplinks
+    up = sizes.leaves * sizes.leaf_up + sizes.spines * sizes.spine_up if sizes.tiers > 1 else 0
     if down + up > _MOST_CABLES:
-        message = f"{down} cables to nodes and {up} between leaves and spines are more than the {_MOST_CABLES} of one plan"
+        between = "between leaves and spines" if sizes.tiers < 3 else "between switches"
+        message = f"{down} cables to nodes and {up} {between} are more than the {_MOST_CABLES} of one plan"
         hint = "describe some of the nodes as a separate cluster, or leave `switches` out"
         yield Problem("HW527", CLUSTER, path, message, hint, at_key=True)
 
 
 def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Iterator[Problem]:
     """Check that a leaf has ports for the spines of its plane, a spine for the leaves of its plane."""
-    up = ports_of(switches) - nodes_per_leaf(switches)
-    spines, uplinks = -(-switches.spines // planes), switches.uplinks
-    leaves = switches.leaves if planes == 1 or not rails else switches.leaves // rails * -(-rails // planes)
+    up = ports_of(switches) - ports_of(switches) // 2
+    spines, uplinks, leaves = -(-(switches.spines or 0) // planes), switches.uplinks or 1, switches.leaves or 0
+    leaves = leaves if planes == 1 or not rails else leaves // rails * -(-rails // planes)
     of_a_plane = "" if planes == 1 else " of a plane"
     if spines * uplinks > up:
         fewer = f"`uplinks: {up // spines}`," if up >= spines else f"at most {up} spines{of_a_plane} with `uplinks: 1`,"
@@ -97,10 +124,16 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
         yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"use fewer leaves, {planes_too}or switches with more ports")
 
 
-def _check_numbers(path: Path, switches: Switches) -> Iterator[Problem]:
+def _check_numbers(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:
+    leaves, most = sizes.most_leaves, sizes.most_leaves
+    if sizes.tiers > 2:
+        most = POD_ASNS + sizes.most_pods
     for reserved in _RESERVED_ASNS:
-        if switches.asn <= reserved <= switches.asn + switches.leaves:
-            message = f"{switches.leaves} leaves number on from AS {switches.asn}, past the reserved AS number {reserved}"
+        if switches.asn <= reserved <= switches.asn + most:
+            message = f"{leaves} leaves number on from AS {switches.asn}, past the reserved AS number {reserved}"
+            if sizes.tiers > 2:
+                last = switches.asn + most
+                message = f"leaves and pods number on from AS {switches.asn} to {last}, past the reserved AS number {reserved}"
             yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start at another number, for example 4200000000")
 
 
@@ -112,36 +145,53 @@ def _check_systems(path: Path, kinds: Sequence[str]) -> Iterator[Problem]:
             yield Problem("HW209", CLUSTER, (*path, index, "kind"), f"`{kind}` is in `os` twice", hint)
 
 
-def _check_model(path: Path, switches: Switches) -> Iterator[Problem]:
+def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check the model. Its ports are counted in lanes: a port that is broken out is several, each with its share of them."""
     if switches.model is None:
         return
     model = models().get(switches.model)
     if model is None:
         message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
-        near = did_you_mean(switches.model, models(), "switches")
+        near = did_you_mean(switches.model, _models_for(fabric), "switches")
         yield Problem("HW231", CLUSTER, (*path, "model"), message, near.text, Severity.WARNING, fix=near.fix)
         return
-    lanes, room = lanes_of(switches), model.ports * model.lanes
-    ports = ports_of(switches)
+    if model.name not in _models_for(fabric):
+        message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"
+        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(_models_for(fabric))}")
+        return
+    speed = speed_of(fabric, groups)
+    lanes, room = lanes_of(switches, speed), model.ports * model.lanes
+    ports = ports_of(switches, speed)
     if ports * lanes > room:
         has = f"{model.ports} ports of {model.lanes} lanes"
         message = f"{ports} ports of {lanes} lanes are {ports * lanes} lanes, but the {model.name} has {room}: {has}"
         hint = f"use {room // lanes} `ports`, or fewer `lanes` for broken-out ports"
         yield Problem("HW526", CLUSTER, (*path, "ports"), message, hint)
     fastest = min(model.gbps, model.gbps * lanes // model.lanes)
-    if switches.speed > fastest * GBPS:
-        message = f"{switches.speed // GBPS}Gb/s over {lanes} lanes, but the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
-        if switches.lanes is not None and switches.speed <= model.gbps * GBPS:
-            hint = f"set `lanes: {model.lanes}`, or leave `lanes` out"
-            yield Problem("HW526", CLUSTER, (*path, "lanes"), message, hint, fix=str(model.lanes))
-            return
-        yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {fastest}Gb/s or less")
+    for key, found, most in (("speed", speed, fastest), ("uplink_speed", ports_and_speeds(fabric, groups).up_speed, model.gbps)):
+        if found > most * GBPS and (key == "speed" or found != speed):
+            over = f" over {lanes} lanes" if key == "speed" else ""
+            message = f"{found // GBPS}Gb/s{over}, but the {model.name} has ports of {model.gbps}Gb/s over {model.lanes}"
+            if key == "speed" and switches.lanes is not None and found <= model.gbps * GBPS:
+                hint = f"set `lanes: {model.lanes}`, or leave `lanes` out"
+                yield Problem("HW526", CLUSTER, (*path, "lanes"), message, hint, fix=str(model.lanes))
+                return
+            yield Problem("HW526", CLUSTER, (*path, key), message, f"use {most}Gb/s or less")
 
 
-def _check_speed(path: Path, switches: Switches) -> Iterator[Problem]:
+def _models_for(fabric: Fabric) -> list[str]:
+    """Return the models of the catalogue for the fabric's transport."""
+    kind = "infiniband" if fabric.transport == "infiniband" else "ethernet"
+    return [name for name, each in models().items() if each.transport == kind]
+
+
+def _check_speed(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check that Ethernet has such a speed and such ports."""
-    speed, lanes = switches.speed // GBPS, lanes_of(switches)
+    speed = speed_of(fabric, groups) // GBPS
+    lanes = lanes_of(switches, speed * GBPS)
+    if switches.uplink_speed is not None and switches.uplink_speed // GBPS not in _RATES:
+        message = f"Ethernet has no port speed of {switches.uplink_speed // GBPS}Gb/s"
+        yield Problem("HW526", CLUSTER, (*path, "uplink_speed"), message, "use one of its rates, for example 400Gb/s")
     if speed not in _RATES:
         message = f"Ethernet has no port speed of {speed}Gb/s"
         nearest = min(_RATES, key=lambda rate: abs(rate - speed))
@@ -156,10 +206,12 @@ def _check_speed(path: Path, switches: Switches) -> Iterator[Problem]:
         )
 
 
-def _check_pools(path: Path, switches: Switches) -> Iterator[Problem]:
+def _check_pools(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:
     """Check that both pools are networks, large enough, and disjoint."""
-    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, 2 * (max(switches.spines, switches.leaves) + 1))
-    addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * switches.leaves * nodes_per_leaf(switches))
+    upper = max(sizes.most_spines, sizes.cores) + 1
+    most = 2 * max(upper if sizes.tiers < 3 else 2 * upper, sizes.most_leaves + 1)
+    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, most)
+    addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * sizes.most_leaves * sizes.down)
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
         yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links separate networks")

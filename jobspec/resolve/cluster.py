@@ -62,7 +62,7 @@ def _switches(fabric: Fabric, groups: tuple[NodeGroup, ...], observed: Observed)
 
 def _as_observed(switch: SwitchPlan, found: ObservedSwitch | None) -> SwitchPlan:
     host, port = _reached_at(found.host if found else None)
-    return replace(switch, host=host, ssh_port=port, serial=found.serial) if found else switch
+    return replace(switch, host=host, ssh_port=port, serial=found.serial, guid=found.guid) if found else switch
 
 
 def _reached_at(host: str | None) -> tuple[str | None, int]:

@@ -132,6 +132,7 @@ def _verbs(fabric: FabricPlan, group: GroupPlan) -> Iterator[EnvVar]:
     if collectives is not None:
         yield _traffic_class(collectives)
     yield from _paths(fabric)
+    yield from _infiniband(fabric)
     if collectives is not None:
         yield from _gid(fabric)
     yield from _rails(fabric, group)
@@ -154,6 +155,15 @@ def _traffic_class(collectives: ClassPlan) -> EnvVar:
     marked = " | ECT(0), which lets switches mark its packets" if collectives.ecn else ""
     reason = f"DSCP {dscp} << 2{marked}: adapters and switches put it into the {kind}class `{collectives.name}`"
     return EnvVar("NCCL_IB_TC", str(collectives.tos), reason, _NET_IB, f"`dscp` of the class `{collectives.name}`")
+
+
+def _infiniband(fabric: FabricPlan) -> Iterator[EnvVar]:
+    if fabric.service_level is not None:
+        reason = f"service level of collectives on `{fabric.name}`, which opensm's file gives a virtual lane"
+        yield EnvVar("NCCL_IB_SL", str(fabric.service_level), reason, _NET_IB, _of(fabric, "service_level"))
+    if fabric.sharp:
+        reason = f"switches of `{fabric.name}` add up gradients, through the SHARP plugin; without it NCCL does so on the GPUs"
+        yield EnvVar("NCCL_COLLNET_ENABLE", "1", reason, "docs.nvidia.com HPC-X NCCL-RDMA-SHARP Plugins", _of(fabric, "sharp"))
 
 
 def _paths(fabric: FabricPlan) -> Iterator[EnvVar]:

@@ -1,9 +1,9 @@
-"""Computes a fabric's switches, cables, addresses and AS numbers by formulas: adding a node or leaf moves no other.
+"""Computes a fabric's switches, cables, addresses and AS numbers by formulas: adding a node, leaf or pod moves no other.
 
-Rail-optimised leaf and spine: nodes come in units of as many as a leaf has ports for them, and the leaf of rail r in unit u is leaf
-u x rails + r. Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its
-plane. All spines have one AS number: no path of one plane comes into another, and within a plane it keeps a leaf from being a way
-between two spines (RFC 7938, section 5.2.1).
+Nodes come in units of as many as a leaf has ports for, and the leaf for rail r in unit u is leaf u x width + the rail's place in a unit.
+Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its pod and plane,
+spine i of each pod to the i-th group of cores. All switches of the top tier have one AS number, and so have the spines of a pod: no path
+of one plane comes into another, and it keeps a switch from being a way between two of the tier above (RFC 7938, section 5.2.1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +12,16 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
-from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import LinkPlan, PortPlan, SwitchPlan
-from headway.jobspec.resolve.nodes import adapters_on
+from headway.jobspec.resolve.sizes import LeafPorts, Sizes, ports_and_speeds, sizes_of
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
 
-# Of a port of 400 Gb/s over lanes of 50 Gb/s, without a model.
-_LANES = 8
-_PORTS = 64
+# Leaves have the AS numbers before those of the pods' spines.
+POD_ASNS = 32768
+
+# Tiers from the nodes up.
+RANKS: Mapping[str, int] = {"leaf": 0, "spine": 1, "core": 2}
 
 
 class LeafPort(NamedTuple):
@@ -41,22 +42,28 @@ class Cable(NamedTuple):
 
 @dataclass(frozen=True)
 class FabricShape:
-    """Where everything of one fabric is, from the indices of switches and nodes alone."""
+    """Where everything of one fabric is, from the indices of switches and nodes alone. `is_routed` where switches have addresses."""
 
     fabric: str
     spec: Switches
-    rails: int
-    planes: int
+    sizes: Sizes
+    ports: LeafPorts
+    is_routed: bool = True
 
-    @cached_property
+    @property
+    def rails(self) -> int:
+        """Networks that the adapters of a node are spread over."""
+        return self.sizes.rails
+
+    @property
+    def planes(self) -> int:
+        """Parts with separate spines."""
+        return self.sizes.planes
+
+    @property
     def down(self) -> int:
         """Ports of a leaf that are for nodes."""
-        return nodes_per_leaf(self.spec)
-
-    @cached_property
-    def lanes(self) -> int:
-        """Lanes of a port."""
-        return lanes_of(self.spec)
+        return self.sizes.down
 
     @cached_property
     def _loopbacks(self) -> IPv4Network:
@@ -69,7 +76,7 @@ class FabricShape:
     @cached_property
     def leaves(self) -> Mapping[str, int]:
         """Index of each leaf by its name."""
-        return {self.leaf(index): index for index in range(self.spec.leaves)}
+        return {self.leaf(index): index for index in range(self.sizes.leaves)}
 
     @cached_property
     def node_ports(self) -> Mapping[str, int]:
@@ -82,47 +89,101 @@ class FabricShape:
     def spine(self, index: int) -> str:
         return f"{self.fabric}-spine-{index + 1}"
 
-    def port_name(self, index: int) -> str:
-        """Return SONiC's name: ports count by their lanes, whichever lanes those are. FRR on any Linux accepts the same."""
-        return f"Ethernet{index * self.lanes}"
+    def core(self, index: int) -> str:
+        return f"{self.fabric}-core-{index + 1}"
 
-    def rail_of(self, leaf: int) -> int:
-        return leaf % self.rails
+    def port_name(self, index: int) -> str:
+        """Return the name of a leaf's port for a node. SONiC's ports count by their lanes, whichever lanes those are, and FRR on any
+        Linux accepts the same; InfiniBand's have numbers from 1 on."""
+        return self._name(index, index * self.ports.lanes)
+
+    def uplink_name(self, index: int) -> str:
+        """Return the name of a leaf's port for a spine, with the index that counts those for nodes too."""
+        return self._name(index, self.ports.lanes_below(self.down) + (index - self.down) * self.ports.up_lanes)
+
+    def upper_name(self, index: int) -> str:
+        """Return the name of a port of a spine or core."""
+        return self._name(index, index * self.ports.up_lanes)
+
+    def _name(self, index: int, lanes: int) -> str:
+        return f"Ethernet{lanes}" if self.is_routed else str(index + 1)
+
+    def rails_of(self, leaf: int) -> Sequence[int]:
+        """Return the rails that the leaf is for."""
+        place = leaf % self.sizes.width
+        return [rail for rail in range(self.rails) if self.sizes.leaf_of_rail(rail) == place]
+
+    def plane_of(self, leaf: int) -> int:
+        return leaf % self.sizes.width % self.planes
 
     def place(self, position: int, rail: int) -> LeafPort:
-        """Return the port for the adapter of that rail, of the node in that position: the positions of a unit are the
-        ports of its leaves."""
-        unit, port = divmod(position, self.down)
-        return LeafPort(unit * self.rails + rail, port)
+        """Return the port for the adapter of that rail, of the node in that position: a node has neighbouring ports for the rails
+        that share a leaf."""
+        unit, slot = divmod(position, self.sizes.unit)
+        shared = self.sizes.leaf_rails
+        leaf = unit * self.sizes.width + self.sizes.leaf_of_rail(rail)
+        return LeafPort(leaf, slot * shared + rail // self.planes % shared)
 
     def position(self, place: LeafPort) -> int:
         """Return the position of a node that has an adapter there."""
-        return place.leaf // self.rails * self.down + place.port
+        return place.leaf // self.sizes.width * self.sizes.unit + place.port // self.sizes.leaf_rails
+
+    def pod_of(self, leaf: int) -> int:
+        return 0 if self.sizes.tiers < 3 else leaf // self.sizes.width // self.sizes.pod_units
 
     def spines_of(self, leaf: int) -> range:
         """Return spines that the leaf is linked to."""
-        return range(self.rail_of(leaf) % self.planes, self.spec.spines, self.planes)
+        first = self.pod_of(leaf) * self.sizes.pod_spines
+        return range(first + self.plane_of(leaf), first + self.sizes.pod_spines, self.planes)
 
     def leaves_of(self, spine: int) -> list[int]:
         """Return leaves that the spine is linked to."""
-        plane = spine % self.planes
-        return [leaf for leaf in range(self.spec.leaves) if self.rail_of(leaf) % self.planes == plane]
+        pod, place = divmod(spine, self.sizes.pod_spines)
+        plane, of_pod = place % self.planes, self.sizes.pod_units * self.sizes.width
+        first = pod * of_pod
+        last = min(first + of_pod, self.sizes.leaves) if self.sizes.tiers > 2 else self.sizes.leaves
+        return [leaf for leaf in range(first, last) if self.plane_of(leaf) == plane]
+
+    def cores_of(self, spine: int) -> range:
+        """Return cores that the spine is linked to."""
+        group = self.sizes.core_group
+        first = spine % self.sizes.pod_spines * group if group else 0
+        return range(first, first + group)
+
+    def spines_of_core(self, core: int) -> range:
+        """Return spines that the core is linked to: one of every pod."""
+        return range(core // self.sizes.core_group, self.sizes.spines, self.sizes.pod_spines)
 
     def uplink_port(self, spine: int, link: int) -> int:
         """Return port of a leaf."""
-        return self.down + spine // self.planes * self.spec.uplinks + link
+        return self.down + spine % self.sizes.pod_spines // self.planes * self.sizes.uplinks + link
 
     def downlink_port(self, leaf: int, link: int) -> int:
         """Return port of a spine."""
-        unit, rail = divmod(leaf, self.rails)
-        rails_of_plane = len(range(rail % self.planes, self.rails, self.planes))
-        return (unit * rails_of_plane + rail // self.planes) * self.spec.uplinks + link
+        unit, place = divmod(leaf, self.sizes.width)
+        of_plane = len(range(place % self.planes, self.sizes.width, self.planes))
+        below = unit % self.sizes.pod_units if self.sizes.tiers > 2 else unit
+        return (below * of_plane + place // self.planes) * self.sizes.uplinks + link
+
+    def core_port(self, core: int, link: int) -> int:
+        """Return port of a spine."""
+        return self.sizes.spine_down + core % self.sizes.core_group * self.sizes.core_uplinks + link
+
+    def pod_port(self, spine: int, link: int) -> int:
+        """Return port of a core."""
+        return spine // self.sizes.pod_spines * self.sizes.core_uplinks + link
 
     def leaf_loopback(self, index: int) -> str:
         return str(self._loopbacks[self._loopbacks.num_addresses // 2 + index + 1])
 
     def spine_loopback(self, index: int) -> str:
         return str(self._loopbacks[index + 1])
+
+    def core_loopback(self, index: int) -> str:
+        return str(self._loopbacks[self._loopbacks.num_addresses // 4 + index + 1])
+
+    def spine_asn(self, spine: int) -> int:
+        return self.spec.asn if self.sizes.tiers < 3 else self.spec.asn + POD_ASNS + spine // self.sizes.pod_spines
 
     def leaf_address(self, place: LeafPort) -> str:
         """Return the leaf's end of a link to a node: the even address of a /31 (RFC 3021)."""
@@ -136,87 +197,95 @@ class FabricShape:
         return f"{first}/{32 - (size.bit_length() - 1)}"
 
 
-def nodes_per_leaf(switches: Switches) -> int:
-    """Return ports of a leaf that are for nodes: the lower half."""
-    return ports_of(switches) // 2
-
-
-def ports_of(switches: Switches) -> int:
-    """Return the ports of a switch: those that are set, else all of the model with so many lanes."""
-    model = models().get(switches.model or "")
-    if switches.ports is not None or model is None:
-        return switches.ports or _PORTS
-    return max(2, model.ports * model.lanes // lanes_of(switches))
-
-
-def lanes_of(switches: Switches) -> int:
-    """Return the lanes of a port: those that are set, else the fewest of the model that carry the speed."""
-    model = models().get(switches.model or "")
-    if switches.lanes is not None or model is None:
-        return switches.lanes or _LANES
-    per_lane = model.gbps * GBPS // model.lanes
-    return next((lanes for lanes in (1, 2, 4) if switches.speed <= lanes * per_lane), model.lanes)
-
-
-def rails_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> int:
-    """Return the rails of the fabric: its setting, else the number of a node's adapters on it; 0 when none has one."""
-    return fabric.rails or max((len(adapters_on(nodes, fabric)) for nodes in groups), default=0)
-
-
 def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricShape:
-    """Return the shape of a fabric with switches."""
+    """Return the shape of a fabric with switches. Raises SizeError if no fabric has its sizes."""
     assert fabric.switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
-    return FabricShape(fabric.name, fabric.switches, rails_of(fabric, groups) or 1, fabric.planes)
+    is_routed = fabric.transport != "infiniband"
+    return FabricShape(fabric.name, fabric.switches, sizes_of(fabric, groups), ports_and_speeds(fabric, groups), is_routed)
 
 
 def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
-    """Yield leaves, then spines, of a fabric that passed its checks."""
+    """Yield leaves, spines, then cores, of a fabric that passed its checks."""
     of_leaf: dict[int, list[Cable]] = {}
     for cable in sorted(cables, key=lambda cable: cable.place):
         of_leaf.setdefault(cable.place.leaf, []).append(cable)
-    spec = shape.spec
-    for leaf in range(spec.leaves):
+    for leaf in range(shape.sizes.leaves):
         ports = (*_node_ports(shape, of_leaf.get(leaf, [])), *_uplinks(shape, leaf))
-        asn, loopback, block = spec.asn + 1 + leaf, shape.leaf_loopback(leaf), shape.leaf_block(leaf)
-        yield SwitchPlan(shape.leaf(leaf), shape.fabric, "leaf", leaf, asn, loopback, ports, block)
-    for spine in range(spec.spines):
-        ports = tuple(_downlinks(shape, spine))
-        yield SwitchPlan(shape.spine(spine), shape.fabric, "spine", spine, spec.asn, shape.spine_loopback(spine), ports)
+        yield _switch(shape, shape.leaf(leaf), "leaf", leaf, ports)
+    for spine in range(shape.sizes.spines):
+        yield _switch(shape, shape.spine(spine), "spine", spine, (*_downlinks(shape, spine), *_core_links(shape, spine)))
+    for core in range(shape.sizes.cores):
+        yield _switch(shape, shape.core(core), "core", core, tuple(_pod_links(shape, core)))
+
+
+def _switch(shape: FabricShape, name: str, role: str, index: int, ports: tuple[PortPlan, ...]) -> SwitchPlan:
+    """Return the switch with its AS number, loopback and network; InfiniBand's have none."""
+    if not shape.is_routed:
+        return SwitchPlan(name, shape.fabric, role, index, None, None, ports)
+    if role == "leaf":
+        asn, loopback, block = shape.spec.asn + 1 + index, shape.leaf_loopback(index), shape.leaf_block(index)
+        return SwitchPlan(name, shape.fabric, role, index, asn, loopback, ports, block)
+    if role == "spine":
+        return SwitchPlan(name, shape.fabric, role, index, shape.spine_asn(index), shape.spine_loopback(index), ports)
+    return SwitchPlan(name, shape.fabric, role, index, shape.spec.asn, shape.core_loopback(index), ports)
 
 
 def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
-    """Return each cable once, from its leaf's side: the leaf is end a, the node or spine end b."""
-    for switch in (switch for switch in switches if switch.role == "leaf"):
+    """Return each cable once, from its upper end of a node's cable and the lower end of any other: a leaf is end a of both."""
+    ranks = {switch.name: RANKS[switch.role] for switch in switches}
+    for switch in switches:
+        rank = RANKS[switch.role]
         for port in switch.ports:
-            address = _other_end(port.address) if port.address else None
-            yield LinkPlan(switch.name, port.name, port.peer, port.peer_port, port.gbps, port.metres, address)
+            if port.role == "node" or ranks[port.peer] > rank:
+                address = _other_end(port.address) if port.address else None
+                yield LinkPlan(switch.name, port.name, port.peer, port.peer_port, port.gbps, port.metres, address)
 
 
 def _node_ports(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[PortPlan]:
     """Yield the leaf's ports with these cables in them."""
+    lanes, gbps, metres = shape.ports.lanes, shape.ports.speed // GBPS, shape.spec.node_cable
     for cable in cables:
-        address = shape.leaf_address(cable.place)
-        yield _port(shape, cable.place.port, "node", cable.node, cable.adapter, shape.spec.node_cable, address)
+        index = cable.place.port
+        address = shape.leaf_address(cable.place) if shape.is_routed else None
+        yield PortPlan(index, shape.port_name(index), lanes, "node", cable.node, cable.adapter, gbps, metres, address)
 
 
 def _uplinks(shape: FabricShape, leaf: int) -> Iterator[PortPlan]:
-    for spine in shape.spines_of(leaf):
-        for link in range(shape.spec.uplinks):
-            far = shape.port_name(shape.downlink_port(leaf, link))
-            yield _port(shape, shape.uplink_port(spine, link), "fabric", shape.spine(spine), far, shape.spec.spine_cable)
+    for spine in shape.spines_of(leaf) if shape.sizes.spines else ():
+        name = shape.spine(spine)
+        for link in range(shape.sizes.uplinks):
+            index = shape.uplink_port(spine, link)
+            far = shape.upper_name(shape.downlink_port(leaf, link))
+            yield _fabric_port(shape, index, shape.uplink_name(index), name, far, shape.spec.spine_cable)
 
 
 def _downlinks(shape: FabricShape, spine: int) -> Iterator[PortPlan]:
+    fars = [shape.uplink_name(shape.uplink_port(spine, link)) for link in range(shape.sizes.uplinks)]
     for leaf in shape.leaves_of(spine):
-        for link in range(shape.spec.uplinks):
-            far = shape.port_name(shape.uplink_port(spine, link))
-            yield _port(shape, shape.downlink_port(leaf, link), "fabric", shape.leaf(leaf), far, shape.spec.spine_cable)
+        name = shape.leaf(leaf)
+        for link, far in enumerate(fars):
+            index = shape.downlink_port(leaf, link)
+            yield _fabric_port(shape, index, shape.upper_name(index), name, far, shape.spec.spine_cable)
 
 
-def _port(
-    shape: FabricShape, index: int, role: str, peer: str, peer_port: str, metres: int, address: str | None = None
-) -> PortPlan:
-    return PortPlan(index, shape.port_name(index), shape.lanes, role, peer, peer_port, shape.spec.speed // GBPS, metres, address)
+def _core_links(shape: FabricShape, spine: int) -> Iterator[PortPlan]:
+    for core in shape.cores_of(spine):
+        for link in range(shape.sizes.core_uplinks):
+            index = shape.core_port(core, link)
+            far = shape.upper_name(shape.pod_port(spine, link))
+            yield _fabric_port(shape, index, shape.upper_name(index), shape.core(core), far, shape.spec.core_cable)
+
+
+def _pod_links(shape: FabricShape, core: int) -> Iterator[PortPlan]:
+    for spine in shape.spines_of_core(core):
+        for link in range(shape.sizes.core_uplinks):
+            index = shape.pod_port(spine, link)
+            far = shape.upper_name(shape.core_port(core, link))
+            yield _fabric_port(shape, index, shape.upper_name(index), shape.spine(spine), far, shape.spec.core_cable)
+
+
+def _fabric_port(shape: FabricShape, index: int, name: str, peer: str, peer_port: str, metres: int) -> PortPlan:
+    return PortPlan(index, name, shape.ports.up_lanes, "fabric", peer, peer_port, shape.ports.up_speed // GBPS, metres, None)
 
 
 def _other_end(address: str) -> str:

@@ -47,33 +47,55 @@ checkpoints for the `peer` tier, which go over TCP."""
 
 
 class Switches(Section):
-    """Leaves and spines of one fabric. The adapter of rail i of every node is connected to a leaf of rail i."""
+    """Switches of one fabric, in one tier, two (leaves, spines) or three (with cores). headway derives every size that is left out from \
+the nodes, their adapters and the model; `headway plan` shows them."""
 
     model: str | None = Field(None, examples=["SN5600"])
     """Model of the switches in the catalogue (docs/models.md)."""
-    leaves: int = Field(ge=1, le=16384, examples=[2])
-    """Number of leaves: a multiple of the rails."""
-    spines: int = Field(ge=1, le=4096, examples=[2])
-    """Number of spines: a multiple of the planes; every leaf is linked to every spine of its plane."""
-    uplinks: int = Field(1, ge=1, le=64, examples=[1])
-    """Links between a leaf and a spine."""
+    grow_to: int | None = Field(None, ge=1, le=200_000, examples=[512])
+    """Nodes that the fabric is sized for. Until there are so many, new nodes add leaves and whole pods, and no cable, address or \
+AS number changes; the present number when left out."""
+    tiers: Literal[1, 2, 3] | None = Field(None, examples=[2])
+    """Tiers of switches; the fewest that connect all nodes when left out."""
+    leaves: int | None = Field(None, ge=1, le=16384, examples=[2])
+    """Number of leaves: a multiple of those in a unit, which is one for each rail unless `leaf_rails` share one. With `spines` and no \
+other size, it states two tiers in which the lower half of a leaf's ports is for nodes."""
+    spines: int | None = Field(None, ge=1, le=16384, examples=[2])
+    """Number of spines: a multiple of the planes; every leaf is linked to every spine of its pod and plane."""
+    uplinks: int | None = Field(None, ge=1, le=256, examples=[1])
+    """Links between a leaf and a spine. When left out, 1 if `leaves` and `spines` are the only sizes; else they follow."""
+    cores: int | None = Field(None, ge=1, le=16384, examples=[64])
+    """Number of cores, which connect the pods."""
+    core_uplinks: int | None = Field(None, ge=1, le=256, examples=[1])
+    """Links between a spine and each core that it is linked to."""
+    node_ports: int | None = Field(None, ge=1, le=1024, examples=[32])
+    """Ports of a leaf that are for nodes. When left out, so many that the others carry their traffic at `oversubscription.leaf`, and \
+a power of two where that costs at most one port in 16: their addresses are then one network."""
+    leaf_rails: int | None = Field(None, ge=1, le=64, examples=[2])
+    """Rails that share a leaf. When left out, 1, or as many as a leaf has ports for if all nodes fit into one unit."""
     ports: int | None = Field(None, ge=2, le=1024, examples=[64])
-    """Ports of a switch; when left out, all that the `model` has with so many `lanes`, or 64 without a model. The lower half of a leaf \
-is for nodes, the upper half for spines."""
+    """Ports of a switch; when left out, all that the `model` has with so many `lanes`, or 64 without a model."""
     spine_ports: int | None = Field(None, ge=2, le=4096, examples=[576])
     """Ports of a spine if it has more than a leaf, as a chassis does; `ports` when left out."""
-    speed: BitRate = Field(400 * GBPS, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["400Gb/s"])
-    """Speed of every link, in whole Gb/s."""
+    speed: BitRate | None = Field(None, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["400Gb/s"])
+    """Speed of the links to nodes, in whole Gb/s. When left out, that of the adapters (`nic_speed`, `nic`), or 400Gb/s where none is \
+known or `leaves` and `spines` are the only sizes."""
+    uplink_speed: BitRate | None = Field(None, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["800Gb/s"])
+    """Speed of the links between switches. When left out, `speed` if that is set or `leaves` and `spines` are the only sizes; else the \
+fastest of the `model`."""
     lanes: int | None = Field(None, ge=1, le=8, examples=[4])
-    """SerDes lanes of a port; when left out, the fewest of the `model` that carry `speed`, or 8 without a model."""
+    """SerDes lanes of a port to a node; when left out, the fewest of the `model` that carry its speed, or 8 without a model."""
     node_cable: Metres = Field(5, ge=1, le=2000, examples=["5m"])
     """Length of the cables between nodes and leaves; lossless queues need room for the data in flight."""
     spine_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
     """Length of the cables between leaves and spines."""
+    core_cable: Metres = Field(40, ge=1, le=2000, examples=["40m"])
+    """Length of the cables between spines and cores."""
     asn: int = Field(4200000000, ge=1, le=4294967294, examples=[4200000000])
-    """BGP: AS number of all spines; the leaves use the numbers after it. RFC 6996 keeps 4200000000 and up for private use."""
+    """BGP: AS number of the top tier; the leaves use the numbers after it. In three tiers the spines of a pod share one from 32768 \
+numbers later on. RFC 6996 keeps 4200000000 and up for private use."""
     loopbacks: Prefix = Field("10.255.0.0/16", examples=["10.255.0.0/16"])
-    """Addresses of the switches themselves: the lower half for spines, the upper half for leaves."""
+    """Addresses of the switches themselves: the lower half for spines, and its upper half for cores; the upper half for leaves."""
     addresses: Prefix = Field("10.128.0.0/10", examples=["10.10.0.0/16"])
     """Addresses of the links to nodes, two for each: the leaf's and the adapter's."""
     os: tuple[Choice, ...] = Field(min_length=1, max_length=8, examples=[[{"kind": "sonic"}, {"kind": "frr"}]])
@@ -118,6 +140,11 @@ class Fabric(Section):
     balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
     """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \
 packet by packet (`adaptive`, `spray`)."""
+    sharp: bool = Field(False, examples=[True])
+    """InfiniBand: whether its switches add up gradients (SHARP). NCCL then needs the plugin of HPC-X (nccl-rdma-sharp-plugins), \
+and the switches' aggregation manager must run."""
+    service_level: int | None = Field(None, ge=0, le=14, examples=[1])
+    """InfiniBand: service level of collectives. Any but 0 has a virtual lane for itself."""
     classes: tuple[TrafficClass, ...] = Field(
         (), max_length=64, examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
     )

@@ -49,6 +49,8 @@ class ObservedSwitch(Section):
     """Address of its management port."""
     serial: Serial | None = Field(None, examples=["MT2345X01234"])
     """Serial number."""
+    guid: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{16}$")] | None = Field(None, examples=["0xb83fd20300000001"])
+    """InfiniBand: its node GUID, as `ibswitches` prints it."""
 
 
 class Inventory(Section):

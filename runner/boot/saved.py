@@ -39,6 +39,7 @@ from headway.runner.boot.records import (
     verify,
 )
 from headway.runner.contract import RunDirectory, TextEnum
+from headway.runner.posix import write_atomic
 
 # torch's name for it.
 METADATA = ".metadata"
@@ -48,6 +49,8 @@ _NUMBERED = re.compile(r"(checkpoint|ckpt|global_?step|step|iter|iteration|epoch
 # Such numbers in any name, except accelerate's custom_checkpoint_0 and custom_checkpoint_1, which belong to one
 # checkpoint.
 _STEP = re.compile(r"(?<![A-Za-z])(?<!custom_)(?:checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?(\d+)")
+# Megatron's name of a checkpoint.
+_ITERATION = re.compile(r"iter_(\d+)")
 # Lightning's name of the newest, the only name that it looks for (ModelCheckpoint.CHECKPOINT_NAME_LAST).
 _LIGHTNING_LAST = re.compile(r"last(-v\d+)?\.ckpt")
 
@@ -563,7 +566,8 @@ def _say(what: str) -> None:
 
 
 def _put_in_place(good: Unit, refused: Path) -> None:
-    """Rename the newest good checkpoint to `last`, the name from which Lightning resumes."""
+    """Let what names the newest checkpoint name the good one: a file that points to the refused one, or Lightning's `last`."""
+    _point_to(good.path, refused)
     if not _LIGHTNING_LAST.fullmatch(refused.name) or good.path.suffix != refused.suffix:
         return
     temporary = refused.with_name(f".tmp-{refused.name}.{os.getpid()}")
@@ -575,3 +579,20 @@ def _put_in_place(good: Unit, refused: Path) -> None:
         _say(f"{refused.name} is not a copy of {good.path.name}: {error}")
         return
     print(f"headway: {refused.name} is a copy of {good.path.name} now", file=sys.stderr, flush=True)
+
+
+def _point_to(good: Path, refused: Path) -> None:
+    """Correct the file next to a refused directory by which its framework finds the newest: DeepSpeed's `latest` has its name
+    (deepspeed/runtime/engine.py), Megatron's `latest_checkpointed_iteration.txt` its number (megatron/training/checkpointing.py)."""
+    pointed = {"latest": (refused.name, good.name)}
+    numbers = tuple(match[1] if (match := _ITERATION.fullmatch(path.name)) else None for path in (refused, good))
+    if numbers[0] is not None and numbers[1] is not None:
+        pointed["latest_checkpointed_iteration.txt"] = (str(int(numbers[0])), str(int(numbers[1])))
+    for name, (old, new) in pointed.items():
+        pointer = refused.with_name(name)
+        try:
+            if pointer.is_file() and pointer.read_text().strip() == old:
+                write_atomic(pointer, new.encode())
+                print(f"headway: {pointer} names {good.name} now", file=sys.stderr, flush=True)
+        except (OSError, UnicodeDecodeError) as error:
+            _say(f"{pointer} names {refused.name}, which was refused: {error}")

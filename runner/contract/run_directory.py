@@ -154,6 +154,11 @@ class RunDirectory:
         return self.attempt_directory / "spec.json"
 
     @property
+    def config(self) -> Path:
+        """The files of a framework's own configuration, which the script of the attempt reads."""
+        return self.attempt_directory / "config"
+
+    @property
     def launch(self) -> Path:
         """The command that `headway torchrun` launched, and the process that did."""
         return self.attempt_directory / "launch.json"

@@ -85,7 +85,12 @@ def without_shared(spec: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
 def with_shared(rest: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the whole spec from the result of `without_shared`; a whole spec is returned unchanged."""
     spec = copy.deepcopy(dict(rest))
+    # A framework's job runs as a script, whose arguments its spec does not have. The kind is left out where it is the same.
+    runs_as = run.get("trainer", {}).get("kind")
+    is_framework = (spec.get("trainer") or {}).get("kind", runs_as) != runs_as
     for place, value in _shared(run):
+        if is_framework and place[:2] == ("trainer", "options"):
+            continue
         owner: Any = spec
         for key in place[:-1]:
             owner = owner.setdefault(key, {}) if isinstance(owner, dict) else _item(owner, key)

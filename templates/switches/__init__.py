@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from headway.templates.kind import SwitchKind
 from headway.templates.switches.frr import FRR
+from headway.templates.switches.opensm import OPENSM
 from headway.templates.switches.sonic import SONIC
 
-SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType({"frr": FRR, "sonic": SONIC})
+SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType({"frr": FRR, "opensm": OPENSM, "sonic": SONIC})

@@ -9,6 +9,21 @@ from collections.abc import Mapping
 
 from headway.templates.kind import JobKind
 from headway.templates.trainers.builtin import BUILTIN
+from headway.templates.trainers.deepspeed import DEEPSPEED
+from headway.templates.trainers.hf import HF
+from headway.templates.trainers.lightning import LIGHTNING
+from headway.templates.trainers.megatron import MEGATRON
 from headway.templates.trainers.script import SCRIPT
+from headway.templates.trainers.torchtitan import TORCHTITAN
 
-TRAINERS: Mapping[str, JobKind] = types.MappingProxyType({"builtin": BUILTIN, "script": SCRIPT})
+TRAINERS: Mapping[str, JobKind] = types.MappingProxyType(
+    {
+        "builtin": BUILTIN,
+        "script": SCRIPT,
+        "torchtitan": TORCHTITAN,
+        "megatron": MEGATRON,
+        "hf": HF,
+        "lightning": LIGHTNING,
+        "deepspeed": DEEPSPEED,
+    }
+)

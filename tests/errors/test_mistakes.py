@@ -5,6 +5,7 @@ of the pen.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,49 @@ JOBS = [
     Mistake("nodes: 4", "  nodes: 4", "HW105", None, "indent it like the line before"),
     Mistake("nodes: 4", "nodes:\u00a04", "HW105", " "),
     Mistake("nodes: 4", "nodes: 4\n---", "HW112", None, "put each document into a separate file"),
+    Mistake("  dp_shard: 16\n", "  dp_shard:16\n", "HW105", "dp_shard: 16"),
+    Mistake("compute: bf16", "compute: @bf16", "HW105", '"@bf16"', "leave the `@` out", is_whole=False),
+    Mistake("[train.py,", "[train.py, {?compile}--compile,", "HW105", None, "quote", is_whole=False),
+    Mistake("optimizer:\n  lr: 3.0e-4\n  warmup_steps: 200", "optimizer: {warmup_steps: 200, lr: 0,0003}", "HW110", "0.0003"),
+    # A list: what is written in its place is accepted.
+    value("cluster: iron", "{name: iron}", "HW203", hint="`iron`"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: {name: HF, other: X}", "HW203", None, "`[name, other]`", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer.warmup_steps: 1}}", "HW203", "[1]"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer.warmup_steps: 1..3}}", "HW203", "[1, 2, 3]"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer: {lr: [1e-4]}}}", "HW203", None, "write `optimizer.lr: [0.0001]`"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer.learning_rate: [1e-4]}}", "HW240", "optimizer.lr"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer.warmup_steps: [1, 1]}}", "HW240", None, "remove one of the two"),
+    Mistake("nodes: 4", "nodes: 4\nextends: {file: base.yaml}", "HW203", None, "`base.yaml`", is_whole=False),
+    value("micro: 1", "[1, 2]", "HW203", hint="one number"),
+    value("micro: 1", "[a, b]", "HW203", hint="`2`"),
+    # A program of the wrong form is none of the default trainer's.
+    Mistake("trainer:\n  kind: script\n  options:\n    argv: [train.py,", "run: [3,", "HW203", '"3"', is_whole=False),
+    Mistake("join: 10m", "join: 600000", "HW213", "600000ms"),
+    Mistake(
+        "  HF_HOME: /data/hf",
+        "  HF: {valueFrom: {secretKeyRef: {name: hf, key: token}}}",
+        "HW203",
+        None,
+        "secrets: [{name: HF, source: hf",
+    ),
+    Mistake(
+        "    - kind: shared\n      every: 100 steps",
+        "    - kind: shared\n    - every: 100 steps",
+        "HW202",
+        None,
+        "remove the `- `",
+    ),
+    Mistake(
+        "    - kind: shared\n      every: 100 steps\n      keep: 3",
+        "    - shared: {every: 100 steps}",
+        "HW201",
+        None,
+        "{kind: shared, every: 100 steps}",
+    ),
+    Mistake("  lr: 3.0e-4", "  lr: 3.0e-4\n  min_lr: 3.0e-5", "HW201", None, "write `min_lr_ratio: 0.1`"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [{env: HF, source: hf}]", "HW201", "name"),
+    Mistake("nodes: 4", "nodes: 4\nignore: [{code: HW4270, reason: measured}]", "HW204", "HW427", is_whole=False),
+    Mistake("  kind: script\n", "  type: script\n", "HW201", "kind"),
 ]
 CLUSTERS = [
     key("fabrics", "fabric"),
@@ -268,6 +312,26 @@ CLUSTERS = [
     Mistake("nics: [mlx5_0,", "nics: [{name: mlx5_0, fabric: rials},", "HW236", "rails"),
     Mistake("nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]", "nics: mlx5_0", "HW203", "[mlx5_0]"),
     Mistake("interface: eth0", "interfaces: eth0", "HW201", "interface"),
+    Mistake("kind: Cluster", "kind: cluster", "HW207", "Cluster"),
+    Mistake("kind: Cluster", "Kind: Cluster", "HW201", "kind"),
+    value("cpus: 96", "96000m", "HW203"),
+    value("host_memory: 2TiB", "2048", "HW213", hint="`2048GiB`"),
+    value("nic_speed: 400Gb/s", "8x400Gb/s", "HW204"),
+    value("write: 200GB/s", "12000GB/min", "HW204"),
+    Mistake("    gpus: 8", "    gres: gpu:8", "HW201", None, "write `gpus: 8`"),
+    Mistake(
+        "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]",
+        "nics: mlx5_[0-7]",
+        "HW203",
+        "[mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]",
+    ),
+    Mistake(
+        "ecn: {min: 1MiB, max: 2MiB, percent: 5}",
+        "ecn_min: 1MiB\n        ecn_max: 2MiB",
+        "HW201",
+        None,
+        "`ecn: {min: 1MiB, max: 2MiB, percent: 5}`",
+    ),
 ]
 
 
@@ -305,6 +369,14 @@ def test_one_mistake_is_one_problem_with_its_mend(
     assert (problem["code"], problem["file"]) == (mistake.code, file)
     assert problem["fix"] == mistake.fix
     assert mistake.hint in problem["hint"]
+    written = re.fullmatch("write `([^`]*)`", problem["hint"])
+    if mistake.fix is None and mistake.is_whole and written is not None:
+        # The value, or the field with it.
+        field = mistake.new.rpartition("\n")[2].partition(": ")[0]
+        mend = written[1] if re.match(r"[\w.]+: ", written[1]) else f"{field}: {written[1]}"
+        if field == mistake.new.partition(": ")[0]:
+            path.write_text(text.replace(mistake.old, " " * (len(mistake.new) - len(mistake.new.lstrip(" "))) + mend.strip(), 1))
+            assert problems(capsys) == []
     if mistake.fix is not None and mistake.is_whole:
         path.write_text(mended(wrong, problem))
         assert problems(capsys) == []

@@ -121,12 +121,14 @@ def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
 
 
 def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
-    full = Size((16384,), rails=8, planes=8, spines=1024, units=128, ports=256)
+    full = Size((65536,), rails=8, planes=8, spines=2048, units=256, ports=512)
     assert [problem.code for problem in check_cabling(spec(full))] == []
-    over = replace(full, counts=(16385,), units=129)
+    over = replace(full, counts=(65537,), units=257)
     (problem,) = check_cabling(spec(over))
     assert (problem.code, problem.path) == ("HW527", ("fabrics", 0, "switches"))
-    assert problem.message == ("131080 cables to nodes and 132096 between leaves and spines are more than the 262144 of one plan")
+    assert problem.message == (
+        "524296 cables to nodes and 526336 between leaves and spines are more than the 1048576 of one plan"
+    )
 
 
 def test_rails_that_numbered_adapters_leave_out_may_be_free() -> None:

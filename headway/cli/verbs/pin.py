@@ -143,7 +143,7 @@ def _planned(cluster: Cluster, observed: Observed) -> list[_Planned]:
         shape = shape_of(fabric, cluster.node_groups)
         for cable in resolve_cables(shape, fabric, cluster.node_groups, observed):
             leaf, port = cable.place
-            node = nodes.setdefault(cable.node, _Planned(cable.node, leaf // shape.rails))
+            node = nodes.setdefault(cable.node, _Planned(cable.node, leaf // shape.sizes.width))
             node.nics.append(ObservedNic(name=cable.adapter, switch=shape.leaf(leaf), port=shape.port_name(port)))
     return list(nodes.values())
 

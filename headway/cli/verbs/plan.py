@@ -13,6 +13,7 @@ from headway.cli.views.problems import print_problems
 from headway.compile import PlannedCluster, PlannedJob, Sources, compile_documents
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import to_json
+from headway.templates.cabling.render import FORMATS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="print JSON: the whole plan, or the result of the other options",
     )
     parser.add_argument("--ranks", action="store_true", help="for a job: list its ranks with their places in the mesh")
+    parser.add_argument(
+        "--cables", choices=FORMATS, help="for a cluster: print its cables only, as a table, a graph, or a containerlab topology"
+    )
     add_stdin(parser)
     configure_forecast(parser)
 
@@ -56,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _show_job(planned: PlannedJob, args: argparse.Namespace) -> None:
     """Where more than the plan is asked for, only what was asked is shown to people."""
+    if args.cables:
+        raise ForecastError("a job has no cables; pass a cluster")
     if args.json and not asks(args):
         sys.stdout.write(to_json(planned.plan))
         return
@@ -74,7 +80,9 @@ def _show_job(planned: PlannedJob, args: argparse.Namespace) -> None:
 def _show_cluster(planned: PlannedCluster, args: argparse.Namespace) -> None:
     if asks(args):
         raise ForecastError("a cluster has no layouts; pass a job")
-    if args.json:
+    if args.cables:
+        sys.stdout.write(FORMATS[args.cables](planned.plan))
+    elif args.json:
         sys.stdout.write(to_json(planned.plan))
     else:
-        print_cluster(stdout_console(), planned.plan)
+        print_cluster(stdout_console(), planned.plan, planned.shapes)

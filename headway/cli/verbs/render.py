@@ -14,7 +14,7 @@ from headway.compile import Compiled, PlannedCluster, PlannedJob, Sources, compi
 from headway.compile.sources import is_folder
 from headway.infra.tree import FileDifference, compare_tree, remove_files, write_tree
 from headway.jobspec.problem import Problem
-from headway.templates.kind import Files
+from headway.templates.kind import Files, LazyFiles
 
 _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
 
@@ -24,7 +24,7 @@ class Output:
     """The contents of one folder of rendered files: the files, the folders in it that they fill, and the files to remove."""
 
     root: Path
-    files: Files = field(default_factory=dict)
+    files: Files = field(default_factory=LazyFiles)
     trees: list[PurePosixPath] = field(default_factory=list)
     stale: list[PurePosixPath] = field(default_factory=list)
 

@@ -8,9 +8,11 @@ from headway.cli.terminal import print_line
 from headway.cli.views.plan_checkpoints import checkpoint_facts
 from headway.compile import PlannedJob
 from headway.jobspec.notation import counted, write_duration, write_interval
-from headway.jobspec.plan import ClusterPlan, JobPlan, QosPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, QosPlan, SwitchPlan
+from headway.jobspec.resolve.links import FabricShape
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
+from headway.planner.fabric import count_tiers, growth_of, losses, written_out
 from headway.runner.contract import Corruption
 
 if TYPE_CHECKING:
@@ -46,8 +48,9 @@ def print_job(console: "Console", planned: PlannedJob, *, ranks: bool) -> None:
         console.print(f"  {path}", soft_wrap=True)
 
 
-def print_cluster(console: "Console", plan: ClusterPlan) -> None:
-    """The cluster's plan: its nodes, facts, and each fabric with its classes of traffic and switches."""
+def print_cluster(console: "Console", plan: ClusterPlan, shapes: Mapping[str, FabricShape]) -> None:
+    """The cluster's plan: its nodes, facts, and each fabric with its classes of traffic and switches; `shapes` are those of fabrics
+    with switches, by name."""
     console.print(f"[bold]{plan.name}[/] ({plan.scheduler}), {plan.hash[:8]}")
     _section(console, "nodes", _groups(plan))
     _print_facts(console, _cluster_facts(plan))
@@ -58,6 +61,7 @@ def print_cluster(console: "Console", plan: ClusterPlan) -> None:
             console.print(_classes(fabric.qos), "")
         switches = [switch for switch in plan.switches if switch.fabric == fabric.name]
         if switches:
+            _print_fabric(console, plan, fabric, shapes[fabric.name])
             console.print(_switches(switches))
 
 
@@ -139,12 +143,63 @@ def _classes(qos: QosPlan) -> "Table":
     return table
 
 
+def _print_fabric(console: "Console", plan: ClusterPlan, fabric: FabricPlan, shape: FabricShape) -> None:
+    """The fabric as a whole: tiers with their cables, oversubscription, what a loss leaves, and growth."""
+    sizes = shape.sizes
+    console.print(_tiers(plan, fabric, shape), "")
+    _print_facts(console, _fabric_facts(fabric, shape))
+    table = _table("loss of", "hits", "bandwidth left")
+    for loss in losses(plan, shape):
+        table.add_row(loss.lost, loss.affects, f"{loss.left:.1%}")
+    console.print(table, "")
+    growth = growth_of(shape)
+    more = (
+        f"; with more {'leaves' if sizes.tiers == 2 else 'leaves and pods'}, {growth.most}"
+        if growth.most > growth.present
+        else ""
+    )
+    most = f"its leaves have room for {counted(growth.present, 'node')}{more}"
+    _print_facts(console, iter([("growth", most)]))
+
+
+def _fabric_facts(fabric: FabricPlan, shape: FabricShape) -> _Facts:
+    sizes = shape.sizes
+    rails = "one rail a leaf" if sizes.leaf_rails == 1 else f"{sizes.leaf_rails} rails a leaf"
+    yield "unit", f"{counted(sizes.unit, 'node')} on {sizes.width} {'leaf' if sizes.width == 1 else 'leaves'}, {rails}"
+    if sizes.tiers > 1:
+        yield (
+            "links",
+            f"{sizes.uplinks} between a leaf and a spine"
+            + (f", {sizes.core_uplinks} between a spine and a core" if sizes.tiers > 2 else ""),
+        )
+        above = f", pods {fabric.spine_oversubscription:.4g} : 1" if sizes.tiers > 2 else ""
+        yield "oversubscription by speed", f"fullest leaf {fabric.leaf_oversubscription:.4g} : 1{above}"
+    if sizes.planes > 1:
+        yield "planes", str(sizes.planes)
+    if sizes.tiers > 2:
+        pod_nodes = sizes.pod_units * sizes.unit
+        yield "pods", f"{sizes.pods} of {pod_nodes} nodes, {sizes.pod_units * sizes.width} leaves and {sizes.pod_spines} spines"
+    yield "written out", "{" + ", ".join(f"{key}: {value}" for key, value in written_out(shape).items()) + "}"
+
+
+def _tiers(plan: ClusterPlan, fabric: FabricPlan, shape: FabricShape) -> "Table":
+    table = _table("tier", "switches", "model", "cables", "Gbit/s", "metres", "transceivers: switches", "nodes")
+    for tier in count_tiers(plan, shape):
+        gbps, metres = (", ".join(map(str, values)) for values in (tier.gbps, tier.metres))
+        of_switches, of_nodes = (str(count or "-") for count in tier.transceivers)
+        table.add_row(
+            tier.name, str(tier.switches), fabric.switch_model or "-", str(tier.cables), gbps, metres, of_switches, of_nodes
+        )
+    return table
+
+
 def _switches(switches: list[SwitchPlan]) -> "Table":
     table = _table("switch", "AS number", "loopback", "to nodes", "to switches", "Gbit/s")
     for switch in switches[:_ROWS_SHOWN]:
         up = len(switch.uplinks)
         speeds = ", ".join(sorted({str(port.gbps) for port in switch.ports}))
-        table.add_row(switch.name, str(switch.asn), switch.router_id, str(len(switch.ports) - up), str(up), speeds)
+        numbers = (str(switch.asn or "-"), switch.router_id or "-")
+        table.add_row(switch.name, *numbers, str(len(switch.ports) - up), str(up), speeds)
     if len(switches) > _ROWS_SHOWN:
         table.add_row("...", f"{len(switches) - _ROWS_SHOWN} more; --json has all")
     return table

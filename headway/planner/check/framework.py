@@ -14,11 +14,12 @@ _HINT = "or name another `framework` in `trainer.options` if that one runs the s
 
 def check_framework(plan: JobPlan) -> Iterator[Problem]:
     """Warn where the stated framework does not run the layout; no error, since a script may have extended it."""
-    if plan.spec["trainer"]["kind"] != "script" or not states_framework(plan):
+    kind = plan.spec["trainer"]["kind"]
+    if kind == "builtin" or not states_framework(plan):
         return
     framework = framework_of(plan)
     for field, reason, mend in _refusals(plan, framework, abilities(framework)):
-        yield Problem("HW326", JOB, ("layout", field), reason, f"{mend}, {_HINT}", Severity.WARNING)
+        yield Problem("HW326", JOB, ("layout", field), reason, f"{mend}, {_HINT}" if kind == "script" else mend, Severity.WARNING)
 
 
 def _refusals(plan: JobPlan, framework: str, able: Abilities) -> Iterator[tuple[str, str, str]]:

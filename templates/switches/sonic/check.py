@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headway.jobspec.document import Path
-from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.suggest import joined_or
 from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
@@ -42,7 +42,7 @@ def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> It
         yield Problem("HW513", CLUSTER, (*at, "switches"), message, "set `model`", Severity.WARNING, at_key=True)
     yield from _check_options((*os, "options"), options, device, switch)
     yield from _check_ports((*at, "switches"), (*os, "options"), options, device, switch, cluster)
-    yield from _check_lossless(at, device.hwsku, fabric, switch)
+    yield from _check_lossless(at, device.hwsku, fabric, switch, cluster)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan)
         hint = f"set `base` to a config_db.json of such a switch, which has them; or use one of {', '.join(hardware())}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
         return
-    lanes = switch.ports[0].lanes
+    lanes = " and ".join(str(each) for each in dict.fromkeys(port.lanes for port in switch.ports))
     message = f"SONiC has no HwSKU of the {model} with ports of {lanes} lanes"
     hint = f"use {joined_or([str(each) for each in known.breakouts])} `lanes`; left out, they follow from `speed`"
     yield Problem("HW513", CLUSTER, (*path, "lanes"), message, hint)
@@ -165,7 +165,7 @@ def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
         yield Problem("HW513", CLUSTER, (*path, lossless[_MOST_LOSSLESS], "lossless"), message, "make the others lossy")
 
 
-def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPlan) -> Iterator[Problem]:
+def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Check that the HwSKU has headroom for a lossless class at these speeds and lengths."""
     if fabric.qos is None or not fabric.qos.lossless_priorities or hwsku.is_dynamic:
         return
@@ -175,8 +175,9 @@ def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPl
                 message = f"the buffers of {hwsku.name} are in the ASIC's file, with headroom for priorities 3 and 4, not {each.priority}"
                 yield Problem("HW513", CLUSTER, (*at, "classes", index, "priority"), message, "use priority 3 or 4")
         return
-    for key, role in (("node_cable", "node"), ("spine_cable", "fabric")):
-        for gbps, metres in sorted({(port.gbps, port.metres) for port in switch.ports if port.role == role}):
+    cables = {(_setting_of(port, switch, cluster), port.gbps, port.metres) for port in switch.ports}
+    for key in ("node_cable", "spine_cable", "core_cable"):
+        for gbps, metres in sorted((gbps, metres) for setting, gbps, metres in cables if setting == key):
             lengths = hwsku.headroom.get(gbps, {})
             if lengths and metres not in lengths:
                 known = joined_or([str(each) for each in lengths])
@@ -186,3 +187,10 @@ def _check_lossless(at: Path, hwsku: HwSku, fabric: FabricPlan, switch: SwitchPl
                     f"set {longer}m" if longer else "use a shorter cable, or add the length to the HwSKU's pg_profile_lookup.ini"
                 )
                 yield Problem("HW513", CLUSTER, (*at, "switches", key), message, hint, Severity.WARNING)
+
+
+def _setting_of(port: PortPlan, switch: SwitchPlan, cluster: ClusterPlan) -> str:
+    """Return the setting of `switches` that has the length of the cable in a port."""
+    if port.role == "node":
+        return "node_cable"
+    return "core_cable" if "core" in (switch.role, cluster.switch_roles[port.peer]) else "spine_cable"

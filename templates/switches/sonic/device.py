@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
-from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, Hardware, HwSku, SwitchPort, hardware
+from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, ROLES, Hardware, HwSku, SwitchPort, hardware
 from headway.templates.switches.sonic.options import SonicOptions, Tables
 
 
@@ -33,26 +33,32 @@ def model_of(switch: SwitchPlan, cluster: ClusterPlan) -> str:
 
 def device_of(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> SonicDevice | None:
     """Return the device; None if neither SONiC's device tree has the model with such ports, nor a base describes it."""
-    lanes = switch.ports[0].lanes if switch.ports else None
     known = hardware().get(model_of(switch, cluster))
     if known is not None:
-        return _of_model(known.model, lanes or known.breakouts[0])
+        lanes = [port.lanes for port in switch.ports] or [known.breakouts[0]]
+        upper = next((_number(port.name) for port in switch.ports if port.lanes != lanes[0]), None)
+        return _of_model(known.model, lanes[0], lanes[-1], None if upper is None else upper // known.cage_lanes)
     base = options.base_of(switch.name)
     return None if base is None else _of_base(base)
 
 
 @cache
-def _of_model(model: str, lanes: int) -> SonicDevice | None:
+def _of_model(model: str, lanes: int, upper_lanes: int, upper_cage: int | None) -> SonicDevice | None:
+    """Return the model with ports of so many lanes, and from a cage on of `upper_lanes`: both are then breakouts of one HwSKU."""
     found = hardware()[model]
-    hwsku = found.hwsku(lanes)
-    if hwsku is None:
+    hwsku = found.hwsku(max(lanes, upper_lanes))
+    if hwsku is None or (upper_cage is not None and not {lanes, upper_lanes} <= found.modes.keys()):
         return None
-    ports = {port.name: port for port in found.ports(lanes)}
+    breakout = _breakout(found, lanes)
+    ports = {port.name: port for port in found.ports(lanes) if upper_cage is None or port.index <= upper_cage}
+    if upper_cage is not None:
+        ports |= {port.name: port for port in found.ports(upper_lanes) if port.index > upper_cage}
+        breakout |= dict.fromkeys(found.cage_names[upper_cage:], found.modes[upper_lanes])
     outside = {port.name: port for port in found.extra}
-    return SonicDevice(found.platform, hwsku, ports | outside, outside, _breakout(found, lanes))
+    return SonicDevice(found.platform, hwsku, ports | outside, outside, breakout)
 
 
-def _breakout(found: Hardware, lanes: int) -> Mapping[str, str]:
+def _breakout(found: Hardware, lanes: int) -> dict[str, str]:
     modes = dict.fromkeys(found.cage_names, found.modes[lanes]) if lanes in found.modes else {}
     # The smaller ports have one mode, by the same name as `show interfaces breakout` prints.
     return modes | {port.name: f"1x{port.gbps}G{'[10G]' if port.gbps == 25 else ''}" for port in found.extra if modes}
@@ -68,7 +74,7 @@ def _of_base(base: Tables) -> SonicDevice | None:
     lanes = min(port.lanes.count(",") + 1 for port in ports.values())
     pools, profiles = base.get("BUFFER_POOL", {}), base.get("BUFFER_PROFILE", {})
     kind = "static" if pools and profiles else "sai"
-    by_role = dict.fromkeys(("leaf", "spine"), pools)
+    by_role = dict.fromkeys(ROLES, pools)
     if device.get("buffer_model") == "dynamic" and "egress_lossless_pool" in pools:
         kind = "dynamic-two-pools" if "ingress_lossy_pool" in pools else "dynamic-one-pool"
     size = str(pools.get("egress_lossless_pool", {}).get("size"))
@@ -78,7 +84,7 @@ def _of_base(base: Tables) -> SonicDevice | None:
         buffers=kind,
         egress_pool_bytes=int(size) if size.isdecimal() else None,
         pools=by_role,
-        profiles=dict.fromkeys(("leaf", "spine"), profiles),
+        profiles=dict.fromkeys(ROLES, profiles),
     )
     modes = {name: str(row.get("brkout_mode")) for name, row in base.get("BREAKOUT_CFG", {}).items()}
     return SonicDevice(str(device["platform"]), hwsku, ports, {}, modes)

@@ -12,6 +12,9 @@ import yaml
 # The model of a fabric that names none: the first whose ports are the fabric's default, 400 Gb/s over 8 lanes.
 ASSUMED_MODEL = "SN5400"
 
+# Roles of a switch that have rows of buffers; SONiC's templates know two, and every switch above a leaf has a spine's.
+ROLES = ("leaf", "spine", "core")
+
 Row = Mapping[str, str]
 
 
@@ -116,7 +119,7 @@ def _hwsku(name: str, row: dict[str, Any]) -> HwSku:
 
 def _by_role(row: dict[str, Any], what: str) -> dict[str, Any]:
     leaf = row.get(f"{what}_leaf")
-    return {} if leaf is None else {"leaf": leaf, "spine": row.get(f"{what}_spine", leaf)}
+    return {} if leaf is None else {"leaf": leaf, **dict.fromkeys(ROLES[1:], row.get(f"{what}_spine", leaf))}
 
 
 @cache

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -87,8 +88,8 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
             hint = "write the value out, or read the variable in the script"
             yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
     yield from _check_first(options)
-    yield from _check_history(plan)
-    yield from _check_corruption(plan)
+    yield from check_history(plan)
+    yield from check_corruption(plan)
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
@@ -136,12 +137,17 @@ def _is_shell(options: ScriptOptions) -> bool:
     return not options.python and PurePosixPath(options.argv[0]).name in _SHELLS
 
 
+def defaults() -> Mapping[str, Any]:
+    """Return the values that fields have when a job leaves them out."""
+    return _DEFAULTS
+
+
 def _launcher(first: str) -> Problem:
     message = f"`{first}` in place of the script: headway starts the ranks itself"
     return Problem("HW210", JOB, (*_ARGV, 0), message, f"remove `{first}` and its options, and put the script first")
 
 
-def _check_history(plan: JobPlan) -> Iterator[Problem]:
+def check_history(plan: JobPlan) -> Iterator[Problem]:
     """Check `history`. A script gets its values once, when it starts, and reads its samples itself; a claim implements
     a rollback."""
     for index, entry in enumerate(plan.spec["history"]):
@@ -155,7 +161,7 @@ def _check_history(plan: JobPlan) -> Iterator[Problem]:
             yield Problem("HW306", JOB, path, message, "skip them in the script and remove this line", at_key=True)
 
 
-def _check_corruption(plan: JobPlan) -> Iterator[Problem]:
+def check_corruption(plan: JobPlan) -> Iterator[Problem]:
     """Check `corruption`. A script's state can be compared after a step; its steps cannot be recomputed."""
     checks = plan.spec["resilience"]["corruption"] or {}
     for name in ("replay", "grad_norm_factor"):

@@ -195,6 +195,35 @@ def test_the_name_that_lightning_resumes_from_goes_to_the_newest_good_file(tmp_p
     assert (folder / "last.ckpt").read_bytes() == good.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("pointer", "states", "named"),
+    [
+        ("latest", ("global_step10/state.pt", "global_step20/state.pt"), ("global_step20", "global_step10")),
+        ("latest_checkpointed_iteration.txt", ("iter_0000010/state.pt", "iter_0000020/state.pt"), ("20", "10")),
+    ],
+)
+def test_the_file_that_names_the_newest_names_the_newest_good_directory(
+    pointer: str, states: tuple[str, str], named: tuple[str, str], tmp_path: Path, boot: Booted
+) -> None:
+    """DeepSpeed and Megatron would start from the beginning, or fail, where it names a directory that is not there."""
+    folder = tmp_path / "saved"
+    save(folder / states[0])
+    flip(save(folder / states[1]))
+    (folder / pointer).write_text(named[0])
+    boot.verify()
+    assert names(folder) == sorted([states[0].partition("/")[0], pointer])
+    assert (folder / pointer).read_text() == named[1]
+
+
+def test_a_file_that_names_another_directory_than_the_refused_one_stays(tmp_path: Path, boot: Booted) -> None:
+    folder = tmp_path / "saved"
+    save(folder / "global_step10/state.pt")
+    flip(save(folder / "global_step20/state.pt"))
+    (folder / "latest").write_text("best")
+    boot.verify()
+    assert (folder / "latest").read_text() == "best"
+
+
 def test_what_was_deleted_or_overwritten_since_is_no_damage(tmp_path: Path, boot: Booted) -> None:
     save(tmp_path / "ckpt/step-10.pt").unlink()
     shutil.rmtree(save(tmp_path / "out/checkpoint-10/optimizer.pt").parent)

@@ -1,0 +1,131 @@
+"""Compares the cables that devices report with those of a plan: wrong, swapped, missing and extra ones, each once."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from headway.jobspec.plan import ClusterPlan
+from headway.templates.cabling.read import SeenCable, SeenCables, SeenEnd
+
+# A port for data, as SONiC and InfiniBand name it; `eth0` is for management.
+_PORT = re.compile(r"(Ethernet)?[0-9]+")
+
+End = tuple[str, str]
+Cable = frozenset[End]
+
+
+@dataclass(frozen=True)
+class Miscabling:
+    """A difference. `what`: `wrong`, `swapped`, `missing` or `extra`; `ends` are those of the cables concerned."""
+
+    what: str
+    message: str
+    ends: frozenset[End]
+
+
+@dataclass(frozen=True)
+class PlannedCables:
+    """The planned cables. `adapters` has the node and adapter of each hardware address that an inventory knows."""
+
+    cluster: ClusterPlan
+    adapters: Mapping[str, End] = field(default_factory=dict)
+
+    @cached_property
+    def far(self) -> Mapping[End, End]:
+        """The other end of each end."""
+        found: dict[End, End] = {}
+        for link in self.cluster.links:
+            found[link.a, link.a_port] = (link.b, link.b_port)
+            found[link.b, link.b_port] = (link.a, link.a_port)
+        return found
+
+    @cached_property
+    def cables(self) -> frozenset[Cable]:
+        """All of them."""
+        return frozenset(frozenset({(link.a, link.a_port), (link.b, link.b_port)}) for link in self.cluster.links)
+
+    @cached_property
+    def devices(self) -> Mapping[str, str]:
+        """The planned devices by their names, and nodes by their SSH address too."""
+        names = {switch.name: switch.name for switch in self.cluster.switches} | {
+            node.name: node.name for node in self.cluster.nodes
+        }
+        return names | {node.host: node.name for node in self.cluster.nodes if node.host}
+
+    def end_of(self, seen: SeenEnd) -> End:
+        """Return the planned end that a device means: its name may have a domain, and its port several names."""
+        for port in seen.ports:
+            if port.lower() in self.adapters:
+                return self.adapters[port.lower()]
+        device = self.devices.get(seen.device) or self.devices.get(seen.device.partition(".")[0], seen.device)
+        known = next((port for port in seen.ports if (device, port) in self.far), None)
+        return device, known or next(iter(seen.ports), "?")
+
+    def seen(self, reported: SeenCable) -> Cable:
+        """Return the cable by its planned ends. A node whose adapters LLDP names otherwise, as network interfaces do, counts as
+        connected by the planned one: its name alone is known."""
+        own, far = self.end_of(reported.own), self.end_of(reported.far)
+        planned = self.far.get(own)
+        if planned is not None and far not in self.far and far[0] == planned[0] and far[0] not in self.cluster.switch_roles:
+            far = planned
+        return frozenset({own, far})
+
+
+def miscablings(cabling: PlannedCables, reports: Iterable[SeenCables]) -> Iterator[Miscabling]:
+    """Yield each cable that differs from the plan, as far as the reports cover it."""
+    reports = tuple(reports)
+    covered = {cabling.devices.get(device, device) for report in reports for device in report.devices}
+    seen = {cabling.seen(cable) for report in reports for cable in report.cables if _concerns(cabling, cable)}
+    stray = sorted((cable for cable in seen - cabling.cables if len(cable) > 1), key=sorted)
+    explained: set[End] = set()
+    for pair in _swapped(cabling, stray):
+        explained |= pair.ends
+        yield pair
+    for cable in stray:
+        if not cable <= explained:
+            yield _wrong(cabling, cable)
+            explained |= cable
+    for cable in sorted(cabling.cables - seen, key=sorted):
+        if any(device in covered for device, _ in cable) and not any(end in explained for end in cable):
+            a, b = sorted(cable)
+            yield Miscabling("missing", f"no cable between {_name(a)} and {_name(b)}, or its link is down", cable)
+
+
+def _concerns(cabling: PlannedCables, cable: SeenCable) -> bool:
+    """Whether one end is an adapter with a planned cable or a port of a planned switch; management ports and other fabrics are not
+    judged."""
+    ends = (cabling.end_of(cable.own), cabling.end_of(cable.far))
+    roles = cabling.cluster.switch_roles
+    return any(end in cabling.far or (end[0] in roles and _PORT.fullmatch(end[1]) is not None) for end in ends)
+
+
+def _swapped(cabling: PlannedCables, stray: Iterable[Cable]) -> Iterator[Miscabling]:
+    """Yield pairs of cables of which each has the other's end: one exchange puts both right."""
+    left = {end: cable for cable in stray for end in cable}
+    done: set[Cable] = set()
+    for cable in stray:
+        if cable in done or not all(end in cabling.far for end in cable):
+            continue
+        a, b = sorted(cable)
+        other = left.get(cabling.far[a])
+        if other is None or other == cable or other in done or len(other) != 2:
+            continue
+        (third,) = other - {cabling.far[a]}
+        if cabling.far.get(third) == b:
+            done |= {cable, other}
+            one, two = _name(cabling.far[a]), _name(b)
+            message = f"the cables in {one} and {two} are swapped: {_name(a)} belongs to {one}, {_name(third)} to {two}"
+            yield Miscabling("swapped", message, cable | other)
+
+
+def _wrong(cabling: PlannedCables, cable: Cable) -> Miscabling:
+    a, b = sorted(cable, key=lambda end: (end not in cabling.far, end))
+    if a not in cabling.far:
+        return Miscabling("extra", f"a cable between {_name(a)} and {_name(b)}, which the plan does not have", cable)
+    message = f"the cable in {_name(a)} leads to {_name(b)}, not to {_name(cabling.far[a])}"
+    return Miscabling("wrong", message, cable)
+
+
+def _name(end: End) -> str:
+    return f"`{end[1]}` of `{end[0]}`"

@@ -1,0 +1,30 @@
+"""Subnet manager `opensm`: routing, partitions and service levels of a whole InfiniBand fabric, and the cables as a netlist.
+
+In: a fabric's switches in a cluster's plan. Out: files for the host that runs opensm; `read.py` reads an opensm.conf back.
+Start reading: `render.py`.
+"""
+
+from headway.templates.kind import SwitchKind, no_switch_files
+from headway.templates.reading import Reading
+from headway.templates.switches.opensm.check import check
+from headway.templates.switches.opensm.options import OpensmOptions
+from headway.templates.switches.opensm.render import FILE, OTHERS, render_fabric
+
+
+def _read(text: str) -> Reading:
+    from headway.templates.switches.opensm.read import read  # noqa: PLC0415 (a job's check reads no switch's file)
+
+    return read(text)
+
+
+OPENSM = SwitchKind(
+    OpensmOptions,
+    FILE,
+    "",
+    check,
+    no_switch_files,
+    _read,
+    OTHERS,
+    render_fabric=render_fabric,
+    transports=("infiniband",),
+)

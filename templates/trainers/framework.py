@@ -1,0 +1,307 @@
+"""Makes a trainer of a framework's table: options, checks, and the command and files that the runner starts it with.
+
+run.json describes it as a script: the runner needs to know nothing of frameworks.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from headway.jobspec.document import Path
+from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.spec.job import Argument
+from headway.jobspec.spec.section import Section
+from headway.jobspec.suggest import listed_some
+from headway.templates.kind import DataKind, Files, JobKind, Limited
+from headway.templates.trainers.script.arguments import (
+    fill,
+    is_late,
+    is_left_out,
+    mistakes,
+    names_meant,
+    section_of,
+    values,
+    written,
+)
+from headway.templates.trainers.script.check import check_corruption, check_history, defaults
+from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table, flat, path_of
+
+_ARGUMENTS = ("trainer", "options", "arguments")
+# Values of a model that no argument of a script names.
+_OF_MODEL = tuple(name.removeprefix("model.") for name in FIELDS if name.startswith("model."))
+
+
+class Late(str):
+    """Text with names in braces that the runner fills in when it opens the run."""
+
+
+# What a training script does if nothing is passed to it, where that is not the field's default.
+_BY_ITSELF: Mapping[str, Any] = {"optimizer.schedule": "constant"}
+# The run's own folder for a framework's checkpoints, and the folder of the attempt's files.
+CHECKPOINTS = Late("{run_directory}/checkpoints")
+CONFIG = "{config}"
+
+
+class FrameworkOptions(Section):
+    """What the trainers of all frameworks have in common."""
+
+    arguments: dict[str, Any] = Field(default_factory=dict, examples=[{"logging_steps": 10}])
+    """Further keys of the framework's configuration, by its own names, dotted or nested; `{layout.tp}` and the like stand for values of
+    the plan (docs/script.md). A key that a field of the job sets is an error."""
+
+
+class ScriptedOptions(FrameworkOptions):
+    """A framework that runs a training script of the user's."""
+
+    script: Argument = Field(examples=["train.py"])
+    """The training script; a relative path starts where the job is submitted."""
+    module: bool = Field(False, examples=[True])
+    """Whether `script` is a module, as after `python -m`."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a rank runs: the words after Python, and files of nested values by name, which are in the folder `{config}`."""
+
+    argv: list[str]
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def no_doubts(options: Any, plan: JobPlan, cluster: ClusterPlan, known: Known) -> Iterator[Problem]:
+    """Return no problems: the table has all of them."""
+    return iter(())
+
+
+def no_keys(options: Any, plan: JobPlan) -> Config:
+    """Return no keys besides those of the table."""
+    return {}
+
+
+def same_key(key: str) -> str:
+    """Return the key: the framework has one spelling of each."""
+    return key
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework: its table, its options, and the command for a configuration. `normal` returns the one spelling of a key that
+    people write in several ways; `more` are keys that follow from the options and the data."""
+
+    table: Table
+    options: type[FrameworkOptions]
+    command: Callable[[Any, JobPlan, Config], Command]
+    check: Callable[[Any, JobPlan, ClusterPlan, Known], Iterator[Problem]] = no_doubts
+    more: Callable[[Any, JobPlan], Config] = no_keys
+    normal: Callable[[str], str] = same_key
+    data: Mapping[str, DataKind] = field(default_factory=dict)
+    needs: tuple[str, ...] = ("batch", "steps")
+
+    def kind(self) -> JobKind:
+        """Return the trainer."""
+        return JobKind(
+            self.options,
+            self._check,
+            _render,
+            self.data,
+            self.needs,
+            settings=self.settings,
+            only=limits_of(self.table),
+            files=_files,
+            arguments=self._arguments,
+            runs_as="script",
+        )
+
+    def config(self, options: Any, plan: JobPlan) -> dict[str, Any]:
+        """Return the whole configuration by dotted keys: what the job says, then what the user adds."""
+        return {**self._set(options, plan), **self._own(options, plan)}
+
+    def settings(self, options: Any, plan: JobPlan) -> Mapping[str, Any]:
+        """Return the options of the script in run.json. `late` are the places of what the runner completes when it opens the run."""
+        command = self.command(options, plan, self.config(options, plan))
+        late = [index for index, word in enumerate(command.argv) if isinstance(word, Late)]
+        places = [[name, *place] for name, content in command.files.items() for place in _late(content)]
+        return {
+            "argv": list(map(str, command.argv)),
+            "logs": True,
+            **({"late": late} if late else {}),
+            **({"files": command.files} if command.files else {}),
+            **({"late_values": places} if places else {}),
+        }
+
+    def _set(self, options: Any, plan: JobPlan) -> dict[str, Any]:
+        """Return the keys that headway sets."""
+        return {**self.table.write(known_of(plan)), **self.more(options, plan)}
+
+    def _own(self, options: FrameworkOptions, plan: JobPlan) -> dict[str, Any]:
+        """Return the user's keys with the plan's values in place of their names; an argument whose condition does not hold is left out."""
+        known = values(plan)
+        found = {self.normal(key): _filled(value, known) for key, value in flat(options.arguments).items()}
+        return {key: value for key, value in found.items() if value is not _LEFT_OUT}
+
+    def _check(self, options: Any, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+        known = known_of(plan)
+        yield from self.table.refusals(known)
+        yield from _check_tiers(self.table, plan)
+        yield from check_history(plan)
+        yield from check_corruption(plan)
+        yield from self.check(options, plan, cluster, known)
+        yield from self._check_arguments(options, plan)
+        untold = list(_untold(self.table, options, plan, known))
+        if untold:
+            hint = "pass it in `trainer.options.arguments`, for example as `{" + _example(untold[0], plan) + "}`"
+            message = f"not passed to the script: {listed_some(untold)}"
+            yield Problem("HW313", JOB, ("trainer",), message, f"{hint}, or leave it out", Severity.WARNING, fields=tuple(untold))
+
+    def _check_arguments(self, options: FrameworkOptions, plan: JobPlan) -> Iterator[Problem]:
+        """Check the user's keys: none is one that headway sets, or is above or below one, and each text finds its values."""
+        known, invalid = values(plan), {"model"} if plan.model is None and plan.spec["model"] is not None else set()
+        ours = self._set(options, plan)
+        for path, key, value in _own_keys(options):
+            clash = next((each for each in ours if _overlap(self.normal(key), each)), None)
+            if clash is not None:
+                setter = self.table.field_of(clash)
+                whose = f"the job's `{setter}` sets" if setter else "headway sets"
+                message = f"{whose} `{clash}` of {self.table.name} to `{ours[clash]}` already"
+                hint = f"remove `{key}`" + (f", and change `{setter}`" if setter else "")
+                yield Problem("HW327", JOB, path, message, hint, at_key=True)
+            for text in _texts(value):
+                for message, mend in mistakes(text, known, invalid):
+                    yield Problem("HW312", JOB, path, message, mend.text)
+
+        for index, argument in enumerate(getattr(options, "argv", ())):
+            for message, mend in mistakes(argument, known, invalid):
+                yield Problem("HW312", JOB, ("trainer", "options", "argv", index), message, mend.text, fix=mend.fix)
+
+    def _arguments(self, options: FrameworkOptions, plan: JobPlan) -> Mapping[Path, str]:
+        """Return the user's keys that are texts, each with its value, by their path in the spec."""
+        own = self._own(options, plan)
+        found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
+        return {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+
+
+def _own_keys(options: FrameworkOptions) -> Iterator[tuple[Path, str, Any]]:
+    """Yield the user's keys: the path in the spec, the dotted key, its value."""
+    for name, content in options.arguments.items():
+        yield from (((*_ARGUMENTS, name), key, value) for key, value in flat({name: content}).items())
+
+
+def known_of(plan: JobPlan) -> dict[str, Any]:
+    """Return the values of all `FIELDS`: the plan's, else the job's; None without either."""
+    layout, known = plan.spec["layout"], dict[str, Any](values(plan))
+    model = {} if plan.model is None else dataclasses.asdict(plan.model)
+    known |= {name: None for name in FIELDS if name.startswith("model.")}
+    known |= {f"model.{name}": value for name, value in flat(model).items() if name in _OF_MODEL}
+    if plan.mesh.pp == 1 and layout["virtual_stages"] == 1:
+        known["layout.schedule"] = layout["schedule"]
+    return {**known, "backend": plan.backend, "slots": plan.slots, "procs": plan.procs_per_slot}
+
+
+def limits_of(table: Table) -> Limited:
+    """Return the degrees and choices that a layout of `auto` cannot have."""
+    lacking = ((path_of(name), row) for row in table.rows if isinstance(row, Lacks) for name in row.fields)
+    return {path: (row.allowed, row.why) for path, row in lacking if path[0] in ("layout", "recompute")}
+
+
+def _render(options: FrameworkOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
+    """Return no files: run.json holds the configuration, and the runner writes it into the folder of each attempt."""
+    return {}
+
+
+def _files(options: Any, plan: JobPlan) -> Mapping[Path, str]:
+    """Return the script, unless it is a module, by its path in the spec."""
+    if not isinstance(options, ScriptedOptions) or options.module:
+        return {}
+    return {("trainer", "options", "script"): options.script}
+
+
+def started(options: ScriptedOptions, *words: str) -> list[str]:
+    """Return the script with its words."""
+    return [*(["-m"] if options.module else []), options.script, *words]
+
+
+def words_of(argv: Iterable[str], plan: JobPlan) -> list[str]:
+    """Return further words of a script with the plan's values in place of their names."""
+    known = values(plan)
+    return [word for word in (_filled(argument, known, typed=False) for argument in argv) if word is not _LEFT_OUT]
+
+
+_LEFT_OUT = object()
+
+
+def _filled(value: Any, known: Mapping[str, Any], *, typed: bool = True) -> Any:
+    """Return the value with its names filled in, in a list too."""
+    if isinstance(value, list):
+        return [each for each in (_filled(item, known) for item in value) if each is not _LEFT_OUT]
+    if not isinstance(value, str):
+        return value
+    if is_left_out(value, known):
+        return _LEFT_OUT
+    whole = value[1:-1]
+    # A name alone keeps the type of its value.
+    if typed and value == f"{{{whole}}}" and known.get(whole) is not None and not is_late(value):
+        return known[whole]
+    text = fill(value, known)
+    return Late(text) if is_late(value) else text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of a value, those of its list too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _late(content: Any) -> Iterator[list[Any]]:
+    """Yield the places of texts that the runner completes, each by its keys and indices."""
+    if isinstance(content, Late):
+        yield []
+    elif isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from ([key, *place] for place in _late(value))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from ([index, *place] for place in _late(value))
+
+
+def _overlap(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
+def _untold(table: Table, options: FrameworkOptions, plan: JobPlan, known: Known) -> Iterator[str]:
+    """Yield what the job says, that is left to the script, and that no argument contains: a whole section by its name."""
+    names = values(plan)
+    told = [*_texts(list(flat(options.arguments).values())), *getattr(options, "argv", ())]
+    used = {name for text in told for name in names_meant(text, names)}
+    for name in table.left:
+        if name == "model":
+            if plan.model is not None and not any(section_of(each) == "model" for each in used):
+                yield name
+        elif name not in used and _is_said(name, plan, known):
+            yield name
+
+
+def _is_said(name: str, plan: JobPlan, known: Known) -> bool:
+    """Return whether the job says something that a script does not do by itself: a schedule that is not constant, for one."""
+    value = known[name] if name.startswith("checkpoint.shared.") else written(plan.spec, name)
+    return value not in (None, _BY_ITSELF.get(name, defaults().get(name)))
+
+
+def _example(name: str, plan: JobPlan) -> str:
+    if name != "model":
+        return name
+    return "model.preset" if plan.spec["model"]["preset"] else "model.layers"
+
+
+def _check_tiers(table: Table, plan: JobPlan) -> Iterator[Problem]:
+    """Check that checkpoints go to the runs' storage alone: the framework saves by its own code."""
+    for index, tier in enumerate(plan.run.checkpoint.tiers):
+        if tier.kind != "shared":
+            message = f"{table.name} saves by its own code, to the storage of the runs: not to `{tier.kind}`"
+            hint = "use `kind: shared`, or save by `headway.checkpoint` in a script of the trainer `script`"
+            yield Problem("HW306", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)

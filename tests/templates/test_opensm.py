@@ -1,0 +1,116 @@
+"""opensm's files: the settings that follow from a fabric, the roots that an inventory knows, and reading them back."""
+
+import json
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from headway.jobspec.plan import ClusterPlan
+from headway.jobspec.resolve.cluster import resolve_cluster
+from headway.jobspec.resolve.environment import resolve_environment
+from headway.jobspec.spec.inventory import Inventory
+from headway.templates.cluster import reader_of, render_cluster
+from headway.templates.switches.opensm.check import check
+from headway.templates.switches.opensm.options import OpensmOptions
+from headway.templates.switches.opensm.read import read
+from headway.templates.switches.opensm.render import render_fabric
+from tests.jobspec.test_sizes import Site
+
+# Two units of two nodes, two rails: four leaves and two spines.
+SITE = Site(4, nics=2, transport="infiniband", switches={"ports": 4}, fabric={"shape": "rail-optimized"})
+
+
+def plan(guids: dict[str, str] | None = None, **fabric: Any) -> ClusterPlan:
+    head = {"apiVersion": "headway/v1alpha1", "kind": "Inventory", "name": "all", "cluster": "site"}
+    rows = [{"name": name, "guid": guid} for name, guid in (guids or {}).items()]
+    inventory = Inventory.model_validate_json(json.dumps({**head, "switches": rows}))
+    return resolve_cluster(replace(SITE, fabric={**SITE.fabric, **fabric}).spec(), [inventory])
+
+
+def files(cluster: ClusterPlan, **options: Any) -> dict[str, str]:
+    found = render_fabric(OpensmOptions(**options), cluster.fabrics[0], cluster)
+    return {str(path): text for path, text in found.items()}
+
+
+def settings(cluster: ClusterPlan, **options: Any) -> dict[str, str]:
+    return {name: setting.value for name, setting in read(files(cluster, **options)["opensm.conf"]).settings.items()}
+
+
+def test_static_routes_are_up_and_down_without_service_levels() -> None:
+    assert settings(plan()) == {
+        "routing_engine": "updn",
+        "partition_config_file": "/etc/opensm/partitions.conf",
+        "qos": "FALSE",
+    }
+
+
+@pytest.mark.parametrize(("routing", "engines"), [(None, "ar_updn,updn"), ("ftree", "ar_ftree,ftree"), ("minhop", "minhop")])
+def test_adaptive_routing_has_its_engine_first(routing: str | None, engines: str) -> None:
+    assert settings(plan(balancing="adaptive"), routing=routing)["routing_engine"] == engines
+
+
+def test_collectives_of_a_service_level_have_a_lane_for_themselves() -> None:
+    found = settings(plan(service_level=3))
+    assert found["qos"] == "TRUE"
+    assert found["qos_sl2vl"].split(",") == ["1" if level == 3 else "0" for level in range(16)]
+    assert found["qos_vlarb_low"] == "0:16,1:64"
+
+
+def test_sharp_is_a_stated_choice() -> None:
+    assert "sharp_enabled" not in settings(plan())
+    assert settings(plan(sharp=True))["sharp_enabled"] == "2"
+
+
+def test_roots_are_listed_once_an_inventory_has_all_of_them() -> None:
+    spines = {"rails-spine-1": "0x00000000000000a1", "rails-spine-2": "0x00000000000000a2"}
+    found = files(plan(spines), directory="/srv/sm/")
+    assert found["root-guids"] == "0x00000000000000a1\n0x00000000000000a2\n"
+    assert found["ib-node-name-map"] == '0x00000000000000a1 "rails-spine-1"\n0x00000000000000a2 "rails-spine-2"\n'
+    assert "root_guid_file /srv/sm/root-guids\n" in found["opensm.conf"]
+    assert "root-guids" not in files(plan({"rails-spine-1": "0x00000000000000a1"}))
+
+
+def test_unknown_roots_are_reported_once() -> None:
+    def problems(cluster: ClusterPlan) -> list[str]:
+        return [found.message for switch in cluster.switches for found in check(OpensmOptions(), switch, cluster)]
+
+    assert problems(plan()) == [
+        "2 of the 2 roots of the tree have no GUID, from `rails-spine-1` on: opensm finds the roots itself"
+    ]
+    assert problems(plan({"rails-spine-1": "0x00000000000000a1", "rails-spine-2": "0x00000000000000a2"})) == []
+
+
+def test_one_partition_has_all_ports() -> None:
+    text = files(plan(), ipoib=False)["partitions.conf"]
+    assert text.splitlines()[-1] == "Default=0x7fff, sl=0, defmember=full : ALL, ALL_SWITCHES=full, SELF=full ;"
+
+
+def test_files_of_the_fabric_are_in_its_folder_and_can_be_read_back() -> None:
+    cluster = plan()
+    tree = render_cluster(cluster, {("rails", "opensm"): OpensmOptions()})
+    folder = PurePosixPath("site/fabrics/rails")
+    assert {path for path in tree if folder in path.parents} == {
+        folder / name for name in ("opensm.conf", "partitions.conf", "topology.net")
+    }
+    assert not any("switches" in path.parts for path in tree)
+    reader = reader_of(folder / "opensm.conf")
+    assert reader is not None
+    assert reader(tree[folder / "opensm.conf"]).settings["routing_engine"].value == "updn"
+
+
+def test_what_opensm_writes_itself_is_read_without_what_is_not_set() -> None:
+    found = read("#\n# options\nrouting_engine (null)\nqos FALSE\nsweep_interval 10 # seconds\n").settings
+    assert {name: setting.value for name, setting in found.items()} == {"qos": "FALSE", "sweep_interval": "10"}
+    with pytest.raises(ValueError, match="this is not an opensm"):
+        read("frr defaults datacenter\n")
+
+
+def test_nccl_gets_the_service_level_and_sharp_and_no_network_that_keeps_the_plugin_out() -> None:
+    cluster = plan(sharp=True, service_level=3)
+    found = {each.name: each.value for each in resolve_environment(cluster, cluster.groups[0])}
+    assert (found["NCCL_IB_SL"], found["NCCL_COLLNET_ENABLE"]) == ("3", "1")
+    assert "NCCL_NET" not in found
+    plain = plan()
+    assert not {"NCCL_IB_SL", "NCCL_COLLNET_ENABLE"} & {each.name for each in resolve_environment(plain, plain.groups[0])}

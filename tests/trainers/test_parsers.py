@@ -1,0 +1,45 @@
+"""What the trainers render to is accepted by the frameworks' own parsers, and means there what the job says."""
+
+from pathlib import Path
+
+import pytest
+
+from headway.templates.trainers.framework import known_of
+
+from .jobs import job, parsed, planned
+from .test_published import needs_megatron, needs_peers
+from .test_tables import JOBS, TABLES
+
+
+def assert_accepted(kind: str, tmp_path: Path) -> None:
+    jobs = [(ranks, fields) for each, ranks, fields in JOBS if each == kind]
+    plans = [planned(job(kind, ranks, **fields), ranks, tmp_path / str(index)) for index, (ranks, fields) in enumerate(jobs)]
+    for plan, config in zip(plans, parsed(kind, plans), strict=True):
+        known, read = known_of(plan), TABLES[kind].read(config, plan.world_size)
+        names = ("seed", "steps", "layout.tp", "layout.pp", "layout.cp", "batch.global", "batch.micro", "precision.compute",
+                 "optimizer.lr", "optimizer.beta2", "optimizer.schedule", "checkpoint.shared.steps")  # fmt: skip
+        told = {name: known[name] for name in names if read.get(name) is not None and known[name] is not None}
+        assert len(told) > 4
+        assert {name: read[name] for name in told} == pytest.approx(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hf", "lightning"])
+def test_the_parsers_of_hugging_face_and_lightning(kind: str, tmp_path: Path) -> None:
+    assert_accepted(kind, tmp_path)
+
+
+@needs_peers
+@pytest.mark.slow
+@pytest.mark.variant
+@pytest.mark.parametrize("kind", ["torchtitan", "deepspeed"])
+def test_the_parsers_of_torchtitan_and_deepspeed(kind: str, tmp_path: Path) -> None:
+    assert_accepted(kind, tmp_path)
+
+
+@needs_peers
+@needs_megatron
+@pytest.mark.slow
+@pytest.mark.variant
+def test_the_parser_of_megatron(tmp_path: Path) -> None:
+    assert_accepted("megatron", tmp_path)
