@@ -234,14 +234,7 @@ def check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pro
     """Check that a step has as many microbatches as the schedule of the layout needs."""
     sequences, schedule = global_sequences(batch), layout.schedule
     number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
-    if layout.pp == 1 or rest or not number:
-        return
-    if schedule is None:
-        if number < layout.pp:
-            passes = f"{number} microbatch{'' if number == 1 else 'es'}"
-            message = f"a step has {passes} for {layout.pp} pipeline stages, some of which are always idle"
-            hint = f"use at least {counted(layout.pp * sequences // number, 'sequence')}, a smaller `micro`, or `pp: {number}`"
-            yield Problem("HW320", JOB, ("batch", "global"), message, hint, Severity.WARNING)
+    if layout.pp == 1 or schedule is None or rest or not number:
         return
     least = _least(layout, schedule)
     if number < least:
@@ -253,6 +246,17 @@ def check_microbatches(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Pro
         message = f"`{schedule}` runs in rounds of equal size, but {number} microbatches do not divide into {number // layout.pp} rounds"
         nearest = " or ".join(str(count * sequences // number) for count in nearest_multiples(number, layout.pp))
         yield Problem("HW320", JOB, ("batch", "global"), message, f"use {nearest} sequences, a multiple of `pp` microbatches")
+
+
+def check_idle_stages(layout: Layout, mesh: Mesh, batch: Batch) -> Iterator[Problem]:
+    """Warn where the framework chooses the schedule, and a step has fewer microbatches than any schedule fills the stages with."""
+    sequences = global_sequences(batch)
+    number, rest = divmod(sequences, batch.micro_sequences * mesh.dp_replicate * mesh.dp_shard)
+    if layout.schedule is None and not rest and 0 < number < layout.pp:
+        passes = f"{number} microbatch{'' if number == 1 else 'es'}"
+        message = f"a step has {passes} for {layout.pp} pipeline stages, some of which are always idle"
+        hint = f"use at least {counted(layout.pp * sequences // number, 'sequence')}, a smaller `micro`, or `pp: {number}`"
+        yield Problem("HW320", JOB, ("batch", "global"), message, hint, Severity.WARNING)
 
 
 def _least(layout: Layout, schedule: Schedule) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from headway.jobspec.check.domains import check_domains
-from headway.jobspec.check.layout import check_mesh, sizes_of
+from headway.jobspec.check.layout import check_idle_stages, check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.document import Path
@@ -135,6 +135,8 @@ def _check_layout(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterato
     sizes = sizes_of(job)
     if mesh is not None:
         yield from check_mesh(job.spec.layout, mesh, sizes, job.spec.batch if job.has(("batch",)) else None)
+    if mesh is not None and job.has(("batch", "trainer")) and job.spec.batch is not None and job.spec.trainer.kind == "script":
+        yield from check_idle_stages(job.spec.layout, mesh, job.spec.batch)
     if group is not None:
         yield from check_domains(job.spec, group, sizes)
 

@@ -28,7 +28,8 @@ def place_of(plan: JobPlan, *path: str | int) -> Path:
 
 def check_memory_of_node(asked: float | None, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Check that a node of the job's group has the memory, in bytes, that the cluster's options ask for on each node."""
-    held = cluster.group(plan.group).host_memory_bytes
+    # The memory of the plan's group is a share of the node where the job uses some of its GPUs.
+    held = cluster.group(plan.group).host_memory_bytes if plan.has_whole_nodes else None
     if asked is not None and held is not None and asked > held:
         message = f"jobs ask for {format_bytes(int(asked))} on each node, but a node of `{plan.group}` has {format_bytes(held)}"
         hint = "set less than that: the system and the scheduler's own processes need some of it"
