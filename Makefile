@@ -102,7 +102,7 @@ PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 # What belongs to make soak and make test-fixtures.
 ONCE := not variant and not fixture
 # The folders whose tests all are calm (tests/conftest.py): those that train a little are elsewhere.
-CALM := compile jobspec planner properties report templates
+CALM := compile jobspec planner properties report sbatch templates
 LANES := lane-slurm lane-kubernetes lane-runs lane-computing
 test: .venv/dev.stamp
 	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(LANES)) $(LANES)

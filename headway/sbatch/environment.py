@@ -25,6 +25,8 @@ DECIDED = {
     "NCCL_MNNVL_ENABLE": "`imex` of the node group",
     "NCCL_IB_DISABLE": "`transport` of the scale-out fabric",
     "NCCL_IB_GID_INDEX": "`classes` of the fabric",
+    "NCCL_IB_SL": "`service_level` of the fabric",
+    "NCCL_COLLNET_ENABLE": "`sharp` of the fabric",
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # A value that no issuer's form matches and no word of a switch: whether the name alone makes a value a secret.

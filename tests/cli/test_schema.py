@@ -202,6 +202,8 @@ def known_codes(case: Path) -> set[str]:
 
 # Values that stand for those of another field, whose type the schema does not follow.
 AT_ANOTHER_PLACE = {"sweep-of-a-wrong-value"}
+# Values that the schema refuses, and whose message is about the secret in them.
+SECRETS = {"tier-with-credentials"}
 GOLDEN = {path.stem: known_codes(path) for path in sorted(ERRORS.glob("*.txt"))}
 
 
@@ -211,7 +213,7 @@ def test_a_document_with_a_known_message_fails_exactly_when_a_field_is_wrong(cas
     if case in AT_ANOTHER_PLACE:
         assert not fails(load_file(path)[0].data)
         return
-    assert fails(load_file(path)[0].data) == bool(codes(path) & BY_FIELD)
+    assert fails(load_file(path)[0].data) == bool(codes(path) & BY_FIELD or case in SECRETS)
     assert codes(path) & BY_FIELD == GOLDEN[case] & BY_FIELD
 
 

@@ -228,7 +228,7 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
         ("--step-time", "5", "`5`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--repair", "5", "`5`: expected a time such as `30s`, `15m` or `1h30m`"),
         ("--checkpoint-bytes", "1", "`1`: expected a size such as `80GiB` or `1.5TB`"),
-        ("--every", "tape=5m", "`tape=5m`: expected a tier (memory, peer, disk, remote) and a time, such as `shared=15m`"),
+        ("--every", "tape=5m", "`tape=5m`: expected a tier (memory, peer, shared, remote) and a time, such as `shared=15m`"),
         ("--step-time", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--node-mtbf", "0s", "`0s`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--seeds", "0", "`0`: expected a whole number from 1 to 100,000"),

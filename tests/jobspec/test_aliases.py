@@ -40,7 +40,8 @@ def test_every_place_is_a_field_that_has_no_alias_of_its_own_name(kind: str, pla
     assert field in fields
     names = TABLE["fields"][kind][place]
     assert [normal(name) for name in names] == names
-    assert not fields & set(names)
+    # A kind's options may have a name that another kind has as a field.
+    assert not fields & set(names) or section[1:] == ["options"]
     assert all(tuple(place.split(".")) in places(kind, name) for name in names)
 
 

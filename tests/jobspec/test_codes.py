@@ -31,5 +31,5 @@ def test_documentation_explains_every_code_in_order(update_golden: bool) -> None
 HEAD = """# Problems
 
 The problems that `headway check` reports. 1xx: the text of a document; 2xx: one document; 3xx: layout; 4xx: a job against its cluster;
-5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage; 8xx: files in force, which `headway audit`
-reads. `headway explain CODE` prints the explanation of one."""
+5xx: fabrics; 6xx: NCCL; 7xx: checkpoints and storage; 8xx: files in force, by themselves. The last are those of `headway audit`.
+`headway explain CODE` prints the explanation of one."""
