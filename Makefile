@@ -118,7 +118,7 @@ lane-kubernetes:
 	@$(call lane_of,tests/real/kubernetes tests/real/pulumi tests/real/ssh)
 
 lane-runs:
-	@$(call lane_of,tests/faults tests/real/fabric tests/real/sonic)
+	@$(call lane_of,tests/faults tests/real/fabric tests/real/infiniband tests/real/sonic)
 
 lane-computing:
 	@nice -n 10 $(MAKE) --no-print-directory lint
