@@ -35,6 +35,7 @@ FORMS: Mapping[str, str] = {
     r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": "Slurm dependency: `singleton`, `afterok:JOB` or several with commas",
     r"^[a-z][a-z0-9-]*$": "name of an option without its dashes",
     r"^[a-z_][-a-z0-9_]*$": "name of a user: lower-case letters, digits, `_` and `-`",
+    r"^/[A-Za-z0-9_./-]*$": "absolute path of letters, digits, `_`, `.`, `-` and `/`",
     r"^[^\x00]*$": "text without a NUL character",
     r"^[^\s]+$": "text without blanks",
     r"^[!-~]([ -~]{0,126}[!-~])?$": "text of up to 128 ASCII characters, without a blank at either end",

@@ -8,6 +8,7 @@ import pytest
 
 from headway.cli.verbs.schema import TABLES
 from headway.jobspec.aliases import normal, note, places, values
+from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.forms import FORMS
 from headway.jobspec.parse import MODELS
@@ -74,6 +75,7 @@ def schemas() -> Iterator[Any]:
 @pytest.mark.slow
 def test_every_value_is_one_of_the_language() -> None:
     allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
+    allowed |= nics().keys()
     assert set(TABLE["values"]) - allowed == set()
     for value, names in TABLE["values"].items():
         assert all(value in values(name, TABLE["values"]) for name in names)
