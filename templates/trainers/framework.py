@@ -47,7 +47,7 @@ CONFIG = "{config}"
 
 
 class FrameworkOptions(Section):
-    """What the trainers of all frameworks have in common."""
+    """The options that the trainers of all frameworks have."""
 
     arguments: dict[str, Any] = Field(default_factory=dict, examples=[{"logging_steps": 10}])
     """Further keys of the framework's configuration, by its own names, dotted or nested; `{layout.tp}` and the like stand for values of
@@ -65,7 +65,7 @@ class ScriptedOptions(FrameworkOptions):
 
 @dataclass(frozen=True)
 class Command:
-    """What a rank runs: the words after Python, and files of nested values by name, which are in the folder `{config}`."""
+    """The command of a rank: the words after Python, and files of nested values by name, which are in the folder `{config}`."""
 
     argv: list[str]
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Framework:
         )
 
     def config(self, options: Any, plan: JobPlan) -> dict[str, Any]:
-        """Return the whole configuration by dotted keys: what the job says, then what the user adds."""
+        """Return the whole configuration by dotted keys: those of the job, then those that the user adds."""
         return {**self._set(options, plan), **self._own(options, plan)}
 
     def settings(self, options: Any, plan: JobPlan) -> Mapping[str, Any]:
@@ -274,7 +274,7 @@ def _overlap(key: str, other: str) -> bool:
 
 
 def _untold(table: Table, options: FrameworkOptions, plan: JobPlan, known: Known) -> Iterator[str]:
-    """Yield what the job says, that is left to the script, and that no argument contains: a whole section by its name."""
+    """Yield the fields of the job that are left to the script and that no argument contains: a whole section by its name."""
     names = values(plan)
     told = [*_texts(list(flat(options.arguments).values())), *getattr(options, "argv", ())]
     used = {name for text in told for name in names_meant(text, names)}
@@ -287,7 +287,7 @@ def _untold(table: Table, options: FrameworkOptions, plan: JobPlan, known: Known
 
 
 def _is_said(name: str, plan: JobPlan, known: Known) -> bool:
-    """Return whether the job says something that a script does not do by itself: a schedule that is not constant, for one."""
+    """Return whether the job specifies something that a script does not do by itself: a schedule that is not constant, for one."""
     value = known[name] if name.startswith("checkpoint.shared.") else written(plan.spec, name)
     return value not in (None, _BY_ITSELF.get(name, defaults().get(name)))
 

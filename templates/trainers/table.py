@@ -95,7 +95,7 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Row(Protocol):
+class TableRow(Protocol):
     """A part of a table. `keys` are those that it may write."""
 
     @property
@@ -152,7 +152,7 @@ class Same:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ValueRow:
     """Keys that depend on which value the field has; None as a key's value: the key is absent, null or false.
 
     A value that is not among `values` is refused, for `why`.
@@ -269,7 +269,7 @@ class Table:
 
     name: str
     version: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     own: Callable[[Known], Mapping[str, Any]] = field(default=lambda known: {})
 
     def write(self, known: Known) -> dict[str, Any]:
@@ -280,13 +280,13 @@ class Table:
         return found
 
     def read(self, config: Config, ranks: int) -> dict[str, Any]:
-        """Return the values of the fields that the configuration, by its dotted keys, says for so many ranks."""
+        """Return the values of the fields that the configuration, by its dotted keys, has for so many ranks."""
         found: dict[str, Any] = {}
         for row in self.rows:
             found.update(row.read(config, ranks))
         return found
 
-    def row_of(self, name: str) -> Row | None:
+    def row_of(self, name: str) -> TableRow | None:
         """Return the row of the field."""
         sections = {name, *(name.rpartition(".")[0], name.partition(".")[0])}
         return next((row for row in self.rows if sections & set(row.fields)), None)

@@ -1,13 +1,13 @@
 """The fields of a spec as DeepSpeed's JSON: deepspeedai/DeepSpeed v0.19.8, deepspeed/runtime/config.py, zero/config.py, lr_schedules.py.
 
-What DeepSpeed calls from the script (steps, sequences, saves, recomputation) has no key there.
+It has no key for the steps, sequences, saves and recomputation, which the script calls.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headway.templates.trainers.schedule import decay_words
-from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
+from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
 
 _STAGE, _ADAMW = "zero_optimization.stage", "optimizer.params"
 _STAGES = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
@@ -127,8 +127,8 @@ TABLE = Table(
         Same("batch.micro", "train_micro_batch_size_per_gpu"),
         Elsewhere(("batch.sequence",), "the script's data has sequences of a length"),
         Lacks(("precision.parameters",), ("fp32",), "updates parameters in fp32"),
-        Choice("precision.compute", _FORMATS, "computes in fp32, bf16 or fp16"),
-        Choice(
+        ValueRow("precision.compute", _FORMATS, "computes in fp32, bf16 or fp16"),
+        ValueRow(
             "precision.reduce",
             {"fp32": {"communication_data_type": "fp32"}, "bf16": {"communication_data_type": "bf16"}},
         ),

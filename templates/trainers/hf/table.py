@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.templates.trainers.framework import CHECKPOINTS, Late
 from headway.templates.trainers.schedule import decay_words
-from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
+from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
 
 _NO_AXIS = "is given no mesh: `ParallelismConfig` of accelerate is no text"
 _FORMATS: Mapping[str, Mapping[str, Any]] = {
@@ -22,7 +22,7 @@ _SHARDED = "fsdp"
 
 
 def _own(known: Known) -> dict[str, Any]:
-    """Return what a run of headway's needs whatever the job says: its folder, its name, a device for its backend."""
+    """Return what a run of headway's needs whatever is in the job: its folder, its name, a device for its backend."""
     on_cpu = {"use_cpu": True, "ddp_backend": "gloo"} if known["backend"] == "gloo" else {}
     return {"output_dir": CHECKPOINTS, "run_name": Late("{run}"), "do_train": True, **on_cpu}
 
@@ -158,7 +158,7 @@ TABLE = Table(
         Same("batch.micro", "per_device_train_batch_size", 8),
         Elsewhere(("batch.sequence",), "the script's data has sequences of a length"),
         Elsewhere(("precision.parameters",), "the script loads the model in a format"),
-        Choice("precision.compute", _FORMATS, "computes in fp32, bf16 or fp16"),
+        ValueRow("precision.compute", _FORMATS, "computes in fp32, bf16 or fp16"),
         Lacks(("precision.reduce",), (), "sums gradients in the format that FSDP or DDP has them in"),
         Computed(
             ("recompute",),

@@ -19,7 +19,7 @@ _ADAMW = "optimizer.init_args"
 
 
 def _own(known: Known) -> dict[str, Any]:
-    """Return what a run of headway's needs whatever the job says: its ranks, its folder, and steps instead of epochs."""
+    """Return what a run of headway's needs whatever is in the job: its ranks, its folder, and steps instead of epochs."""
     found = {
         "trainer.devices": known["procs"],
         "trainer.num_nodes": known["slots"],
@@ -36,7 +36,7 @@ def _is_sharded(known: Known) -> bool:
 
 
 def _strategy(known: Known) -> dict[str, Any]:
-    """DDP, FSDP, or the strategy with a mesh of shards and `tp`, for which the module says how it is split."""
+    """DDP, FSDP, or the strategy with a mesh of shards and `tp`, which the module splits."""
     replicate, shard, tp = known["layout.dp_replicate"], known["layout.dp_shard"], known["layout.tp"]
     wait = str(timedelta(seconds=int(known["resilience.timeouts.collective"])))
     if tp > 1:

@@ -1,6 +1,6 @@
 """The fields of a spec as arguments of Megatron-LM: NVIDIA/Megatron-LM core_v0.16.1, megatron/training/arguments.py.
 
-A key is an option without its dashes, `-` written as `_`; true stands for an option without a value.
+A key is an option without its dashes, `-` written as `_`; true is an option without a value.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.templates.trainers.framework import CHECKPOINTS
 from headway.templates.trainers.schedule import decay_words
-from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
+from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
 
 _FSDP, _SPLITS = "use_megatron_fsdp", "data_parallel_sharding_strategy"
 _SPLIT_OPTIMIZER, _INSTANCES = "use_distributed_optimizer", "num_distributed_optimizer_instances"
@@ -326,8 +326,8 @@ TABLE = Table(
             _heads_back,
         ),
         Same("model.ffn_hidden", "ffn_hidden_size", None, lambda width: width or None),
-        Choice("model.mlp", {"gated": {"swiglu": True}, "plain": {"swiglu": None}}),
-        Choice("model.norm", {"rms": {"normalization": "RMSNorm"}, "layer": {"normalization": "LayerNorm"}}),
+        ValueRow("model.mlp", {"gated": {"swiglu": True}, "plain": {"swiglu": None}}),
+        ValueRow("model.norm", {"rms": {"normalization": "RMSNorm"}, "layer": {"normalization": "LayerNorm"}}),
         Computed(
             ("model.positions", "model.rope_theta", "model.max_positions"),
             ("position_embedding_type", "rotary_base", "max_position_embeddings"),
@@ -336,7 +336,7 @@ TABLE = Table(
         ),
         Same("model.norm_eps", "norm_epsilon", 1e-5),
         Computed(("model.dropout",), ("hidden_dropout", "attention_dropout"), _dropout, _dropout_back),
-        Choice(
+        ValueRow(
             "model.tie_embeddings",
             {False: {"untie_embeddings_and_output_weights": True}, True: {"untie_embeddings_and_output_weights": None}},
         ),
@@ -347,7 +347,7 @@ TABLE = Table(
             _biases_back,
             _biases_objection,
         ),
-        Choice("model.qk_norm", {True: {"qk_layernorm": True}, False: {"qk_layernorm": None}}),
+        ValueRow("model.qk_norm", {True: {"qk_layernorm": True}, False: {"qk_layernorm": None}}),
         Computed(
             tuple(
                 f"model.experts.{name}"
@@ -390,12 +390,12 @@ TABLE = Table(
         Same("batch.micro", "micro_batch_size"),
         Same("batch.sequence", "seq_length"),
         Lacks(("precision.parameters",), ("fp32",), "updates parameters in fp32"),
-        Choice("precision.compute", _FORMATS),
-        Choice(
+        ValueRow("precision.compute", _FORMATS),
+        ValueRow(
             "precision.reduce",
             {"bf16": {"grad_reduce_in_bf16": True}, "fp32": {"accumulate_allreduce_grads_in_fp32": True}},
         ),
-        Choice("recompute", _RECOMPUTE),
+        ValueRow("recompute", _RECOMPUTE),
         Lacks(("compile",), (False,), "compiles no blocks by a switch"),
         Computed(
             tuple(f"overlap.{name}" for name in ("gradients", "parameters", "tensor", "experts", "pipeline")),

@@ -23,7 +23,7 @@ def registered(options: TorchtitanOptions, plan: JobPlan) -> tuple[str, str]:
 
 
 def check(options: TorchtitanOptions, plan: JobPlan, cluster: ClusterPlan, known: Known) -> Iterator[Problem]:
-    """Check that a function of the registry builds the model, in the format that the job says."""
+    """Check that a function of the registry builds the model, in the format of the job."""
     if (options.module is None) != (options.config is None):
         given, other = ("module", "config") if options.config is None else ("config", "module")
         message = f"`{given}` without `{other}`: torchtitan takes both"

@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.templates.trainers.framework import Late
 from headway.templates.trainers.schedule import decay_words
-from headway.templates.trainers.table import Choice, Computed, Config, Elsewhere, Known, Lacks, Same, Table
+from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
 
 _REPLICATE, _SHARD = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
 _RESHARD, _PP = "parallelism.fsdp_reshard_after_forward", "parallelism.pipeline_parallel_degree"
@@ -31,7 +31,7 @@ _PRECISION = "training.mixed_precision_param"
 
 
 def _own(known: Known) -> dict[str, Any]:
-    """Return what a run needs whatever the job says: its folder, a last checkpoint from which a run can go on, and no CUDA graphs
+    """Return what a run needs whatever is in the job: its folder, a last checkpoint from which a run can resume, and no CUDA graphs
     where torchtitan refuses them (trainer.py, `_validate_cuda_graphs`)."""
     graphs = {"training.disable_cuda_graphs": True} if known["layout.pp"] > 1 or known["layout.ep"] > 1 else {}
     return {"dump_folder": Late("{run_directory}/torchtitan"), "checkpoint.last_save_model_only": False, **graphs}
@@ -225,8 +225,8 @@ TABLE = Table(
         ),
         Computed(("batch.global", "batch.micro"), (_GLOBAL, _LOCAL, _MICRO), _batch, _batch_back),
         Same("batch.sequence", "training.seq_len", 2048),
-        Choice("precision.parameters", {"fp32": {"training.dtype": "float32"}, "bf16": {"training.dtype": "bfloat16"}}),
-        Choice(
+        ValueRow("precision.parameters", {"fp32": {"training.dtype": "float32"}, "bf16": {"training.dtype": "bfloat16"}}),
+        ValueRow(
             "precision.compute",
             {"bf16": {_PRECISION: "bfloat16"}, "fp32": {_PRECISION: "float32"}}
             | {each: {_PRECISION: "bfloat16"} for each in CONVERTED},
@@ -234,7 +234,7 @@ TABLE = Table(
             "use `bf16`",
         ),
         Lacks(("precision.reduce",), ("fp32",), "reduces gradients in fp32"),
-        Choice("recompute", {each: {"activation_checkpoint": each} for each in ("none", "selective", "full")}),
+        ValueRow("recompute", {each: {"activation_checkpoint": each} for each in ("none", "selective", "full")}),
         Same("compile", "compile.enable", False),
         Lacks(("overlap.parameters", "overlap.gradients"), (True,), "leaves it to FSDP2, which does"),
         Computed(("overlap.tensor",), ("compile.enable_async_tensor_parallel",), _async_tensor, _async_back, _async_objection),
