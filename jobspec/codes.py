@@ -210,7 +210,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW846": "a HwSKU, platform and buffer model that do not belong together",
         "HW847": "a device or port that alone differs from all others (warning)",
         "HW850": "ARP or reverse-path filtering that breaks several rails",
-        "HW851": "addresses, gateways or routing tables with which a rail has no path of its own",
+        "HW851": "addresses, gateways or routing tables that leave a rail without a separate path",
         "HW852": "an adapter whose marks, classes or congestion control are not those of RoCE v2",
         "HW853": "PCIe settings that slow down an adapter",
         "HW860": "a variable that NCCL does not read",

@@ -21,7 +21,7 @@ class TraceTimes:
 
 
 def trace_times(file: Path) -> TraceTimes | None:
-    """Return the times of the trace; None if it has no kernels of a GPU. Raises OSError, ValueError for what is no trace."""
+    """Return the times of the trace; None if it has no GPU kernels. Raises OSError, and ValueError for a file that is not a trace."""
     with gzip.open(file, "rt", encoding="utf-8") as text:
         found: Any = json.load(text)
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):

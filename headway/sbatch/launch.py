@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.sbatch.notes import NoteKind
-from headway.sbatch.options import Command, Option, of_slurm, read_options
+from headway.sbatch.options import Command, of_slurm, read_options
 from headway.sbatch.text import Text, join, names
 
 _PYTHON = re.compile(r"python[0-9.]*|pypy[0-9.]*")
@@ -409,8 +409,3 @@ _TAKERS: Mapping[str, Callable[[Launch, list[Text]], list[Text] | None]] = {
     "mpiexec": _take_mpi,
     "orterun": _take_mpi,
 }
-
-
-def unread_options(found: Command, known: Sequence[str]) -> list[Option]:
-    """Return the options that are not among the known ones."""
-    return [option for option in found.options if option.name not in known]

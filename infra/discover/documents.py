@@ -115,7 +115,7 @@ def _scheduler(found: SlurmDescription, login: str | None, jump: str | None, set
         yield "    containers: pyxis"
     else:
         seen = (
-            "srun has no option of pyxis, and Apptainer is on the PATH" if found.has_apptainer else "srun has no option of pyxis"
+            "srun lists no pyxis options, and Apptainer is on the PATH" if found.has_apptainer else "srun lists no pyxis options"
         )
         yield f"    # containers:  # {seen}: jobs run without containers"
     if found.topology == "block":

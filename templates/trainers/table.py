@@ -9,30 +9,22 @@ from typing import Any, Protocol
 
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.suggest import joined_or
+from headway.templates.trainers.script.arguments import LATE, NAMES
 
 # By field of the spec; None where neither the job nor the plan has a value.
 Known = Mapping[str, Any]
 # By dotted key.
 Config = Mapping[str, Any]
 
-# The fields that say what is trained and how. A field that a table leaves to the script is named by its section alone.
+# Names of arguments that are no fields of a framework: of the run, of its nodes, and what other fields have already.
+_OF_ARGUMENTS = ("name", "runs", *LATE, "nodes", "world_size", "model.preset", "layout.layers_per_stage", "batch.accumulation")
+# The fields that define what is trained and how: those that a script's arguments may have, and those of the model's architecture.
+# A field that a table leaves to the script is named by its section alone.
 FIELDS = (
-    "seed",
-    "steps",
-    "model.vocab_size",
-    "model.layers",
-    "model.hidden",
-    "model.heads",
-    "model.kv_heads",
-    "model.head_dim",
-    "model.ffn_hidden",
+    *(name for name in NAMES if name not in _OF_ARGUMENTS),
     "model.mlp",
     "model.norm",
     "model.positions",
-    "model.rope_theta",
-    "model.max_positions",
-    "model.norm_eps",
-    "model.dropout",
     "model.tie_embeddings",
     "model.qkv_bias",
     "model.linear_bias",
@@ -49,43 +41,6 @@ FIELDS = (
     "model.latent_attention.nope_head",
     "model.latent_attention.rope_head",
     "model.latent_attention.value_head",
-    "layout.pp",
-    "layout.dp_replicate",
-    "layout.dp_shard",
-    "layout.sharding",
-    "layout.cp",
-    "layout.tp",
-    "layout.ep",
-    "layout.sequence_parallel",
-    "layout.schedule",
-    "layout.virtual_stages",
-    "batch.global",
-    "batch.micro",
-    "batch.sequence",
-    "precision.parameters",
-    "precision.compute",
-    "precision.reduce",
-    "recompute",
-    "compile",
-    "overlap.parameters",
-    "overlap.gradients",
-    "overlap.tensor",
-    "overlap.pipeline",
-    "overlap.experts",
-    "optimizer.lr",
-    "optimizer.beta1",
-    "optimizer.beta2",
-    "optimizer.eps",
-    "optimizer.weight_decay",
-    "optimizer.clip_norm",
-    "optimizer.warmup_steps",
-    "optimizer.schedule",
-    "optimizer.decay_steps",
-    "optimizer.min_lr_ratio",
-    "checkpoint.shared.steps",
-    "checkpoint.shared.seconds",
-    "checkpoint.keep",
-    "resilience.timeouts.collective",
 )
 
 # The fields whose paths in a document are others.

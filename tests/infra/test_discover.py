@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.main import main
 from headway.compile import compile_documents
 from headway.infra.discover import DiscoverError, SlurmDescription, cluster_document, inventory_document, read_slurm
 from headway.infra.submit.shell import CommandResult
@@ -132,7 +133,7 @@ def test_json_of_another_format_is_left_for_the_text(answer: str) -> None:
 
 def test_pyxis_is_known_by_sruns_own_help() -> None:
     assert "    containers: pyxis\n" in cluster_document(described(**{"srun --help": "  --container-image=[USER@]IMAGE"}))
-    assert "    # containers:  # srun has no option of pyxis" in cluster_document(described())
+    assert "    # containers:  # srun lists no pyxis options" in cluster_document(described())
 
 
 def test_blocks_are_no_proof_of_nvlink_domains() -> None:
@@ -155,3 +156,18 @@ def test_what_is_written_passes_the_check(gpu_type: str, tmp_path: Path) -> None
 def test_a_slurm_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(DiscoverError, match="`scontrol show config`: scontrol: unrecognized option"):
         read_slurm(Answers({}))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--login", "a b"], "`--login a b`: expected a host"),
+        (["--login", "a", "--jump", "x y"], "`--jump x y`: expected a list of hosts"),
+    ],
+)
+def test_a_login_that_no_host_has_is_wrong_usage(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["discover", "slurm", *words, "-o", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -234,7 +234,7 @@ def test_a_script_without_a_training_is_an_error(
     monkeypatch.chdir(tmp_path)
     Path("clean.sh").write_text("#!/bin/bash\n#SBATCH -N 1\nrm -rf old\n")
     assert main(["import", "sbatch", "clean.sh", "-o", "job.yaml"]) == 1
-    assert "clean.sh has no command that trains" in capsys.readouterr().err
+    assert "clean.sh starts no training by `torchrun`" in capsys.readouterr().err
     assert not Path("job.yaml").exists()
 
 

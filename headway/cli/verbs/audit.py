@@ -79,7 +79,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_of_a_kind(file: Path) -> bool:
-    """Whether the file's name or content shows its kind; a script or environment that sets nothing of NCCL shows none."""
+    """Whether the file's name or content shows its kind; a script or environment without variables of NCCL shows none."""
     by_name = reader_of(file)
     if by_name is not None and by_name not in {read_environment, read_manifest}:
         return True

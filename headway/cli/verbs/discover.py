@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from headway.cli.help import HelpFormatter, with_examples
 from headway.cli.in_place import PinError, write_in_place
 from headway.cli.site import stopping, tell
@@ -12,6 +14,7 @@ from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.infra.discover import DiscoverError, cluster_document, inventory_document, read_slurm
 from headway.infra.submit.site import opened
+from headway.jobspec.forms import form
 from headway.jobspec.notation import counted
 from headway.templates.schedulers.slurm.options import Login, SlurmOptions
 
@@ -45,8 +48,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 for existing files and problems in what was written, 3 for a Slurm that does not answer."""
+    """0; 1 for existing files and problems in what was written, 2 for a wrong `--login` or `--jump`, 3 for a Slurm that does not answer."""
     return stopping(lambda: _discover(args))
+
+
+def _login(args: argparse.Namespace) -> Login:
+    try:
+        return Login.model_validate({"host": args.login, "jump": args.jump, "setup": tuple(args.setup)})
+    except ValidationError as error:
+        found = error.errors()[0]
+        option = "login" if found["loc"][0] == "host" else found["loc"][0]
+        expected = form(found.get("ctx", {}).get("pattern")) or found["msg"]
+        raise StopError(2, f"`--{option} {found['input']}`: expected {expected}") from None
 
 
 def _discover(args: argparse.Namespace) -> int:
@@ -56,7 +69,7 @@ def _discover(args: argparse.Namespace) -> int:
             raise StopError(1, f"{place} exists; add `--overwrite` to replace it, or name another folder by `-o`")
     login = None
     if args.login is not None:
-        login = Login.model_validate({"host": args.login, "jump": args.jump, "setup": tuple(args.setup)})
+        login = _login(args)
     with opened("slurm", SlurmOptions(login=login), "runs", places[0]) as site:
         progress("asking slurmctld")
         try:

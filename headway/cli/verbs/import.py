@@ -79,7 +79,7 @@ def _import(args: argparse.Namespace) -> int:
         print_reading(reading, sys.stderr)
         raise StopError(
             PROBLEMS,
-            f"{args.script} has no command that trains: `torchrun`, `srun`, `accelerate launch`, `deepspeed` or `python`",
+            f"{args.script} starts no training by `torchrun`, `srun`, `accelerate launch`, `deepspeed` or `python`",
         )
     text = document(reading.job, args.script.name, reading.notes, reading.unpinned)
     if args.output is None:
