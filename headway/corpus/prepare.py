@@ -127,7 +127,7 @@ def _tokenizer(path: Path) -> "Tokenizer":
         return Tokenizer.from_file(str(path))
     # The library has no narrower class.
     except Exception as error:
-        raise CorpusError(f"`{path}` is no tokenizer.json of the library tokenizers: {error}") from None
+        raise CorpusError(f"`{path}` is not a tokenizer.json of the library tokenizers: {error}") from None
 
 
 def _end(tokenizer: "Tokenizer", text: str | None) -> int | None:

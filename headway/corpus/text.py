@@ -16,7 +16,7 @@ class CorpusError(Exception):
 
 
 def documents(span: Span, field: str) -> Iterator[str]:
-    """Yield the documents of the span, without empty ones. Raises CorpusError for what is no text, by file and place."""
+    """Yield the documents of the span, without empty ones. Raises CorpusError for an input that is not text, by file and place."""
     path = span.input.path
     try:
         with _opened(span) as file:

@@ -96,7 +96,7 @@ class Variables:
         return name in self.values or name in self.given or name in self.slurm or name in HERE
 
     def one(self, name: str) -> Text:
-        """Return the value of a variable that is no array; the first of an array's."""
+        """Return the value of a variable that is not an array; the first of an array's."""
         value = self.get(name)
         return value if isinstance(value, Text) else (value[0] if value else EMPTY)
 

@@ -45,7 +45,7 @@ def _marking(file: str, name: str, marking: MarkingView) -> Iterator[Finding]:
         yield Finding("HW804", file, marking.key, message, "turn ECN on for it (SONiC: `ecn_all` and `wred_green_enable`)")
     if lowest is not None and highest is not None and lowest > highest:
         message = (
-            f"{name} marks from {lowest} to {highest} bytes, which is no range; the switch refuses it or marks at once, and "
+            f"{name} marks from {lowest} to {highest} bytes, which is not a range; the switch refuses it or marks at once, and "
             "senders slow down too late or always"
         )
         yield Finding("HW801", file, marking.key, message, "set the minimum below the maximum")

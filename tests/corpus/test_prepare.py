@@ -174,7 +174,7 @@ def test_what_is_not_there_is_refused_by_name(here: Path) -> None:
         prepare(wanted(["folder"], "made"))
     with pytest.raises(CorpusError, match=r"the tokenizer has no token `<s>`; its special tokens are `<\|end\|>`"):
         prepare(Request([Path("a.jsonl")], Path("made"), Path("tokenizer.json"), "<s>"))
-    with pytest.raises(CorpusError, match=r"`a.jsonl` is no tokenizer.json"):
+    with pytest.raises(CorpusError, match=r"`a.jsonl` is not a tokenizer.json"):
         prepare(Request([Path("a.jsonl")], Path("made"), Path("a.jsonl"), END))
     with pytest.raises(CorpusError, match=r"there is no tokenizer `no.json`; .* headway downloads none"):
         prepare(Request([Path("a.jsonl")], Path("made"), Path("no.json"), END))

@@ -82,7 +82,7 @@ def traits(tables: Tables) -> Traits:
 
 
 def cable_metres(tables: Tables) -> Mapping[str, tuple[str, int | None]]:
-    """Return port -> the setting of its cable's length, and the metres; None for a text that is no length."""
+    """Return port -> the setting of its cable's length, and the metres; None for a text that is not a length."""
     found = {}
     for name, row in tables.get("CABLE_LENGTH", {}).items():
         for port, value in row.items():

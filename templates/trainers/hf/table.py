@@ -11,7 +11,7 @@ from headway.templates.trainers.framework import CHECKPOINTS, Late
 from headway.templates.trainers.schedule import decay_words
 from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
 
-_NO_AXIS = "is given no mesh: `ParallelismConfig` of accelerate is no text"
+_NO_AXIS = "is given no mesh: `ParallelismConfig` of accelerate cannot be given as text"
 _FORMATS: Mapping[str, Mapping[str, Any]] = {
     "fp32": {"bf16": None, "fp16": None},
     "bf16": {"bf16": True, "fp16": None},
