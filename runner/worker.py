@@ -108,7 +108,7 @@ class Worker:
 
     @property
     def not_own_ns(self) -> int:
-        """Nanoseconds for which this process has waited for other ranks, from a beginning of no meaning."""
+        """Nanoseconds for which this process has waited for other ranks, since an arbitrary start."""
         return self._not_own_ns
 
     def pulse(self) -> None:
