@@ -38,7 +38,9 @@ CLASSES: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric: str = "rails", **switches: Any) -> ClusterPlan:
+def cluster(
+    classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric: str = "rails", balancing: str = "ecmp", **switches: Any
+) -> ClusterPlan:
     document = {
         "apiVersion": "headway/v1alpha1",
         "kind": "Cluster",
@@ -51,6 +53,7 @@ def cluster(classes: list[dict[str, Any]] | None = None, nodes: int = 2, fabric:
                 "name": fabric,
                 "role": "scale-out",
                 "transport": "roce",
+                "balancing": balancing,
                 "classes": [ROCE, CNP] if classes is None else classes,
                 "switches": {
                     "model": "SN5400",

@@ -478,6 +478,7 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
         message = "`qos roce` is off; the switch neither pauses nor marks, and RDMA packets are dropped when a queue is full"
         yield Fault("HW804", "qos|roce", message, "set `nv set qos roce`", doubtful=True)
     yield from _profiles(switch)
+    yield from _unwatched(switch)
     yield from _breakouts(switch)
 
 
@@ -540,6 +541,15 @@ def _shares(switch: _Switch) -> Iterator[Fault]:
             yield Fault(
                 "HW815", f"qos|egress-scheduler|{name}|traffic-class|3", message, "give it the larger share", doubtful=True
             )
+
+
+def _unwatched(switch: _Switch) -> Iterator[Fault]:
+    """Find ports that are paused without a watchdog, where others have one."""
+    paused = {name: node for name, node in switch.ports.items() if _is_on(node, "link") and switch.paused(node)}
+    without = [name for name, node in paused.items() if _is_on(node, "qos", "pfc-watchdog") is not True]
+    for name in without if len(without) < len(paused) else ():
+        message = f"{name} is paused and not watched, unlike other ports; an adapter that pauses without end stops the switch through it"
+        yield Fault("HW811", f"interface|{name}", message, "set `qos pfc-watchdog` for it, too")
 
 
 def _breakouts(switch: _Switch) -> Iterator[Fault]:
