@@ -5,7 +5,6 @@ Start reading: `render.py`.
 """
 
 from headway.templates.kind import SwitchKind
-from headway.templates.ports import PortPlace
 from headway.templates.reading import Reading
 from headway.templates.switches.nvue.check import check
 from headway.templates.switches.nvue.options import NvueOptions

@@ -31,7 +31,7 @@ def check(options: NvueOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Ite
 
 def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
     lossless = [(index, each) for index, each in enumerate(fabric.qos.classes if fabric.qos else ()) if each.lossless]
-    for index, each in lossless[1:]:
+    for index, _ in lossless[1:]:
         message = "Cumulus Linux keeps one buffer for lossless traffic, and another class before has it"
         yield Problem("HW513", CLUSTER, (*path, index, "lossless"), message, "make it lossy")
     for index, each in lossless[:1]:

@@ -1,6 +1,6 @@
 """Reads a configuration of Cumulus Linux: lines of `nv config show -o commands`, or NVUE's YAML (startup.yaml).
 
-Commands and defaults: docs.nvidia.com cumulus-linux-515 and -516, Quality of Service, RDMA over Converged Ethernet, Border Gateway Protocol.
+Commands and defaults: docs.nvidia.com cumulus-linux-515 and -516: Quality of Service, RDMA over Converged Ethernet, BGP, BFD.
 """
 
 import re
