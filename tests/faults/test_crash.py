@@ -36,6 +36,7 @@ def test_killed_workers_cost_no_more_than_one_interval_of_the_memory_tier_and_no
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
     assert "in 2 failures" in done.stdout
+    assert run.journal("standby", "warm") == [], "HEADWAY_STANDBY=0"
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
     logs = {name: (run.directory / f"attempts/0/logs/{name}-0.log").read_text() for name in ("agent", "coordinator")}
@@ -121,7 +122,8 @@ def workers_of(directory: Path) -> set[int]:
     return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
 
 
-def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path) -> None:
+def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_STANDBY", "1")
     (tmp_path / "train.py").write_text(SLEEPY)
     command = (
         "torchrun",
