@@ -125,7 +125,7 @@ class SwitchKind:
     with the line, on text of another kind. `host_name` is the setting in it that names the switch. `others` are further files, of names
     that other kinds read.
 
-    What every system has to state, and `templates/switches/limits.py` checks: `host_name_length` and `most_paths` are its bounds, None
+    Every system states the following, which `templates/switches/limits.py` checks: `host_name_length` and `most_paths` are its bounds, None
     without one; `balancing` are the schemes that its files have, None if it has all of its transports'; `vendor` makes the models that it
     runs on, and `port_name` names their ports; without them it takes every model, and names ports as the plan does. `running` is where a
     switch has the file that `base` may be, and `read_base` returns what the renderer merges of its text. `render_fabric` returns files of

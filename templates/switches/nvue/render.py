@@ -168,7 +168,7 @@ def _bgp(options: NvueOptions, switch: SwitchPlan) -> Tree:
 
 @cache
 def _qos(qos: QosPlan, metres: int, lossless_percent: int | None) -> Tree:
-    """Return the classes as exceptions from `qos roce`, which also makes the buffers. What is in no class has switch priority 0."""
+    """Return the classes as exceptions from `qos roce`, which also makes the buffers. Traffic of no class has switch priority 0."""
     has_lossless = bool(qos.lossless_priorities)
     of_priority = {each.priority: each.queue for each in qos.classes}
     strict = {each.queue for each in qos.classes if each.bandwidth_percent is None}
