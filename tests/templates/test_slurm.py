@@ -64,7 +64,8 @@ requeue*)
 ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(primary) at a is DOWN"; else echo "is UP"; fi ;;
 esac
 """,
-    "sleep": "",
+    # The script waits for the verdict, and then for srun, in the background, where a pipe of the test is not to stay open.
+    "sleep": 'exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n',
     "curl": 'cat >"${CALLS%/*}/curl.config"\n',
     "srun": """echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"
 run_json=$(printf '%s\\n' "$@" | grep /run.json)
@@ -128,7 +129,8 @@ def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
     (folder / "calls").touch()
     result = subprocess.run(["dash", "job.sbatch"], env=environment, capture_output=True, text=True, check=False, cwd=folder)
     (folder / "printed").write_text(result.stderr)
-    return result.returncode, (folder / "calls").read_text().splitlines()
+    calls = (folder / "calls").read_text().splitlines()
+    return result.returncode, [call for call in calls if call not in ("sleep 5", "sleep 43")]
 
 
 def _of_sbatch(script: str) -> dict[str, str]:
@@ -199,8 +201,28 @@ def test_the_runner_opens_the_attempt_with_its_configuration_and_the_whole_spec(
 
 def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUNS=str(tmp_path / "else where"))
-    (call,) = (without_hash(call) for call in calls if call.startswith("srun "))
+    (call,) = (without_hash(call) for call in calls if call.startswith("srun --job-name=runner"))
     assert call.endswith(f"headway.runner {tmp_path}/else where/case-HASH-7/attempts/3/run.json --attempt 3 --open")
+
+
+@pytest.mark.parametrize(("restarts", "skipped"), [("0", 0), ("3", 3), ("4", 0), ("9", 1)])
+def test_no_step_of_the_last_attempts_has_the_number_of_the_runners(
+    script: str, restarts: str, skipped: int, tmp_path: Path
+) -> None:
+    _, calls = run(script, tmp_path, SLURM_RESTART_COUNT=restarts)
+    steps = [call.split()[1] for call in calls if call.startswith("srun ")]
+    assert steps == [*["--job-name=skip"] * skipped, "--job-name=runner"]
+
+
+@pytest.mark.parametrize("verdict", ["80", "81", "82"])
+def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, verdict: str, tmp_path: Path) -> None:
+    known = {"SLURM_RESTART_COUNT": "1", "CODE": "1", "VERDICT": verdict, "SUSPECTS": "n2"}
+    code, calls = run(script, tmp_path, JOB="Requeue=1 Restarts=2 BatchFlag=1", **known)
+    assert code == int(verdict)
+    assert not [call for call in calls if call.startswith(("scontrol requeue", "scontrol update"))]
+    assert "Slurm has already requeued job 7" in (tmp_path / "printed").read_text()
+    _, calls = run(script, tmp_path, JOB="Requeue=1 Restarts=1 BatchFlag=1", **known | {"SLURM_RESTART_COUNT": "1"}, HEADWAY_RUNS="2")
+    assert "scontrol requeue 7" in calls
 
 
 def earlier(folder: Path, attempt: int, **files: str) -> Path:
@@ -270,7 +292,8 @@ def test_the_verdict_decides_what_slurm_is_told(
 ) -> None:
     ended, calls = run(script, tmp_path, CODE=code, SUSPECTS=suspects, **({"VERDICT": verdict} if verdict else {}))
     assert ended == ends
-    assert [call.removeprefix("scontrol ") for call in calls if call.startswith("scontrol ")][1:] == does
+    done = [call.removeprefix("scontrol ") for call in calls if call.startswith("scontrol ") and "show" not in call]
+    assert done == does
 
 
 @pytest.mark.parametrize("verdict", ["80", "81"])
