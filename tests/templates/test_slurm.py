@@ -65,7 +65,7 @@ ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(pri
 esac
 """,
     # The script waits for the verdict, and then for srun, in the background, where a pipe of the test is not to stay open.
-    "sleep": 'exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n',
+    "sleep": "exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n",
     "curl": 'cat >"${CALLS%/*}/curl.config"\n',
     "srun": """echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"
 run_json=$(printf '%s\\n' "$@" | grep /run.json)
@@ -221,7 +221,9 @@ def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, v
     assert code == int(verdict)
     assert not [call for call in calls if call.startswith(("scontrol requeue", "scontrol update"))]
     assert "Slurm has already requeued job 7" in (tmp_path / "printed").read_text()
-    _, calls = run(script, tmp_path, JOB="Requeue=1 Restarts=1 BatchFlag=1", **known | {"SLURM_RESTART_COUNT": "1"}, HEADWAY_RUNS="2")
+    _, calls = run(
+        script, tmp_path, JOB="Requeue=1 Restarts=1 BatchFlag=1", **known | {"SLURM_RESTART_COUNT": "1"}, HEADWAY_RUNS="2"
+    )
     assert "scontrol requeue 7" in calls
 
 
@@ -581,6 +583,54 @@ def test_groups_of_ranks_over_nodes_become_segments_of_blocks(
     (tmp_path / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{}"))
     told = [problem.code for problem in found(tmp_path) if problem.code == "HW425"]
     assert told == ([] if segment is None else ["HW425"])
+
+
+TREE = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm, options: OPTIONS}
+node_groups: [{name: gpu, count: 60, cpus: 96, gpu: H100-SXM-80, gpus: 8, nic: ConnectX-7, nic_speed: 400Gb/s,
+  nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]}]
+fabrics:
+  - {name: rails, role: scale-out, transport: infiniband, shape: rail-optimizedSWITCHES}
+storage: [{name: runs, kind: posix, path: /runs, shared: true}]
+"""
+PLANNED = ", switches: {model: QM9700, os: [{kind: opensm}]}"
+
+
+@pytest.mark.parametrize(
+    ("options", "switches", "nodes", "layout", "asked", "warned"),
+    [
+        # Leaves of 64 ports have 32 nodes: 60 nodes are below two sets of leaves.
+        ("topology: tree", PLANNED, 32, "{tp: 8}", "1", []),
+        ("topology: tree, leaf_nodes: 16, switch_wait: 12h", "", 32, "{tp: 8}", "2@12:00:00", []),
+        ("topology: tree, leaf_nodes: 16", "", 33, "{tp: 8}", "3", []),
+        ("topology: tree, leaf_nodes: 16", "", 16, "{ep: 16}", "1", []),
+        ("topology: tree, leaf_nodes: 16", "", 32, "{ep: 16}", "2", []),
+        ("topology: tree, leaf_nodes: 16", "", 24, "{ep: 16}", "2", ["HW425"]),
+        ("topology: tree, leaf_nodes: 15", "", 30, "{ep: 16}", "2", ["HW425"]),
+        # All leaf switches, one node, an option of the cluster's own, no switches known, no topology.
+        ("topology: tree, leaf_nodes: 16", "", 60, "{tp: 8}", None, []),
+        ("topology: tree, leaf_nodes: 16", "", 1, "{tp: 8}", None, []),
+        ("topology: tree, leaf_nodes: 16, directives: [--switches=3@1]", "", 16, "{tp: 8}", "3@1", []),
+        ("topology: tree", "", 16, "{tp: 8}", None, ["HW425"]),
+        ("", PLANNED, 32, "{tp: 8}", None, []),
+    ],
+)
+def test_a_job_asks_for_the_fewest_leaf_switches_that_hold_it(
+    *, options: str, switches: str, nodes: int, layout: str, asked: str | None, warned: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(TREE.replace("OPTIONS", f"{{{options}}}").replace("SWITCHES", switches))
+    (tmp_path / "job.yaml").write_text(
+        f"apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\nnodes: {nodes}\nlayout: {layout}\n"
+        "trainer: {kind: script, options: {argv: [train.py, '{layout.tp}', '{layout.ep}']}}\n"
+    )
+    planned = load_job_plan(tmp_path / "job.yaml")
+    assert planned is not None
+    script = next(text for path, text in planned.files().items() if path.suffix == ".sbatch")
+    assert [each for each in directives(script) if "switches" in each] == ([] if asked is None else [f"--switches={asked}"])
+    assert [problem.code for problem in found(tmp_path) if problem.code == "HW425"] == warned
 
 
 # --- containers, mounts, variables ------------------------------------------------------------------------------------

@@ -76,11 +76,11 @@ def cluster(slurm_here: None, folder: Path) -> Iterator[SlurmCluster]:
     partitions = {"grace-0": low.format(0), "grace-10": low.format(10)}
     with SlurmCluster(Shape(nodes=3, settings=settings, partitions=partitions)) as cluster:
         yield cluster
-        # What a failed test has left.
 
 
 @pytest.fixture(autouse=True)
 def mended(cluster: SlurmCluster, folder: Path) -> Iterator[None]:
+    """Leaves idle nodes and an empty queue, also after a test that has failed."""
     yield
     for path in folder.glob("*.broken"):
         path.unlink()
@@ -113,9 +113,7 @@ def submit(cluster: SlurmCluster, script: Path, folder: Path, *options: str) -> 
     return cluster.submit(script, *options, env=environment, cwd=folder)
 
 
-def submit_ranks(
-    cluster: SlurmCluster, folder: Path, rank: str, *options: str, more: str = "", trainer: str = SHELL
-) -> int:
+def submit_ranks(cluster: SlurmCluster, folder: Path, rank: str, *options: str, more: str = "", trainer: str = SHELL) -> int:
     """Submits a job whose ranks run the shell script `rank`, or with another trainer."""
     (folder / "rank.sh").write_text(rank)
     (folder / "lab.yaml").write_text(CLUSTER)
@@ -178,9 +176,7 @@ def test_a_batch_script_that_was_frozen_with_its_node_does_not_requeue_the_next_
 
 
 @pytest.mark.parametrize("partition", ["grace-0", pytest.param("grace-10", marks=pytest.mark.variant)])
-def test_a_preempted_job_saves_and_continues_after_the_other_one(
-    cluster: SlurmCluster, partition: str, tmp_path: Path
-) -> None:
+def test_a_preempted_job_saves_and_continues_after_the_other_one(cluster: SlurmCluster, partition: str, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK, f"--partition={partition}")
     wait_for_ranks(tmp_path, "started")
     (tmp_path / "high.sbatch").write_text("#!/bin/sh\n")
@@ -264,9 +260,7 @@ def test_a_prolog_that_fails_holds_the_job_and_a_release_runs_it_elsewhere(
 
 @pytest.mark.variant
 @pytest.mark.parametrize("rebooted", ["n1", "n2"])
-def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(
-    cluster: SlurmCluster, rebooted: str, tmp_path: Path
-) -> None:
+def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(cluster: SlurmCluster, rebooted: str, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
     wait_for_ranks(tmp_path, "started")
     cluster.kill_node(rebooted)
@@ -277,6 +271,8 @@ def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(
     run = only_run(tmp_path / "runs")
     assert [run.verdict(attempt)["exit_code"] for attempt in (0, 1)] == [81, 0]
     assert not processes_of(run.directory)
+    # Slurm 22.05 may count processors of the lost attempt as allocated until it reads its configuration again.
+    cluster.run("scontrol", "reconfigure")
 
 
 @pytest.mark.variant

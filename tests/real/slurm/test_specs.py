@@ -40,6 +40,8 @@ PROGRAMS = {
 SMALLER: Mapping[str, dict[str, Any]] = {
     "titan": {
         "nodes": 2,
+        # A container may not raise this limit where these tests run.
+        "setup": ["ulimit -c 0"],
         "layout": {"tp": 2, "dp_shard": 2},
         "batch": {"global": "4 sequences", "micro": 2, "sequence": 8192},
         "model": {"preset": "llama-3.2-1b"},
@@ -78,6 +80,9 @@ def reservation(cluster: SlurmCluster) -> Iterator[None]:
     where = ("starttime=now", "duration=60", "nodes=ALL", "users=root")
     cluster.run("scontrol", "create", "reservation=march", *where)
     yield
+    cluster.run("scancel", "--user=root")
+    for name in cluster.shape.node_names:
+        cluster.wait_node(name, {"idle", "reserved", "maint"}, LIMIT_S)
     cluster.run("scontrol", "delete", "reservation=march")
 
 
@@ -144,7 +149,12 @@ def test_a_shell_script_around_megatron_gets_the_flags_of_the_spec(cluster: Slur
     seen = run(cluster, job, tmp_path)
     assert sorted(seen) == [0, 1, 2, 3]
     argv = set(seen[0]["argv"])
-    assert {"--tensor-model-parallel-size=2", "--num-layers-per-virtual-pipeline-stage=8", "--sequence-parallel", "--bf16"} <= argv
+    assert {
+        "--tensor-model-parallel-size=2",
+        "--num-layers-per-virtual-pipeline-stage=8",
+        "--sequence-parallel",
+        "--bf16",
+    } <= argv
     assert f"--save={run_directory(tmp_path, 'mega-175b')}/checkpoints" in argv
     assert seen[0]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
