@@ -55,7 +55,7 @@ def swept(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]], option: Option
 
 
 def swept_by_turns(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]]) -> bool:
-    """Add a sweep to the job, with a point for each of the jobs of the turns of its loops; False where there is nothing that a sweep has."""
+    """Add a sweep to the job, with a point for each of the jobs of the turns of its loops; False where a sweep cannot have them."""
     points = _points(job, jobs)
     if points is None or not any(points):
         return False

@@ -21,13 +21,9 @@ def leaf_nodes(options: SlurmOptions, cluster: ClusterPlan) -> int | None:
 
 
 def leaves_of_nodes(cluster: ClusterPlan) -> dict[str, tuple[str, ...]]:
-    """Return the leaves of the scale-out fabric that each node is connected to, by the node's name; nothing of a fabric without switches."""
-    fabric = cluster.scale_out
-    leaves = {
-        switch.name
-        for switch in cluster.switches
-        if fabric is not None and switch.fabric == fabric.name and switch.role == "leaf"
-    }
+    """Return the leaves of the scale-out fabric that each node is connected to, by the node's name; nothing without switches."""
+    fabric = None if cluster.scale_out is None else cluster.scale_out.name
+    leaves = {switch.name for switch in cluster.switches if switch.fabric == fabric and switch.role == "leaf"}
     found: dict[str, dict[str, None]] = {}
     for link in cluster.links:
         if link.a in leaves:
