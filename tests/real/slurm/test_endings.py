@@ -262,7 +262,7 @@ def test_a_prolog_that_fails_holds_the_job_and_a_release_runs_it_elsewhere(
 @pytest.mark.parametrize("rebooted", ["n1", "n2"])
 def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(slurm_here: None, rebooted: str, tmp_path: Path) -> None:
     # A cluster of its own: Slurm 22.05 counts processors of the lost attempt as allocated on the first node from then on.
-    with SlurmCluster(Shape(nodes=2, settings={"ReturnToService": "2"})) as fresh:
+    with SlurmCluster(Shape(nodes=3, settings={"ReturnToService": "2"})) as fresh:
         reboot_a_node(fresh, rebooted, tmp_path)
 
 
