@@ -55,7 +55,7 @@ COMMANDS = {
 "show hostnames n8") echo n8 ;;
 "show hostnames n[3,8]") printf "n3\\nn8\\n" ;;
 "show hostnames"*) printf "n1\\nn2\\n" ;;
-*"show job"*) echo "JobId=7 $JOB " ;;
+*"show job"*) echo "JobId=7 $JOB Restarts=${RESTARTS-${SLURM_RESTART_COUNT:-0}} " ;;
 requeue*)
   # slurmctld is away for the first tries.
   if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then exit 1; fi
@@ -217,14 +217,17 @@ def test_no_step_of_the_last_attempts_has_the_number_of_the_runners(
 @pytest.mark.parametrize("verdict", ["80", "81", "82"])
 def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, verdict: str, tmp_path: Path) -> None:
     known = {"SLURM_RESTART_COUNT": "1", "CODE": "1", "VERDICT": verdict, "SUSPECTS": "n2"}
-    code, calls = run(script, tmp_path, JOB="Requeue=1 Restarts=2 BatchFlag=1", **known)
+    code, calls = run(script, tmp_path, RESTARTS="2", **known)
     assert code == int(verdict)
     assert not [call for call in calls if call.startswith(("scontrol requeue", "scontrol update"))]
     assert "Slurm has already requeued job 7" in (tmp_path / "printed").read_text()
-    _, calls = run(
-        script, tmp_path, JOB="Requeue=1 Restarts=1 BatchFlag=1", **known | {"SLURM_RESTART_COUNT": "1"}, HEADWAY_RUNS="2"
-    )
-    assert "scontrol requeue 7" in calls
+
+
+def test_a_script_requeues_nothing_while_it_does_not_know_how_often_slurm_has(script: str, tmp_path: Path) -> None:
+    code, calls = run(script, tmp_path, RESTARTS="", CODE="1", VERDICT="82")
+    assert code == 82
+    assert "scontrol requeue 7" not in calls
+    assert calls.count("sleep 30") == 60
 
 
 def earlier(folder: Path, attempt: int, **files: str) -> Path:
