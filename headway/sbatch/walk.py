@@ -35,7 +35,7 @@ class Loop:
 class Found:
     """The findings of a walk through a script. `exports` and `setup` are in the order of the script, each with its line.
 
-    `turns` says which turn of each loop is read, in the order of `loops`; the first of further ones.
+    `turns` are the turns of the loops that are read, in the order of `loops`; the first of further ones.
     """
 
     turns: Sequence[int] = ()

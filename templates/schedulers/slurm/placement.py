@@ -13,7 +13,7 @@ SWITCHES = "--switches"
 def leaf_nodes(options: SlurmOptions, cluster: ClusterPlan) -> int | None:
     """Return the nodes below one leaf switch of topology/tree: by the options, or the most that share their leaves in the fabric's plan.
 
-    None if neither says so.
+    None if neither has them.
     """
     if options.leaf_nodes is not None:
         return options.leaf_nodes
