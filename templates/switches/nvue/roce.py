@@ -1,4 +1,4 @@
-"""The settings of `nv set qos roce`, as `nv show qos roce` prints them (docs.nvidia.com cumulus-linux-516, RDMA over Converged Ethernet)."""
+"""The settings of `nv set qos roce`, as `nv show qos roce` prints them (cumulus-linux-516, RDMA over Converged Ethernet)."""
 
 from collections.abc import Mapping
 
