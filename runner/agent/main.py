@@ -39,8 +39,20 @@ from headway.runner.agent.protocol import (
 from headway.runner.agent.rank_processes import RankProcesses
 from headway.runner.agent.reports import Reports
 from headway.runner.agent.standby_requests import StandbyRequests
-from headway.runner.contract import Exit, HeartbeatPage, RunConfig, RunDirectory, from_json
-from headway.runner.contract.orders import ORDERS, Assign, ProbeRanks, Save, StartRanks, Stop, Survey, order_of
+from headway.runner.contract import Exit, HeartbeatPage, Members, RunConfig, RunDirectory, from_json
+from headway.runner.contract.orders import (
+    ORDERS,
+    Assign,
+    ChangeMembers,
+    EndRanks,
+    ProbeRanks,
+    RestartRanks,
+    Save,
+    StartRanks,
+    Stop,
+    Survey,
+    order_of,
+)
 from headway.runner.messages import MAX_LINE_BYTES, Link, Message
 
 _log = logging.getLogger(__name__)
@@ -185,6 +197,13 @@ class Agent:
             case Save():
                 for local_rank in range(self._state.config.procs_per_slot):
                     self._state.page.write(local_rank, save_request=1)
+            case ChangeMembers() as order:
+                self._change_members(message.generation, Members(order.epoch, order.replicas))
+            case EndRanks() as order:
+                self._ranks.end(message.generation, order)
+            case RestartRanks() as order:
+                self._ranks.restart(message.generation, order)
+                self._standbys.request_again()
             case Survey():
                 self._state.spin(self._inspection.survey())
             case ProbeRanks(ranks):
@@ -204,6 +223,11 @@ class Agent:
             self._idle()
         else:
             self._ranks.start(self._state.slot, order)
+
+    def _change_members(self, generation: int, members: Members) -> None:
+        if generation == self._state.generation:
+            for local_rank in range(self._state.config.procs_per_slot):
+                self._state.page.write(local_rank, members=members.word)
 
     def _idle(self) -> None:
         """End the workers of a node without a slot, which were replaced elsewhere."""

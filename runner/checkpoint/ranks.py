@@ -13,6 +13,8 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_group, 
 from headway.runner.checkpoint.chain import SupersededError
 from headway.runner.checkpoint.format import UnfitError
 
+# For ranks that are known to be there.
+_CONNECT = timedelta(seconds=30)
 _OK, _FAILED, _SUPERSEDED, _UNFIT = b"\0", b"\1", b"\2", b"\3"
 
 
@@ -27,14 +29,32 @@ class AbsentError(PeerError):
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
-    def __init__(self, rank: int = 0, world_size: int = 1, group: Any = None) -> None:
-        """Use `group`, a process group of torch.distributed; its default group when omitted."""
-        self.rank, self.world_size, self._given = rank, world_size, group
-        self._name, self._met = "default", 0
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        group: Any = None,
+        store: Any = None,
+        wait: Callable[[Any], None] | None = None,
+        copies: int = 1,
+    ) -> None:
+        """Use `group`, a process group of torch.distributed whose ranks share `store`; its default group and store when omitted.
+
+        `wait` returns when a collective that has begun is complete; another one than torch's may give up. Each of `copies` groups of
+        consecutive ranks has meshes of its own, and all hold the same.
+        """
+        self._copies = copies
+        self.rank, self.world_size, self._given, self._given_store = rank, world_size, group, store
+        self._wait = wait or _complete
+        self._name, self._met, self._apart = "default", 0, 0
 
     @property
     def _group(self) -> Any:
         return self._given or _get_default_group()
+
+    @property
+    def _store(self) -> Any:
+        return self._given_store or _get_default_store()
 
     @classmethod
     def of_default_group(cls) -> "Ranks":
@@ -52,9 +72,27 @@ class Ranks:
         """
         if self.world_size == 1:
             return Ranks()
-        ranks = Ranks(self.rank, self.world_size, _gloo(self.rank, self.world_size, patience or default_pg_timeout))
-        ranks._name = str(len(_kept))
+        if self._given_store is None:
+            name = str(len(_kept))
+            store = PrefixStore(f"headway/{name}", _get_default_store())
+        else:
+            # Ranks that have shared another group before count from here on.
+            self._apart += 1
+            name = str(self._apart)
+            store = PrefixStore(f"apart/{name}", self._given_store)
+        patience = patience or default_pg_timeout
+        # Ranks that may be gone are not waited for as long as those that are slow.
+        group = gloo_group(store, self.rank, self.world_size, patience if self._given_store is None else min(patience, _CONNECT))
+        if self._given_store is not None:
+            group._set_default_timeout(patience)
+        ranks = Ranks(self.rank, self.world_size, group, self._given_store and store, self._wait, self._copies)
+        ranks._name = name
         return ranks
+
+    def holders(self, sharers: Sequence[int]) -> tuple[int, ...]:
+        """Return the ranks that hold what the ranks `sharers` of one mesh hold."""
+        size = self.world_size // self._copies
+        return tuple(copy * size + rank for copy in range(self._copies) for rank in sharers)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every rank's `data`, in rank order. All must have the same length."""
@@ -62,7 +100,7 @@ class Ranks:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
-        self._group.allgather([found], [mine]).wait()
+        self._wait(self._group.allgather([found], [mine]))
         return [bytes(t.numpy()) for t in found]
 
     def gather_any(self, data: bytes) -> list[bytes]:
@@ -80,7 +118,7 @@ class Ranks:
         self._met += 1
         if self.world_size == 1:
             return [data]
-        store = PrefixStore(f"headway/met/{self._name}", _get_default_store())
+        store = PrefixStore(f"headway/met/{self._name}", self._store)
         store.set(str(self.rank), str(self._met))
         try:
             return self.gather(data)
@@ -101,9 +139,9 @@ class Ranks:
         """
         at = along.index(self.rank)
         if at > 0:
-            self._group.recv([data], along[at - 1], 0).wait()
+            self._wait(self._group.recv([data], along[at - 1], 0))
         if at + 1 < len(along):
-            self._group.send([data], along[at + 1], 0).wait()
+            self._wait(self._group.send([data], along[at + 1], 0))
 
     def together(self, step: Callable[[], None], only: int | None = None) -> None:
         """Run `step` on every rank, or only on rank `only`, and raise on all ranks if it raised on any.
@@ -128,6 +166,10 @@ class Ranks:
             raise PeerError(f"rank {outcomes.index(_FAILED)} failed")
 
 
+def _complete(work: Any) -> None:
+    work.wait()
+
+
 def _outcome(error: Exception | None) -> bytes:
     match error:
         case None:
@@ -143,14 +185,13 @@ def _outcome(error: Exception | None) -> bytes:
 _kept: list[Any] = []
 
 
-def _gloo(rank: int, world_size: int, patience: timedelta) -> Any:
-    """Return a gloo group of all ranks, over existing devices.
+def gloo_group(store: Any, rank: int, world_size: int, patience: timedelta) -> Any:
+    """Return a gloo group of the ranks that share `store`, over existing devices. Raises RuntimeError when they do not meet.
 
     torch's `new_group` makes a device for each group, and the thread of a device wakes up a hundred times a second,
     idle or not: 0.2 % of a core each.
     """
     gloo: Any = dist.ProcessGroupGloo
-    store = PrefixStore(f"headway/{len(_kept)}", _get_default_store())
     if devices := _devices():
         options = gloo._Options()
         options._devices, options._timeout = devices, patience

@@ -16,19 +16,19 @@ SECTIONS = (
     "collective",
     "evaluation",
 )
-_WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "pulse", "own_ns")
+_WORDS = ("pid", "generation", "step", "section", "monotonic_ns", "save_request", "pulse", "own_ns", "members")
 _BYTES_PER_RANK = 8 * len(_WORDS)
 HEARTBEAT: Mapping[str, int] = types.MappingProxyType({word: place for place, word in enumerate(_WORDS)})
 
 
 class HeartbeatPage:
-    """One cache line of eight signed 64-bit words per local rank, written by the worker and read by other processes.
+    """Nine signed 64-bit words per local rank, written by the worker and read by other processes.
 
     Reading needs neither the worker's interpreter nor a socket, so it works while a thread holds the GIL. `step` counts
     completed optimizer steps; `pulse` counts heartbeats of any kind (a batch, a backward pass, a change of section), each
     of which sets `monotonic_ns`; `own_ns` is the time that the rank has spent outside of waits for other ranks since it
-    started, 0 if that is not measured. Every word is aligned, so a single store is atomic; words of one line may be of
-    different moments.
+    started, 0 if that is not measured. The agent writes `save_request` and `members` (`Members.word`). Every word is
+    aligned, so a single store is atomic; words of one line may be of different moments.
     """
 
     def __init__(self, buffer: memoryview) -> None:

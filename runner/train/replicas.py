@@ -1,0 +1,329 @@
+"""Connects replica groups so that the others survive the loss of one: members, sums of gradients, and the state for one that returns.
+
+Every group has process groups of its own, which no other group's loss can break. Between the groups there are only the collectives
+of this module. They can fail on some ranks and complete on others, so each is followed by an agreement within the group: all ranks of a
+group continue, or all raise `ReplicaChangeError` and form a new group with those that are left.
+
+A step is applied after two collectives, the sum of the gradients and the exchange of results. Who has completed the second knows that
+everybody has completed the first; a group that fails in the second learns from a group that has applied the step that it must, too.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from headway.runner.boot.heartbeat import current
+from headway.runner.checkpoint.ranks import Ranks, gloo_group
+from headway.runner.contract import Members, RunConfig
+from headway.runner.train.job import Job
+from headway.runner.train.parallel import RankMesh, make_mesh
+from headway.runner.worker import JOINS, Worker, client_store
+
+# From a collective that failed to the coordinator's new members, which take a few round trips.
+ORDER_S = 30.0
+# For groups to connect, once all ranks are known to be there.
+_CONNECT = timedelta(seconds=30)
+_LOOK_S, _POLL = 0.005, timedelta(seconds=0.05)
+# Of a sum of gradients and of the state that is sent: the memory that either takes in addition.
+_BUCKET_BYTES = 32 * 1024 * 1024
+
+
+class ReplicaChangeError(Exception):
+    """A collective between replica groups was not completed by all ranks of this group: another group is gone."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank is when the members change.
+
+    `level` is twice its step, one more if it has the sum of the next step's gradients, and -1 without a state. `loss`, `norm` and `flags`
+    are those of the last applied step, `position` and `digest` those of all samples up to there. `due` are tiers to save to, by bits;
+    `stop`: the run is to stop.
+    """
+
+    level: int
+    loss: float = 0.0
+    norm: float = 0.0
+    flags: int = 0
+    position: int = 0
+    digest: int = 0
+    due: int = 0
+    stop: bool = False
+
+    def pack(self) -> bytes:
+        return _STANDING.pack(*astuple(self))
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> "Standing":
+        return cls(*_STANDING.unpack(raw))
+
+
+_STANDING = struct.Struct("<qddQQQQ?")
+
+
+class Replicas:
+    """This rank's group among the others. All methods but `of_now` are collective, those with `own` in the name over this group only."""
+
+    def __init__(self, worker: Worker, config: RunConfig) -> None:
+        self._worker = worker
+        self.count = config.mesh.dp_replicate
+        self.size = config.mesh.world_size // self.count
+        self.replica, self.inner = divmod(worker.rank, self.size)
+        # The number of this group's start after a loss; 0: it began with the generation.
+        self.start = int(os.environ.get(JOINS, "0"))
+        self._patience = timedelta(seconds=config.timeouts["collective"].floor_s)
+        self._store = client_store(self._patience)
+        self._axis: Any = None
+        self.members = Members.everyone(self.count)
+        self.own = Ranks(self.inner, self.size)
+        # All ranks, while no group is missing.
+        self.everyone: Ranks | None = None
+
+    def join_own(self, backend: str) -> None:
+        """Make the default process group: the ranks of this group."""
+        store = PrefixStore(f"replica/{self.replica}/{self.start}", self._store)
+        dist.init_process_group(backend, store=store, rank=self.inner, world_size=self.size, timeout=self._patience)
+
+    def own_mesh(self, device: str, job: Job) -> RankMesh:
+        """Return the mesh of this group, whose shares of a batch are those of the whole job."""
+        mesh = make_mesh(device, replace(job.config.mesh, dp_replicate=1), job.execution, self.inner)
+        return replace(mesh, degrees=job.config.mesh, at={**mesh.at, "dp_replicate": self.replica})
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members.replicas) == self.count
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first of those that train."""
+        return self.inner == 0 and self.replica == self.members.replicas[0]
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether the coordinator has other members than those that train together now; seen by this rank alone."""
+        return self.of_now().epoch > self.members.epoch
+
+    def of_now(self) -> Members:
+        """Return the members as the coordinator has decided."""
+        return Members.of_word(self._worker.members_word(), self.count)
+
+    def begin(self) -> None:
+        """Connect all groups of a new generation. Raises RuntimeError if they do not come."""
+        if not self._form(Members.everyone(self.count), self._patience.total_seconds()):
+            raise RuntimeError(f"the replica groups have not met within {self._patience.total_seconds():.0f} s")
+
+    def follow(self, patience_s: float = ORDER_S) -> None:
+        """Connect with the members that the coordinator has decided. Raises ReplicaChangeError if there are newer ones by then, and
+        ConnectionResetError if it decides nothing: then something else than a lost group has ended the collective."""
+        members = self._await_members(patience_s)
+        if not self._form(members, self._patience.total_seconds()):
+            raise ReplicaChangeError
+
+    def _await_members(self, patience_s: float) -> Members:
+        """Return newer members with this group among them, the same on all ranks of the group."""
+        until = time.monotonic() + patience_s
+        with _waiting():
+            while True:
+                late = time.monotonic() > until
+                words = [_SEEN.unpack(raw) for raw in self.own.gather(_SEEN.pack(self.of_now().word, late))]
+                newest = Members.of_word(max(word for word, _ in words), self.count)
+                if newest.epoch > self.members.epoch and self.replica in newest.replicas:
+                    return newest
+                if any(late for _, late in words):
+                    raise ConnectionResetError("a collective between replica groups failed, and none of them is lost")
+                time.sleep(_LOOK_S)
+
+    def _form(self, members: Members, patience_s: float) -> bool:
+        """Connect the members' ranks. Returns False on all ranks of the group when there are newer members, or the connection fails."""
+        self.members, self._axis, self.everyone = members, None, None
+        store = PrefixStore(f"members/{members.epoch}", self._store)
+        if not self._all_own(self._meet(PrefixStore(f"axis/{self.inner}", store), patience_s)):
+            return False
+        at = members.replicas.index(self.replica)
+        made: list[Any] = []
+
+        def connect() -> None:
+            made.append(self._group(PrefixStore(f"axis/{self.inner}/group", store), at, len(members.replicas)))
+            if self.is_full:
+                made.append(self._group(PrefixStore("everyone", store), self._worker.rank, self._worker.world_size))
+
+        if not self._all_own(succeeds(connect)):
+            return False
+        self._axis = made[0]
+        if self.is_full:
+            ranks = PrefixStore("ranks", store)
+            self.everyone = Ranks(self._worker.rank, self._worker.world_size, made[1], ranks, self._wait, self.count)
+        return True
+
+    def _meet(self, store: Any, patience_s: float) -> bool:
+        """Wait until this rank's counterparts in all groups have come."""
+        until = time.monotonic() + patience_s
+        store.set(str(self.replica), b"1")
+        names = [str(replica) for replica in self.members.replicas]
+        with _waiting():
+            while not store.check(names):
+                if self.is_overtaken or time.monotonic() > until:
+                    return False
+                time.sleep(_LOOK_S)
+        return True
+
+    def _group(self, store: Any, rank: int, size: int) -> Any:
+        if size == 1:
+            return None
+        group = gloo_group(store, rank, size, _CONNECT)
+        group._set_default_timeout(self._patience)
+        return group
+
+    # --- collectives --------------------------------------------------------------------------------------------------
+
+    def sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Add up the tensors of all groups in place, in fp32. Raises ReplicaChangeError; the tensors are useless then."""
+        done = True
+        for bucket in _buckets(tensors, 4):
+            flat = torch.cat([each.reshape(-1).float() for each in bucket])
+            done = done and self._complete("allreduce", [flat])
+            if done:
+                _scatter(flat, bucket)
+        self._agree(done)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """Return the data of all ranks of the members, in order, of one length. Raises ReplicaChangeError."""
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        found = [torch.empty_like(mine) for _ in self.members.replicas]
+        if self._axis is None:
+            found = [mine]
+        done = self._complete("allgather", [found], [mine])
+        heard = self.own.gather(bytes([done]) + b"".join(bytes(each.numpy()) for each in found))
+        if not all(each[0] for each in heard):
+            raise ReplicaChangeError
+        size = len(data)
+        return [each[1 + at * size : 1 + (at + 1) * size] for at in range(len(self.members.replicas)) for each in heard]
+
+    def send_state(self, tensors: Sequence[torch.Tensor], sender: int, receivers: Sequence[int]) -> None:
+        """Fill the tensors of the receiving groups with those of the sending one, rank by rank. Raises ReplicaChangeError."""
+        done, places = True, self.members.replicas
+        for bucket in _buckets(tensors, 1):
+            if self.replica == sender:
+                flat = torch.cat([_bytes_of(each) for each in bucket])
+                for receiver in receivers:
+                    done = done and self._complete("send", [flat], places.index(receiver), 0)
+            elif self.replica in receivers:
+                flat = torch.empty(sum(each.nbytes for each in bucket), dtype=torch.uint8)
+                done = done and self._complete("recv", [flat], places.index(sender), 0)
+                if done:
+                    _scatter_bytes(flat, bucket)
+        self._agree(done)
+
+    def agree(self, ok: bool) -> bool:
+        """Return whether it is so on all ranks of all members. Raises ReplicaChangeError."""
+        return all(raw == b"\1" for raw in self.exchange(bytes([ok])))
+
+    def _agree(self, done: bool) -> None:
+        if not self._all_own(done):
+            raise ReplicaChangeError
+
+    def _all_own(self, ok: bool) -> bool:
+        return all(raw == b"\1" for raw in self.own.gather(bytes([ok])))
+
+    def _complete(self, collective: str, *arguments: Any) -> bool:
+        """Run a collective between the groups. Returns False if it fails, or a group is lost meanwhile."""
+        axis = self._axis
+        return axis is None or succeeds(lambda: self._wait(getattr(axis, collective)(*arguments)))
+
+    def _wait(self, work: Any) -> None:
+        """Wait for a collective. Raises ConnectionResetError once a group in it is gone: gloo reports that only to its neighbors."""
+        with _waiting():
+            while True:
+                try:
+                    _WAIT(work, _POLL)
+                except RuntimeError as error:
+                    if work.is_completed():
+                        if work.exception() is None:
+                            return
+                        raise ConnectionResetError(str(error)) from None
+                else:
+                    return
+                now = self.of_now()
+                if now.epoch > self.members.epoch and not set(self.members.replicas) <= set(now.replicas):
+                    raise ConnectionResetError("a replica group is lost")
+
+    # --- shares -------------------------------------------------------------------------------------------------------
+
+    def rounds(self, each: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield the groups whose shares of a batch this one computes, its own first, and which of their `each` rounds: those of missing
+        groups are dealt out in turn."""
+        yield self.replica, list(range(each))
+        members = self.members.replicas
+        missing = [replica for replica in range(self.count) if replica not in members]
+        dealt = [(replica, index) for replica in missing for index in range(each)][members.index(self.replica) :: len(members)]
+        for replica in missing:
+            if indexes := [index for of, index in dealt if of == replica]:
+                yield replica, indexes
+
+
+# Not the hooked one, which counts as a heartbeat each time.
+_WAIT: Any = getattr(dist.Work.wait, "__wrapped__", dist.Work.wait)
+_SEEN = struct.Struct("<q?")
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Report that this rank waits for others, once for all of a wait."""
+    signs = current()
+    if signs is None or not signs.begin("collective"):
+        yield
+        return
+    signs.wait_begins()
+    try:
+        yield
+    finally:
+        signs.wait_ends()
+        signs.end()
+
+
+def succeeds(work: Callable[[], None]) -> bool:
+    try:
+        work()
+    except (RuntimeError, OSError) as error:
+        print(f"between replica groups: {error}".splitlines()[0], flush=True)
+        return False
+    return True
+
+
+def _buckets(tensors: Sequence[torch.Tensor], item_bytes: int) -> Iterator[list[torch.Tensor]]:
+    """Yield the tensors in order, in buckets of about _BUCKET_BYTES; `item_bytes` of an element, 1 if they are sent as they are."""
+    bucket: list[torch.Tensor] = []
+    held = 0
+    for each in tensors:
+        bucket.append(each)
+        held += each.nbytes if item_bytes == 1 else each.numel() * item_bytes
+        if held >= _BUCKET_BYTES:
+            yield bucket
+            bucket, held = [], 0
+    if bucket:
+        yield bucket
+
+
+def _scatter(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    for part, each in zip(torch.split(flat, [each.numel() for each in tensors]), tensors, strict=True):
+        each.copy_(part.view(each.shape))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+
+
+def _scatter_bytes(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    for part, each in zip(torch.split(flat, [each.nbytes for each in tensors]), tensors, strict=True):
+        each.copy_(part.clone().view(each.dtype).view(each.shape))
