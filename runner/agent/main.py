@@ -45,6 +45,7 @@ from headway.runner.contract.orders import (
     Assign,
     ChangeMembers,
     EndRanks,
+    Order,
     ProbeRanks,
     RestartRanks,
     Save,
@@ -197,13 +198,6 @@ class Agent:
             case Save():
                 for local_rank in range(self._state.config.procs_per_slot):
                     self._state.page.write(local_rank, save_request=1)
-            case ChangeMembers() as order:
-                self._change_members(message.generation, Members(order.epoch, order.replicas))
-            case EndRanks() as order:
-                self._ranks.end(message.generation, order)
-            case RestartRanks() as order:
-                self._ranks.restart(message.generation, order)
-                self._standbys.request_again()
             case Survey():
                 self._state.spin(self._inspection.survey())
             case ProbeRanks(ranks):
@@ -212,6 +206,8 @@ class Agent:
                 self._ranks.stop(message.generation, order)
                 if order.exit_code is not None:
                     self._exit(order.exit_code)
+            case order:
+                self._obey_on_replicas(message.generation, order)
 
     def _start(self, generation: int, order: StartRanks) -> None:
         """Start this node's part of a generation; a node without a slot in it is a spare."""
@@ -224,10 +220,19 @@ class Agent:
         else:
             self._ranks.start(self._state.slot, order)
 
-    def _change_members(self, generation: int, members: Members) -> None:
-        if generation == self._state.generation:
-            for local_rank in range(self._state.config.procs_per_slot):
-                self._state.page.write(local_rank, members=members.word)
+    def _obey_on_replicas(self, generation: int, order: Order) -> None:
+        """Obey an order on replica groups of which one is lost; those on another generation come too late."""
+        if generation != self._state.generation:
+            return
+        match order:
+            case ChangeMembers(epoch, replicas):
+                for local_rank in range(self._state.config.procs_per_slot):
+                    self._state.page.write(local_rank, members=Members(epoch, replicas).word)
+            case EndRanks(ranks):
+                self._ranks.end(ranks)
+            case RestartRanks(ranks, start):
+                self._ranks.restart(ranks, start)
+                self._standbys.request_again()
 
     def _idle(self) -> None:
         """End the workers of a node without a slot, which were replaced elsewhere."""

@@ -13,7 +13,7 @@ from headway.runner.agent.flight import Recorder
 from headway.runner.agent.protocol import Dump, KillWorkers, RankOrder, Request, Respawn, Spawn, WorkerProcess
 from headway.runner.agent.rank_orders import rank_order
 from headway.runner.agent.reports import Reports
-from headway.runner.contract.orders import EndRanks, RestartRanks, StartRanks, Stop
+from headway.runner.contract.orders import StartRanks, Stop
 
 _log = logging.getLogger(__name__)
 
@@ -62,27 +62,25 @@ class RankProcesses:
             return
         self._starting = asyncio.create_task(self._spawn(state.generation, orders, dead))
 
-    def restart(self, generation: int, order: RestartRanks) -> None:
-        """Start those of the ranks again that are this node's, in the generation that runs here."""
+    def restart(self, ranks: Collection[int], start: int) -> None:
+        """Start those of the ranks again that are this node's, in the generation that runs here; `start` counts such starts."""
         state, procs = self._state, self._state.config.procs_per_slot
-        own = sorted(rank for rank in order.ranks if rank in state.workers)
-        if generation != state.generation or state.slot is None or not own:
+        own = sorted(rank for rank in ranks if rank in state.workers)
+        if state.slot is None or not own:
             return
         dead = [state.workers[rank].pid for rank in own]
         for rank in own:
             state.page.write(rank % procs, pid=0, step=0, section=0, monotonic_ns=0, save_request=0, pulse=0, own_ns=0)
-            state.workers[rank] = WorkerProcess(rank, rank % procs, generation, 0)
+            state.workers[rank] = WorkerProcess(rank, rank % procs, state.generation, 0)
         try:
             if state.start_order is None:
                 # It was given to the agent before this one.
                 raise ValueError("this agent does not know the order of the generation")
-            orders = [
-                rank_order(state, self._recorder, state.slot, rank % procs, state.start_order, joins=order.start) for rank in own
-            ]
+            orders = [rank_order(state, self._recorder, state.slot, rank % procs, state.start_order, joins=start) for rank in own]
         except Exception as error:
             self._not_started(f"not started: {error}", asked=False, ranks=own)
             return
-        state.spin(self._respawn(generation, orders, dead))
+        state.spin(self._respawn(state.generation, orders, dead))
 
     async def _respawn(self, generation: int, orders: list[RankOrder], dead: list[int]) -> None:
         await devices.until_free(dead, DEVICES_FREE_S)
@@ -90,11 +88,10 @@ class RankProcesses:
         if generation == self._state.generation:
             self._ask(Respawn(generation, orders))
 
-    def end(self, generation: int, order: EndRanks) -> None:
+    def end(self, ranks: Collection[int]) -> None:
         """End those of the ranks that are this node's."""
-        own = [rank for rank in order.ranks if rank in self._state.workers]
-        if own and generation == self._state.generation:
-            self._ask(KillWorkers(generation, signal.SIGKILL, own))
+        if own := [rank for rank in ranks if rank in self._state.workers]:
+            self._ask(KillWorkers(self._state.generation, signal.SIGKILL, own))
 
     def stop(self, generation: int, order: Stop) -> None:
         """End the workers of this generation and of earlier ones; those of a script may save first."""

@@ -40,7 +40,7 @@ class Ranks:
     ) -> None:
         """Use `group`, a process group of torch.distributed whose ranks share `store`; its default group and store when omitted.
 
-        `wait` returns when a collective that has begun is complete; another one than torch's may give up. Each of `copies` groups of
+        `wait` returns when a gather that has begun is complete; another one than torch's may give up. Each of `copies` groups of
         consecutive ranks has meshes of its own, and all hold the same.
         """
         self._copies = copies
@@ -139,9 +139,9 @@ class Ranks:
         """
         at = along.index(self.rank)
         if at > 0:
-            self._wait(self._group.recv([data], along[at - 1], 0))
+            self._group.recv([data], along[at - 1], 0).wait()
         if at + 1 < len(along):
-            self._wait(self._group.send([data], along[at + 1], 0))
+            self._group.send([data], along[at + 1], 0).wait()
 
     def together(self, step: Callable[[], None], only: int | None = None) -> None:
         """Run `step` on every rank, or only on rank `only`, and raise on all ranks if it raised on any.

@@ -12,7 +12,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -120,14 +120,14 @@ class Replicas:
 
     def begin(self) -> None:
         """Connect all groups of a new generation. Raises RuntimeError if they do not come."""
-        if not self._form(Members.everyone(self.count), self._patience.total_seconds()):
+        if not self._form(Members.everyone(self.count), self._patience):
             raise RuntimeError(f"the replica groups have not met within {self._patience.total_seconds():.0f} s")
 
     def follow(self, patience_s: float = ORDER_S) -> None:
         """Connect with the members that the coordinator has decided. Raises ReplicaChangeError if there are newer ones by then, and
         ConnectionResetError if it decides nothing: then something else than a lost group has ended the collective."""
         members = self._await_members(patience_s)
-        if not self._form(members, self._patience.total_seconds()):
+        if not self._form(members, _CONNECT):
             raise ReplicaChangeError
 
     def _await_members(self, patience_s: float) -> Members:
@@ -144,21 +144,22 @@ class Replicas:
                     raise ConnectionResetError("a collective between replica groups failed, and none of them is lost")
                 time.sleep(_LOOK_S)
 
-    def _form(self, members: Members, patience_s: float) -> bool:
-        """Connect the members' ranks. Returns False on all ranks of the group when there are newer members, or the connection fails."""
+    def _form(self, members: Members, connect: timedelta) -> bool:
+        """Connect the members' ranks, which takes no longer than `connect` once all have come. Returns False on all ranks of the group when
+        there are newer members, or the connection fails."""
         self.members, self._axis, self.everyone = members, None, None
         store = PrefixStore(f"members/{members.epoch}", self._store)
-        if not self._all_own(self._meet(PrefixStore(f"axis/{self.inner}", store), patience_s)):
+        if not self._all_own(self._meet(PrefixStore(f"axis/{self.inner}", store))):
             return False
         at = members.replicas.index(self.replica)
         made: list[Any] = []
 
-        def connect() -> None:
-            made.append(self._group(PrefixStore(f"axis/{self.inner}/group", store), at, len(members.replicas)))
+        def make() -> None:
+            made.append(self._group(PrefixStore(f"axis/{self.inner}/group", store), at, len(members.replicas), connect))
             if self.is_full:
-                made.append(self._group(PrefixStore("everyone", store), self._worker.rank, self._worker.world_size))
+                made.append(self._group(PrefixStore("everyone", store), self._worker.rank, self._worker.world_size, connect))
 
-        if not self._all_own(succeeds(connect)):
+        if not self._all_own(succeeds(make)):
             return False
         self._axis = made[0]
         if self.is_full:
@@ -166,9 +167,9 @@ class Replicas:
             self.everyone = Ranks(self._worker.rank, self._worker.world_size, made[1], ranks, self._wait, self.count)
         return True
 
-    def _meet(self, store: Any, patience_s: float) -> bool:
-        """Wait until this rank's counterparts in all groups have come."""
-        until = time.monotonic() + patience_s
+    def _meet(self, store: Any) -> bool:
+        """Wait until this rank's counterparts in all groups have come. Returns False when there are newer members, or it takes too long."""
+        until = time.monotonic() + self._patience.total_seconds()
         store.set(str(self.replica), b"1")
         names = [str(replica) for replica in self.members.replicas]
         with _waiting():
@@ -178,10 +179,10 @@ class Replicas:
                 time.sleep(_LOOK_S)
         return True
 
-    def _group(self, store: Any, rank: int, size: int) -> Any:
+    def _group(self, store: Any, rank: int, size: int, connect: timedelta) -> Any:
         if size == 1:
             return None
-        group = gloo_group(store, rank, size, _CONNECT)
+        group = gloo_group(store, rank, size, connect)
         group._set_default_timeout(self._patience)
         return group
 
@@ -212,17 +213,18 @@ class Replicas:
 
     def send_state(self, tensors: Sequence[torch.Tensor], sender: int, receivers: Sequence[int]) -> None:
         """Fill the tensors of the receiving groups with those of the sending one, rank by rank. Raises ReplicaChangeError."""
-        done, places = True, self.members.replicas
+        done = True
+        options = dist.BroadcastOptions()
+        options.rootRank = self.members.replicas.index(sender)
         for bucket in _buckets(tensors, 1):
             if self.replica == sender:
                 flat = torch.cat([_bytes_of(each) for each in bucket])
-                for receiver in receivers:
-                    done = done and self._complete("send", [flat], places.index(receiver), 0)
-            elif self.replica in receivers:
+            else:
                 flat = torch.empty(sum(each.nbytes for each in bucket), dtype=torch.uint8)
-                done = done and self._complete("recv", [flat], places.index(sender), 0)
-                if done:
-                    _scatter_bytes(flat, bucket)
+            # Also to groups that have it: gloo can give up no send to a single rank without closing all connections.
+            done = done and self._complete("broadcast", [flat], options)
+            if done and self.replica in receivers:
+                _scatter_bytes(flat, bucket)
         self._agree(done)
 
     def agree(self, ok: bool) -> bool:
@@ -244,19 +246,16 @@ class Replicas:
     def _wait(self, work: Any) -> None:
         """Wait for a collective. Raises ConnectionResetError once a group in it is gone: gloo reports that only to its neighbors."""
         with _waiting():
-            while True:
-                try:
+            while not work.is_completed():
+                with suppress(RuntimeError):
                     _WAIT(work, _POLL)
-                except RuntimeError as error:
-                    if work.is_completed():
-                        if work.exception() is None:
-                            return
-                        raise ConnectionResetError(str(error)) from None
-                else:
-                    return
                 now = self.of_now()
                 if now.epoch > self.members.epoch and not set(self.members.replicas) <= set(now.replicas):
                     raise ConnectionResetError("a replica group is lost")
+            try:
+                _WAIT(work)
+            except RuntimeError as error:
+                raise ConnectionResetError(str(error)) from None
 
     # --- shares -------------------------------------------------------------------------------------------------------
 
