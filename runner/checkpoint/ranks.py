@@ -13,8 +13,6 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_group, 
 from headway.runner.checkpoint.chain import SupersededError
 from headway.runner.checkpoint.format import UnfitError
 
-# For ranks that are known to be there.
-_CONNECT = timedelta(seconds=30)
 _OK, _FAILED, _SUPERSEDED, _UNFIT = b"\0", b"\1", b"\2", b"\3"
 
 
@@ -26,35 +24,47 @@ class AbsentError(PeerError):
     """Ranks did not come to a collective step; the message names them."""
 
 
+class RankGroups:
+    """The process group of some ranks, and how to make another one of them: torch.distributed's default group where `group` is None.
+
+    Each of `copies` groups of consecutive ranks has device meshes of its own, and all of them hold the same.
+    """
+
+    def __init__(self, group: Any = None, store: Any = None, copies: int = 1) -> None:
+        """`store` is one that only these ranks share; the default store when omitted."""
+        self.group, self.store, self.copies = group, store, copies
+
+    def wait(self, work: Any) -> None:
+        """Return when a gather that has begun is complete."""
+        work.wait()
+
+    def make(self, store: Any, rank: int, world_size: int, patience: timedelta) -> Any:
+        """Return a gloo group of the ranks that share `store`."""
+        return gloo_group(store, rank, world_size, patience)
+
+    def with_group(self, group: Any, store: Any) -> "RankGroups":
+        """Return the same for another group of these ranks."""
+        return RankGroups(group)
+
+
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
-    def __init__(
-        self,
-        rank: int = 0,
-        world_size: int = 1,
-        group: Any = None,
-        store: Any = None,
-        wait: Callable[[Any], None] | None = None,
-        copies: int = 1,
-    ) -> None:
-        """Use `group`, a process group of torch.distributed whose ranks share `store`; its default group and store when omitted.
-
-        `wait` returns when a gather that has begun is complete; another one than torch's may give up. Each of `copies` groups of
-        consecutive ranks has meshes of its own, and all hold the same.
-        """
-        self._copies = copies
-        self.rank, self.world_size, self._given, self._given_store = rank, world_size, group, store
-        self._wait = wait or _complete
-        self._name, self._met, self._apart = "default", 0, 0
+    def __init__(self, rank: int = 0, world_size: int = 1, groups: "RankGroups | None" = None) -> None:
+        """Use the process group of `groups`; torch.distributed's default group when omitted."""
+        self.rank, self.world_size = rank, world_size
+        self._groups = groups or RankGroups()
+        self._name = "default"
+        # Meetings, and groups made of this one.
+        self._met, self._apart = 0, 0
 
     @property
     def _group(self) -> Any:
-        return self._given or _get_default_group()
+        return self._groups.group or _get_default_group()
 
     @property
     def _store(self) -> Any:
-        return self._given_store or _get_default_store()
+        return self._groups.store or _get_default_store()
 
     @classmethod
     def of_default_group(cls) -> "Ranks":
@@ -72,27 +82,20 @@ class Ranks:
         """
         if self.world_size == 1:
             return Ranks()
-        if self._given_store is None:
-            name = str(len(_kept))
-            store = PrefixStore(f"headway/{name}", _get_default_store())
-        else:
-            # Ranks that have shared another group before count from here on.
-            self._apart += 1
-            name = str(self._apart)
-            store = PrefixStore(f"apart/{name}", self._given_store)
         patience = patience or default_pg_timeout
-        # Ranks that may be gone are not waited for as long as those that are slow.
-        group = gloo_group(store, self.rank, self.world_size, patience if self._given_store is None else min(patience, _CONNECT))
-        if self._given_store is not None:
-            group._set_default_timeout(patience)
-        ranks = Ranks(self.rank, self.world_size, group, self._given_store and store, self._wait, self._copies)
+        self._apart += 1
+        # Ranks of which some came later have made other numbers of groups before.
+        name = str(len(_kept)) if self._groups.store is None else str(self._apart)
+        store = PrefixStore(f"headway/{name}", self._store)
+        group = self._groups.make(store, self.rank, self.world_size, patience)
+        ranks = Ranks(self.rank, self.world_size, self._groups.with_group(group, store))
         ranks._name = name
         return ranks
 
     def holders(self, sharers: Sequence[int]) -> tuple[int, ...]:
         """Return the ranks that hold what the ranks `sharers` of one mesh hold."""
-        size = self.world_size // self._copies
-        return tuple(copy * size + rank for copy in range(self._copies) for rank in sharers)
+        size = self.world_size // self._groups.copies
+        return tuple(copy * size + rank for copy in range(self._groups.copies) for rank in sharers)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every rank's `data`, in rank order. All must have the same length."""
@@ -100,7 +103,7 @@ class Ranks:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
-        self._wait(self._group.allgather([found], [mine]))
+        self._groups.wait(self._group.allgather([found], [mine]))
         return [bytes(t.numpy()) for t in found]
 
     def gather_any(self, data: bytes) -> list[bytes]:
@@ -164,10 +167,6 @@ class Ranks:
             raise error
         if _FAILED in outcomes:
             raise PeerError(f"rank {outcomes.index(_FAILED)} failed")
-
-
-def _complete(work: Any) -> None:
-    work.wait()
 
 
 def _outcome(error: Exception | None) -> bytes:

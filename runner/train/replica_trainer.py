@@ -249,13 +249,14 @@ class ReplicaTrainer(Trainer):
                 # Another group was lost meanwhile.
                 patience_s = ORDER_S
         self._clock = time.monotonic()
-        if not self._is_first:
-            return
-        if not was_first:
+        if self._is_first and not was_first:
             cut_torn_line(self.directory.metrics)
         members = self.replicas.members
-        facts = {"epoch": members.epoch, "replicas": members.replicas, "returned": returned}
-        self.worker.say("note", kind="regrouped", step=self.state.step, seconds=self._clock - began, **facts)
+        # Those that have waited know for how long.
+        reports = next(replica for replica in members.replicas if replica not in returned)
+        if (self.replicas.replica, self.replicas.inner) == (reports, 0):
+            facts = {"epoch": members.epoch, "replicas": members.replicas, "returned": returned}
+            self.worker.say("note", kind="regrouped", step=self.state.step, seconds=self._clock - began, **facts)
 
     def _settle(self) -> list[int]:
         """Bring all ranks to one step. Return the groups that took another one's state. Raises ReplicaChangeError."""

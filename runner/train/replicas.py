@@ -10,23 +10,26 @@ everybody has completed the first; a group that fails in the second learns from 
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from headway.runner.boot.heartbeat import current
-from headway.runner.checkpoint.ranks import Ranks, gloo_group
+from headway.runner.checkpoint.ranks import RankGroups, Ranks, gloo_group
 from headway.runner.contract import Members, RunConfig
 from headway.runner.train.job import Job
 from headway.runner.train.parallel import RankMesh, make_mesh
 from headway.runner.worker import JOINS, Worker, client_store
+
+T = TypeVar("T")
 
 # From a collective that failed to the coordinator's new members, which take a few round trips.
 ORDER_S = 30.0
@@ -155,16 +158,19 @@ class Replicas:
         made: list[Any] = []
 
         def make() -> None:
-            made.append(self._group(PrefixStore(f"axis/{self.inner}/group", store), at, len(members.replicas), connect))
+            made.append(
+                self.group(PrefixStore(f"axis/{self.inner}/group", store), at, len(members.replicas), self._patience, connect)
+            )
             if self.is_full:
-                made.append(self._group(PrefixStore("everyone", store), self._worker.rank, self._worker.world_size, connect))
+                world = PrefixStore("everyone", store), self._worker.rank, self._worker.world_size
+                made.append(self.group(*world, self._patience, connect))
 
         if not self._all_own(succeeds(make)):
             return False
         self._axis = made[0]
         if self.is_full:
-            ranks = PrefixStore("ranks", store)
-            self.everyone = Ranks(self._worker.rank, self._worker.world_size, made[1], ranks, self._wait, self.count)
+            groups = _Watched(self, made[1], PrefixStore("ranks", store))
+            self.everyone = Ranks(self._worker.rank, self._worker.world_size, groups)
         return True
 
     def _meet(self, store: Any) -> bool:
@@ -179,11 +185,26 @@ class Replicas:
                 time.sleep(_LOOK_S)
         return True
 
-    def _group(self, store: Any, rank: int, size: int, connect: timedelta) -> Any:
+    def group(self, store: Any, rank: int, size: int, patience: timedelta, connect: timedelta = _CONNECT) -> Any:
+        """Return a gloo group, connected within `connect`. Raises ConnectionResetError if it is not, or a member is lost.
+
+        Another thread connects: gloo waits for a rank that has died as long as for one that is slow.
+        """
+        epoch = self.members.epoch
         if size == 1:
             return None
-        group = gloo_group(store, rank, size, connect)
-        group._set_default_timeout(self._patience)
+        made: list[Any] = []
+        thread = threading.Thread(
+            target=lambda: made.append(succeeded(lambda: gloo_group(store, rank, size, connect))), daemon=True
+        )
+        thread.start()
+        with _waiting():
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                self.raise_lost(epoch)
+        if (group := made[0]) is None:
+            raise ConnectionResetError("the replica groups could not connect")
+        group._set_default_timeout(patience)
         return group
 
     # --- collectives --------------------------------------------------------------------------------------------------
@@ -240,22 +261,26 @@ class Replicas:
 
     def _complete(self, collective: str, *arguments: Any) -> bool:
         """Run a collective between the groups. Returns False if it fails, or a group is lost meanwhile."""
-        axis = self._axis
-        return axis is None or succeeds(lambda: self._wait(getattr(axis, collective)(*arguments)))
+        axis, epoch = self._axis, self.members.epoch
+        return axis is None or succeeds(lambda: self.wait(getattr(axis, collective)(*arguments), epoch))
 
-    def _wait(self, work: Any) -> None:
-        """Wait for a collective. Raises ConnectionResetError once a group in it is gone: gloo reports that only to its neighbors."""
+    def wait(self, work: Any, epoch: int) -> None:
+        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost: gloo tells only its neighbors."""
         with _waiting():
             while not work.is_completed():
                 with suppress(RuntimeError):
                     _WAIT(work, _POLL)
-                now = self.of_now()
-                if now.epoch > self.members.epoch and not set(self.members.replicas) <= set(now.replicas):
-                    raise ConnectionResetError("a replica group is lost")
+                self.raise_lost(epoch)
             try:
                 _WAIT(work)
             except RuntimeError as error:
                 raise ConnectionResetError(str(error)) from None
+
+    def raise_lost(self, epoch: int) -> None:
+        """Raise ConnectionResetError if the coordinator has lost a member of `epoch`."""
+        now, is_over = self.of_now(), epoch != self.members.epoch
+        if is_over or (now.epoch > epoch and not set(self.members.replicas) <= set(now.replicas)):
+            raise ConnectionResetError("a replica group is lost")
 
     # --- shares -------------------------------------------------------------------------------------------------------
 
@@ -269,6 +294,23 @@ class Replicas:
         for replica in missing:
             if indexes := [index for of, index in dealt if of == replica]:
                 yield replica, indexes
+
+
+class _Watched(RankGroups):
+    """All ranks, while no replica group is missing; nothing waits for one that is lost."""
+
+    def __init__(self, replicas: Replicas, group: Any, store: Any) -> None:
+        super().__init__(group, store, replicas.count)
+        self._replicas, self._epoch = replicas, replicas.members.epoch
+
+    def wait(self, work: Any) -> None:
+        self._replicas.wait(work, self._epoch)
+
+    def make(self, store: Any, rank: int, world_size: int, patience: timedelta) -> Any:
+        return self._replicas.group(store, rank, world_size, patience)
+
+    def with_group(self, group: Any, store: Any) -> RankGroups:
+        return _Watched(self._replicas, group, store)
 
 
 # Not the hooked one, which counts as a heartbeat each time.
@@ -291,13 +333,20 @@ def _waiting() -> Iterator[None]:
         signs.end()
 
 
-def succeeds(work: Callable[[], None]) -> bool:
+def succeeds(work: Callable[[], object]) -> bool:
+    """Return whether the work raises nothing that a lost rank may be the cause of."""
     try:
         work()
     except (RuntimeError, OSError) as error:
         print(f"between replica groups: {error}".splitlines()[0], flush=True)
         return False
     return True
+
+
+def succeeded(work: Callable[[], T]) -> T | None:
+    """Return what the work returns; None if it fails as `succeeds` has it."""
+    found: list[T] = []
+    return found[0] if succeeds(lambda: found.append(work())) else None
 
 
 def _buckets(tensors: Sequence[torch.Tensor], item_bytes: int) -> Iterator[list[torch.Tensor]]:
