@@ -106,13 +106,20 @@ def losses_of(run: Run) -> list[float]:
     return [found[step] for step in sorted(found)]
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other are slow where others need the processors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def alone(config: RunConfig) -> tuple[list[float], Consumed]:
     """The losses and the samples of the same training in one process, without any of the trainer's parallel code."""
     assert config.model is not None and config.optimizer is not None and config.batch is not None  # noqa: PT018
     assert config.data is not None and config.steps is not None  # noqa: PT018
     corpus, batch, consumed, losses = open_corpus(config.data), config.batch, Consumed(), []
-    # Threads that wait for each other are slow where others need the processors.
-    torch.set_num_threads(1)
     model = Transformer(config.model, Execution())
     initialize(model, config.model, config.seed)
     optimizer = make_optimizer(model, config.optimizer)
