@@ -1,4 +1,4 @@
-"""Prints for how long one of two replica groups stands still when the other is killed and when it returns, next to torchft's.
+"""Prints how long one of two replica groups waits when the other is killed and when it returns, next to torchft's.
 
 python -m benchmarks.replica_recovery [--json] [--rounds N]
 """
@@ -48,7 +48,7 @@ optimizer: {{lr: 0.001}}
 steps: {STEPS}
 layout: {{dp_replicate: 2}}
 resilience: {{replica_recovery: true}}
-checkpoint: {{tiers: [{{kind: memory, every: 1000 steps}}]}}
+checkpoint: {{tiers: [{{kind: shared, every: 1000 steps}}]}}
 """
 
 
@@ -74,7 +74,9 @@ def of_headway(folder: Path) -> Gaps:
     (folder / "job.yaml").write_text(_JOB)
     words = [sys.executable, "-m", "headway.cli.main", "run", folder / "job.yaml"]
     with launched(words, folder, {"HEADWAY_RUNS": str(folder / "runs")}, "launcher") as launcher:
-        wait_until(lambda: any(folder.glob("runs/*/attempts/0/nodes/0.json")), "the run")
+        wait_until(lambda: any(folder.glob("runs/*/attempts/0/nodes/0.json")) or launcher.poll() is not None, "the run")
+        if launcher.poll() is not None:
+            raise MeasureError(f"headway run has ended: {(folder / 'launcher.log').read_text()}")
         (run,) = (path.parent for path in folder.glob("runs/*/handle.json"))
         wait_until(lambda: journal(run, "standby"), "standbys")
         wait_until(lambda: len(completed(run)) >= STEADY, f"{STEADY} steps")
@@ -118,7 +120,7 @@ def worker(launcher: int, rank: int) -> int:
 
 
 def of_torchft(folder: Path, heartbeat_ms: int) -> Gaps:
-    """Kill a replica group, and launch it again when the other one has gone on."""
+    """Kill a replica group, and launch it again when the other one continues."""
     with torchft_lighthouse(folder, heartbeat_ms) as launch:
         groups = [launch(group) for group in range(RANKS)]
         await_steps(folder, RANKS, STEADY)

@@ -35,7 +35,10 @@ SHOWN_ELSEWHERE = frozenset(
 
 @dataclass(frozen=True)
 class Event:
-    """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory; `waited_s` is how long training waited."""
+    """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory.
+
+    `waited_s` is how long training waited for other members of its replica groups.
+    """
 
     wall: float
     generation: int
@@ -74,12 +77,8 @@ def sentence(entry: Entry) -> str | None:
             return f"node {entry.node} has taken over as coordinator (term {entry.term})"
         case Regroup():
             return f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
-        case ReplicaLost():
-            where = f" on {entry.host}" if entry.host else ""
-            step = "" if entry.step is None else f" at step {entry.step:,}"
-            return f"replica group {entry.replica} was lost{step}: {entry.cause}, {_ranks((entry.rank or 0,))}{where}"
-        case Regrouped():
-            return _regrouped(entry)
+        case ReplicaLost() | Regrouped():
+            return _replicas(entry)
         case RefusedFile():
             return f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
@@ -124,7 +123,12 @@ def _rebound(move: Rebound) -> str:
     return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
 
 
-def _regrouped(entry: Regrouped) -> str:
+def _replicas(entry: ReplicaLost | Regrouped) -> str:
+    if isinstance(entry, ReplicaLost):
+        where = f" on {entry.host}" if entry.host else ""
+        step = "" if entry.step is None else f" at step {entry.step:,}"
+        rank = "" if entry.rank is None else f", {_ranks((entry.rank,))}"
+        return f"replica group {entry.replica} was lost{step}: {entry.cause}{rank}{where}"
     waited = f"training waited {units.seconds(entry.seconds)}"
     if entry.returned:
         who = f"replica group{'s' * (len(entry.returned) > 1)} {', '.join(map(str, entry.returned))}"

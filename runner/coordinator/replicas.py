@@ -102,7 +102,7 @@ def of_earlier_coordinator(config: RunConfig, members: Members | None) -> Replic
 
 
 def _lose(state: State, replicas: Replicas, end: Ended) -> bool:
-    """Have the others go on without the rank's group. Returns False where all ranks must stop."""
+    """Have the others continue without the rank's group. Returns False where all ranks must stop."""
     replica = replicas.of(end.rank)
     if not _can_go_on(state, replicas, replica, end) or (cause := _curable(state, end)) is None:
         return False

@@ -235,7 +235,7 @@ class ReplicaTrainer(Trainer):
     # --- other members ------------------------------------------------------------------------------------------------
 
     def _regroup(self, patience_s: float = ORDER_S) -> None:
-        """Go on with other members: agree on the step, and give those that return the state. Training waits for it."""
+        """Continue with other members: agree on the step, and give those that return the state. Training waits for it."""
         began, was_first = time.monotonic(), self._is_first
         if self._saves:
             self.saver.forsake()
@@ -263,7 +263,7 @@ class ReplicaTrainer(Trainer):
         own = self._standing()
         heard = list(map(Standing.unpack, self.replicas.exchange(own.pack())))
         furthest = max(heard, key=lambda each: each.level)
-        # Odd: some have the next sum of gradients, which nobody has applied.
+        # Odd: some have the next sum of gradients, which no rank has applied.
         step, is_summed = divmod(furthest.level, 2)
         if furthest.level < 0 or not {each.level for each in heard} <= {-1, 2 * step, 2 * step + (1 if is_summed else -1)}:
             raise RuntimeError(f"the replica groups are at levels {sorted({each.level for each in heard})}: no state is common")

@@ -4,8 +4,8 @@ Every group has process groups of its own, which no other group's loss can break
 of this module. They can fail on some ranks and complete on others, so each is followed by an agreement within the group: all ranks of a
 group continue, or all raise `ReplicaChangeError` and form a new group with those that are left.
 
-A step is applied after two collectives, the sum of the gradients and the exchange of results. Who has completed the second knows that
-everybody has completed the first; a group that fails in the second learns from a group that has applied the step that it must, too.
+A step is applied after two collectives, the sum of the gradients and the exchange of results. A group that has completed the second knows
+that all have completed the first; one that fails in the second gets from a group that has applied the step that it must, too.
 """
 
 import os
@@ -265,7 +265,7 @@ class Replicas:
         return axis is None or succeeds(lambda: self.wait(getattr(axis, collective)(*arguments), epoch))
 
     def wait(self, work: Any, epoch: int) -> None:
-        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost: gloo tells only its neighbors."""
+        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost: gloo reports it to its neighbors only."""
         with _waiting():
             while not work.is_completed():
                 with suppress(RuntimeError):
