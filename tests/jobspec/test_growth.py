@@ -183,6 +183,7 @@ def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_one_unit_in_a_group_before_another_changes_no_byte_of_what_an_inventory_pins() -> None:
     size = replace(LARGE, counts=(64 * 72, 64 * 72))
     before = resolve_cluster(spec(size))
