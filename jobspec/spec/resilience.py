@@ -129,8 +129,8 @@ class Resilience(Section):
     corruption: Corruption | None = Field(None, examples=[{"compare": "1000 steps"}])
     """Checks against silent data corruption."""
     replica_recovery: bool = Field(False, examples=[True])
-    """Whether the other replica groups (`layout.dp_replicate`) train on when one loses a process, and take over its share of each batch until \
-it is back. Trainer `builtin` only, on CPUs."""
+    """Whether the other replica groups (`layout.dp_replicate`) train on when one loses a process, and take over its share of each batch \
+until it is back. Trainer `builtin` only, on CPUs."""
     notify: Notify | None = Field(None, examples=[{"webhook_env": "RUN_WEBHOOK"}])
     """Whom to notify of a failure that needs a person."""
     grace: Seconds = Field(contract.RunConfig.grace_s, gt=0, le=3600, examples=["30s"])

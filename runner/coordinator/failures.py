@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from headway.runner.contract import CauseKind, Exit, journal, orders
-from headway.runner.coordinator import ending, fitness, generations, replicas
+from headway.runner.coordinator import ending, fitness, generations
 from headway.runner.coordinator.causes import Cause, Ended, cause_of, corruption_cause, hang_cause
 from headway.runner.coordinator.events import Exited
 from headway.runner.coordinator.policy import FAULTY, RestartDecision
@@ -13,8 +13,7 @@ from headway.runner.coordinator.state import GRACE_SHARE, PendingEnd, Phase, Sta
 def ranks_lost_with(state: State, node: int, how: str, *, asked: bool = False) -> None:
     """Count the node's ranks as ended: no agent will report their ends."""
     step = state.generation.best_step
-    living = state.generation.alive | replicas.starting(state)
-    ranks = sorted(living.intersection(state.roster.ranks(node)))
+    ranks = sorted(state.generation.alive.intersection(state.roster.ranks(node)))
     ranks_ended(state, [Ended(rank, node, -9, how, asked=asked, step=step) for rank in ranks])
 
 
@@ -25,7 +24,7 @@ def exited(state: State, event: Exited) -> None:
 
 
 def ranks_ended(state: State, exits: Iterable[Ended]) -> None:
-    new = [each for each in replicas.ended(state, exits) if each.rank in state.generation.alive]
+    new = [each for each in exits if each.rank in state.generation.alive]
     for each in new:
         state.generation.alive.discard(each.rank)
         state.generation.exits.append(each)
@@ -43,7 +42,7 @@ def ranks_ended(state: State, exits: Iterable[Ended]) -> None:
 
 
 def stop_workers(state: State) -> None:
-    replicas.dissolve(state)
+    state.generation.dissolve_replicas()
     state.enter(Phase.STOPPING)
     state.tell_all(stop_order(state))
 

@@ -8,21 +8,25 @@ as without this, where a group cannot be replaced so: nothing of the state is le
 not come back.
 """
 
-from collections.abc import Iterable
+from dataclasses import replace
 
-from headway.runner.contract import CauseKind, Members, RunConfig, journal, orders
+from headway.runner.contract import CauseKind, Members, journal, orders
 from headway.runner.coordinator import failures
 from headway.runner.coordinator.causes import Cause, Ended, cause_of
+from headway.runner.coordinator.events import Exited
 from headway.runner.coordinator.state import LostReplica, Phase, Replicas, State
 
 # Causes that end with the process that they end: a device, a node or the numbers are not mended by another start in the same place.
 _OF_A_PROCESS = frozenset({CauseKind.CRASH, CauseKind.OUT_OF_MEMORY})
 
 
-def ended(state: State, exits: Iterable[Ended]) -> list[Ended]:
-    """Take the ends of ranks whose replica group is lost, or is lost by them; return the others."""
+def exited(state: State, event: Exited) -> None:
+    """Take the ends of ranks whose replica group is lost, or is lost by them; the others end the generation."""
+    if event.generation != state.generation.number or event.node not in state.roster.slot_of:
+        failures.exited(state, event)
+        return
     rest = []
-    for each in exits:
+    for each in event.exits:
         replicas = state.generation.replicas
         if replicas is None or state.phase is not Phase.RUNNING:
             rest.append(each)
@@ -30,7 +34,7 @@ def ended(state: State, exits: Iterable[Ended]) -> list[Ended]:
             _ended_in_lost(state, replicas, lost, each)
         elif not _lose(state, replicas, each):
             rest.append(each)
-    return rest
+    failures.exited(state, replace(event, exits=tuple(rest)))
 
 
 def ready(state: State, rank: int, start: int) -> None:
@@ -61,41 +65,11 @@ def check(state: State) -> None:
         failures.stop_workers(state)
 
 
-def dissolve(state: State) -> None:
-    """Count the processes of lost groups among those that are to end: all ranks stop."""
-    replicas, state.generation.replicas = state.generation.replicas, None
-    if replicas is not None:
-        for replica, lost in replicas.lost.items():
-            state.generation.alive |= set(replicas.ranks(replica)) - lost.gone if lost.started else lost.ending
-
-
 def repeat(state: State, node: int) -> None:
     """Repeat the members for a node that may have missed a change."""
     replicas = state.generation.replicas
     if replicas is not None and replicas.members.epoch:
         state.tell(node, _order(replicas.members))
-
-
-def starting(state: State) -> set[int]:
-    """Return the ranks of lost groups, whose processes end or start."""
-    replicas = state.generation.replicas
-    return set() if replicas is None else {rank for replica in replicas.lost for rank in replicas.ranks(replica)}
-
-
-def of_new_generation(config: RunConfig) -> Replicas | None:
-    """Return the groups of a generation that starts; None where a lost one stops all ranks."""
-    if not config.replica_recovery or config.mesh.dp_replicate == 1:
-        return None
-    count = config.mesh.dp_replicate
-    return Replicas(config.mesh.world_size // count, Members.everyone(count))
-
-
-def of_earlier_coordinator(config: RunConfig, members: Members | None) -> Replicas | None:
-    """Return the groups of a generation that an earlier coordinator started; None if one was lost then and was not back."""
-    found = of_new_generation(config)
-    if found is None or members is None:
-        return found
-    return Replicas(found.size, members) if len(members.replicas) == config.mesh.dp_replicate else None
 
 
 # --- a group is lost --------------------------------------------------------------------------------------------------

@@ -82,6 +82,22 @@ class Replicas:
     # Of lost groups.
     starts: int = 0
 
+    @classmethod
+    def of_new_generation(cls, config: RunConfig) -> "Replicas | None":
+        """Return the groups of a generation that starts; None where a lost one stops all ranks."""
+        count = config.mesh.dp_replicate
+        if not config.replica_recovery or count == 1:
+            return None
+        return cls(config.mesh.world_size // count, Members.everyone(count))
+
+    @classmethod
+    def of_earlier_coordinator(cls, config: RunConfig, members: Members | None) -> "Replicas | None":
+        """Return the groups of a generation that an earlier coordinator started; None if one was lost then and was not back."""
+        found = cls.of_new_generation(config)
+        if found is None or members is None:
+            return found
+        return cls(found.size, members) if len(members.replicas) == config.mesh.dp_replicate else None
+
     def of(self, rank: int) -> int:
         """Return the rank's group."""
         return rank // self.size
@@ -122,6 +138,13 @@ class Generation:
     regroups: bool = False
     replicas: Replicas | None = None
     decision: RestartDecision | None = None
+
+    def dissolve_replicas(self) -> None:
+        """Count the processes of lost groups among those that are to end: all ranks stop."""
+        replicas, self.replicas = self.replicas, None
+        for replica, lost in () if replicas is None else replicas.lost.items():
+            assert replicas is not None  # noqa: S101  there is none without
+            self.alive |= set(replicas.ranks(replica)) - lost.gone if lost.started else lost.ending
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ class Replicas:
         return axis is None or succeeds(lambda: self.wait(getattr(axis, collective)(*arguments), epoch))
 
     def wait(self, work: Any, epoch: int) -> None:
-        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost: gloo reports it to its neighbors only."""
+        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost, of which gloo may report nothing."""
         with _waiting():
             while not work.is_completed():
                 with suppress(RuntimeError):

@@ -124,7 +124,7 @@ def test_a_node_that_is_lost_with_its_group_ends_the_wait_for_it() -> None:
     at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
     at.do(Lost(1))
     at.pass_time(29.0, 0, step=27)
-    assert at.machine.phase is Phase.RUNNING, "the others train"
+    assert at.machine.phase.value == "running", "the others train"
     at.pass_time(2.0, 0, step=28)
     assert at.machine.phase is Phase.STOPPING
     for rank in (0, 1):
@@ -137,7 +137,7 @@ def test_a_node_that_is_lost_with_its_group_ends_the_wait_for_it() -> None:
 def test_a_group_that_does_not_come_back_in_time_costs_a_restart_of_all() -> None:
     at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
     at.pass_time(29.0, 0, 1, step=27)
-    assert at.machine.phase is Phase.RUNNING
+    assert at.machine.phase.value == "running"
     at.pass_time(2.0, 0, 1, step=28)
     assert at.machine.phase is Phase.STOPPING
     for rank in range(4):
