@@ -265,7 +265,10 @@ class Replicas:
         return axis is None or succeeds(lambda: self.wait(getattr(axis, collective)(*arguments), epoch))
 
     def wait(self, work: Any, epoch: int) -> None:
-        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost, of which gloo may report nothing."""
+        """Wait for a collective of the members of `epoch`. Raises ConnectionResetError once one is lost.
+
+        gloo reports that only to the ranks that exchange something with the lost one.
+        """
         with _waiting():
             while not work.is_completed():
                 with suppress(RuntimeError):
