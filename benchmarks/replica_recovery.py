@@ -68,8 +68,8 @@ class Gaps:
 
 
 def longest(times: Sequence[float], begin: float, until: float) -> float:
-    """Return the longest time between two steps of which the second ended in `begin`..`until`."""
-    return max(after - before for before, after in pairwise(times) if begin <= after <= until)
+    """Return the longest time between two steps of which the second ended in `begin`..`until`; 0 without one."""
+    return max((after - before for before, after in pairwise(times) if begin <= after <= until), default=0.0)
 
 
 # --- headway ----------------------------------------------------------------------------------------------------------
@@ -99,14 +99,20 @@ def of_headway(folder: Path) -> Gaps:
     if len(states) != RANKS or not all(states.values()) or len({each[0] for each in states.values()}) != 1:
         raise MeasureError(f"the replica groups did not end with one state: {states}")
     times = completed(run)
-    # It returned before the journal had the line.
-    middle_s = returned_s - 1.0
+    # The others learn then that the group is ready to return.
+    middle_s = journal(run, "members")[-1]["wall"] - clocks(run)
     return Gaps(longest(times, killed_s, middle_s), longest(times, middle_s, times[-1]))
 
 
 def journal(run: Path, kind: str) -> list[dict[str, Any]]:
     lines = [line for path in sorted(run.glob("shared/journal/*.jsonl")) for line, _ in read_lines(path)]
     return [line for line in lines if line["kind"] == kind]
+
+
+def clocks(run: Path) -> float:
+    """Return the wall clock's time at the zero of the monotonic clock."""
+    line, _ = next(iter(read_lines(run / "metrics.jsonl")))
+    return float(line["wall"]) - float(line["mono_s"])
 
 
 def completed(run: Path) -> list[float]:
