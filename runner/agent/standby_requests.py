@@ -19,7 +19,7 @@ from headway.runner.contract.orders import StartRanks
 
 _log = logging.getLogger(__name__)
 
-# "0": no standby is kept ready, for nodes whose memory the script needs; a restart then imports anew.
+# "0": no standby is kept ready, for nodes whose memory the script needs; a restart then imports torch again.
 SWITCH = "HEADWAY_STANDBY"
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
