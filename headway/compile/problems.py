@@ -78,8 +78,10 @@ class Problems:
 
 # Problems that another one on the same value explains: it has to change anyway.
 _EXPLAINED: Mapping[str, tuple[str, ...]] = {
+    # A password of hosts, which have none.
+    "HW201": ("HW215",),
     "HW203": ("HW215",),
-    "HW204": ("HW215",),
+    "HW204": ("HW215", "HW703"),
     # The degrees that HW413 names divide the heads too.
     "HW314": ("HW301", "HW413"),
     "HW315": ("HW301", "HW306", "HW314", "HW413"),
@@ -87,9 +89,10 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW230": ("HW216",),
     "HW318": ("HW301",),
     "HW321": ("HW210",),
-    "HW326": ("HW317", "HW318"),
+    "HW326": ("HW317", "HW318", "HW319"),
     "HW413": ("HW301",),
     "HW424": ("HW215",),
+    "HW516": ("HW214",),
     "HW531": ("HW232",),
     "HW703": ("HW312",),
     "HW713": ("HW428",),

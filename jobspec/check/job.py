@@ -121,6 +121,23 @@ def _check_decay(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("HW210", JOB, path, message, "leave it out, or set `schedule: wsd`", at_key=True)
 
 
+def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
+    """Warn about the rate at the end of a decay that there is none of."""
+    optimizer = job.optimizer
+    if optimizer is not None and optimizer.schedule == "constant" and "min_lr_ratio" in optimizer.model_fields_set:
+        message = "`min_lr_ratio` has no effect: the schedule `constant` never decays"
+        hint = "leave it out, or set `schedule: cosine`"
+        yield Problem("HW210", JOB, ("optimizer", "min_lr_ratio"), message, hint, Severity.WARNING, at_key=True)
+
+
+def _check_formats(job: TrainingJob) -> Iterator[Problem]:
+    """Warn about matrices in a finer format than the parameters have: what they gain is lost at the update."""
+    if (job.precision.parameters, job.precision.compute) == ("bf16", "fp32"):
+        message = "matrices are computed in fp32, but the optimizer keeps the parameters in bf16, which rounds each update"
+        hint = "exchange them: `parameters: fp32, compute: bf16`"
+        yield Problem("HW210", JOB, ("precision", "compute"), message, hint, Severity.WARNING)
+
+
 def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
     optimizer, steps = job.optimizer, job.steps
     if optimizer is None or steps is None or optimizer.decay_steps is None or optimizer.schedule != "wsd":
@@ -260,6 +277,8 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
     (("optimizer",), _check_decay),
+    (("optimizer",), _check_end_of_decay),
+    (("precision",), _check_formats),
     (("optimizer", "steps"), _check_decay_fits),
     (("checkpoint", "resilience"), _check_horizon),
     (("limits",), _check_cost_limit),

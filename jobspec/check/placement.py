@@ -23,6 +23,9 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean, listed
 from headway.runner.contract import Mesh
 
+# The scheduler that starts a job on no fewer nodes than it asks for.
+_ALL_OR_NOTHING = "kubernetes"
+
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
     """Yield every problem of the sections that are valid by themselves."""
@@ -80,6 +83,10 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW435", JOB, place, message, f"use at most {job.nodes}")
         return
     if fewest == job.nodes:
+        return
+    if cluster.scheduler.kind == _ALL_OR_NOTHING:
+        message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
+        yield Problem("HW435", JOB, place, message, f"write `nodes: {job.nodes}`, and hold `resilience.spares` for lost nodes")
         return
     if job.trainer.kind != "script":
         message = f"the trainer `{job.trainer.kind}` keeps its number of nodes"
@@ -221,7 +228,7 @@ _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group",), ("name", "node_groups"), _check_group),
     (("group", "gpus"), ("name", "node_groups"), _check_gpus),
     (("group", "nodes", "resilience"), ("name", "node_groups"), _check_nodes),
-    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "node_groups"), _check_range),
+    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "node_groups", "scheduler"), _check_range),
     (("group", "nodes", "gpus", "layout"), ("name", "node_groups"), _check_degrees),
     (("group", "nodes", "gpus", "layout", "batch", "history"), ("name", "node_groups"), _check_batch),
     (("group", "precision"), ("name", "node_groups"), _check_format),

@@ -1,5 +1,6 @@
 """Checks storage: each has the location that its kind needs, and one file system holds the runs."""
 
+import re
 from collections.abc import Iterator
 from posixpath import normpath
 
@@ -116,6 +117,9 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
         if scheme == "file":
             hint = f"write `path: {found.removeprefix('file://')}`"
         yield Problem("HW703", CLUSTER, at, message, hint)
+    elif re.match(r"[A-Za-z]:[\\/]|\\\\", found):
+        message = f"`{found}` is a path of Windows, which Linux takes as the name of a file in the current directory"
+        yield Problem("HW703", CLUSTER, at, message, "write the path as the nodes see it, for example `path: /scratch/runs`")
     elif found.startswith("~") or "$" in found:
         message = f"`{found}` would be taken literally: `~` and `$` are not expanded"
         yield Problem("HW703", CLUSTER, at, message, "write the path out")

@@ -50,6 +50,18 @@ def check_steps(path: Path, place: str) -> Iterator[Problem]:
         yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which is not allowed in a mount", "write the path without it")
 
 
+def check_secret_sources(plan: JobPlan) -> Iterator[Problem]:
+    """Report where Kubernetes has a secret, under a scheduler that takes it from the submission. Another cluster of the job may use it."""
+    clusters = plan.spec["cluster"]
+    if not isinstance(clusters, str) and len(clusters) > 1:
+        return
+    for index, secret in enumerate(plan.spec["secrets"]):
+        for name in ("source", "key"):
+            if secret[name] is not None:
+                message = f"`{name}` has no effect: on `{plan.cluster}`, `{secret['name']}` is taken over from where the job is submitted"
+                yield Problem("HW210", JOB, ("secrets", index, name), message, f"leave `{name}` out", at_key=True)
+
+
 def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
     """Report a mount of the job over a path that its containers already use, or inside of `/proc`."""
     target = plan.mounts[index].target

@@ -185,6 +185,11 @@ JOBS = [
     Mistake("[train.py,", "[train.py, \u2013data=/d,", "HW703", "--data=/d"),
     Mistake("[train.py,", '[train.py, "-m=${model.preset}",', "HW703", '"-m={model.preset}"'),
     Mistake("nodes: 4", "nodes: 4\nignore: [HW427]", "HW203", None, "{code: HW427, reason: ...}"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: '{steps}'", "HW703", None, "`--steps={steps}`"),
+    Mistake("steps: 1000", "steps: 1000\nsecrets: [{name: HF, key: token}]", "HW210", None, "leave `key` out"),
+    Mistake(
+        "{precision.compute}", "{?precision.compute=bfloat16}", "HW312", '"--prec={?precision.compute=bf16}"', is_whole=False
+    ),
     # Arithmetic: at the value that has to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
@@ -243,7 +248,7 @@ JOBS = [
         "{kind: shared, every: 100 steps}",
     ),
     Mistake("  lr: 3.0e-4", "  lr: 3.0e-4\n  min_lr: 3.0e-5", "HW201", None, "write `min_lr_ratio: 0.1`"),
-    Mistake("nodes: 4", "nodes: 4\nsecrets: [{env: HF, source: hf}]", "HW201", "name"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [{env: HF, source: hf}]", "HW201", "name", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nignore: [{code: HW4270, reason: measured}]", "HW204", "HW427", is_whole=False),
     Mistake("  kind: script\n", "  type: script\n", "HW201", "kind"),
 ]
@@ -318,6 +323,12 @@ CLUSTERS = [
     value("host_memory: 2TiB", "2048", "HW213", hint="`2048GiB`"),
     value("nic_speed: 400Gb/s", "8x400Gb/s", "HW204"),
     value("write: 200GB/s", "12000GB/min", "HW204"),
+    Mistake("path: /scratch/runs", "path: 'C:\\runs'", "HW703", None, "for example `path: /scratch/runs`"),
+    Mistake(
+        "account: research", "account: research\n    image_cache: /local/images", "HW210", None, "or leave `image_cache` out"
+    ),
+    Mistake("account: research", "account: research\n    topology: block", "HW210", None, "leave it out"),
+    Mistake("account: research", "account: <your-account>", "HW703", None, "write the value itself"),
     Mistake("    gpus: 8", "    gres: gpu:8", "HW201", None, "write `gpus: 8`"),
     Mistake(
         "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]",

@@ -13,6 +13,7 @@ from headway.templates.schedulers.containers import (
     check_hidden,
     check_mounts_in_place,
     check_no_image,
+    check_secret_sources,
     check_steps,
     check_variables,
 )
@@ -114,11 +115,25 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     if plan.code["image"] is None:
         yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
+    yield from check_secret_sources(plan)
+    yield from _check_topology(options, plan, cluster)
+
+
+def _check_topology(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Warn about blocks of NVLink domains where each domain is in one node."""
+    if options.topology is not None and not any(group.nvlink_domain > group.gpus > 0 for group in cluster.groups):
+        message = f"`topology: {options.topology}` has no effect: no NVLink domain of `{plan.cluster}` spans several nodes"
+        hint = "leave it out, or set `nvlink_domain` and `imex` of the group whose racks have one"
+        yield Problem("HW210", CLUSTER, ("scheduler", "options", "topology"), message, hint, Severity.WARNING, at_key=True)
 
 
 def check_options(options: SlurmOptions) -> Iterator[Problem]:
-    """Check the further options of sbatch and srun."""
+    """Check the further options of sbatch and srun, and those that need another."""
     own: Path = ("scheduler", "options")
+    if options.image_cache is not None and options.containers is None:
+        message = "`image_cache` has no effect: without `containers`, no job has an image"
+        hint = "add `containers: pyxis` if pyxis is installed, or leave `image_cache` out"
+        yield Problem("HW210", CLUSTER, (*own, "image_cache"), message, hint, at_key=True)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
     for index, line in enumerate(options.setup):
