@@ -192,6 +192,14 @@ def mac(value: Any) -> Hint | None:
     return Hint(f"write `{found}`", flow(found))
 
 
+def mount(value: Any) -> dict[str, Any] | None:
+    """Return the mount that Docker writes as `/data:/data:ro`."""
+    found = re.fullmatch(r"(/[^:\s]*):(/[^:\s]*)(?::(ro|rw))?", str(value))
+    if found is None:
+        return None
+    return {"source": found[1], "target": found[2], **({"read_only": False} if found[3] == "rw" else {})}
+
+
 def store(value: Any) -> Hint | None:
     """Return the URL of an object store that a text is meant to be: `gcs://bucket`, `S3://bucket`."""
     text = str(value).strip()

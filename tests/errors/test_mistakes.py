@@ -190,6 +190,16 @@ JOBS = [
     Mistake(
         "{precision.compute}", "{?precision.compute=bfloat16}", "HW312", '"--prec={?precision.compute=bf16}"', is_whole=False
     ),
+    Mistake("  compute: bf16\n  reduce: fp32", "  bf16", "HW203", "{compute: bf16}", is_whole=False),
+    Mistake("nodes: 4", "nodes: {minimum: 2, maximum: 4}", "HW203", None, "`{min: 2, max: 4}`", is_whole=False),
+    Mistake("nodes: 4", "nodes: 0", "HW204", None, "write `1` or more"),
+    Mistake("    budget: 3", "    budget: always", "HW203", None, "`budget: 3`"),
+    Mistake("warmup_steps: 200", "warmup_ratio: 0.2", "HW201", None, "`warmup_steps: 200`"),
+    Mistake("warmup_steps: 200", "warmup_steps: 200\n  betas: [0.9, 0.99]", "HW201", None, "`beta1: 0.9` and `beta2: 0.99`"),
+    Mistake("nodes: 4", "nodes: 4\nvolumes: ['/data:/corpus']", "HW201", None, "`mounts: [{source: /data, target: /corpus}]`"),
+    Mistake("nodes: 4", "nodes: 4\nmounts: [{source: data/corpus}]", "HW204", "/data/corpus", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {constraint: [nvme, ib]}}", "HW203", None, '`"nvme&ib"`'),
+    Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {qos: high prio}}", "HW204", "high-prio"),
     # Arithmetic: at the value that has to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
