@@ -99,6 +99,12 @@ def absolute(value: Any) -> Hint | None:
     return _written("/" + re.sub(r"\s+", "-", text).strip("/"))
 
 
+def guid(value: Any) -> Hint | None:
+    """Return the GUID in the notation of `ibswitches`."""
+    digits = re.sub(r"[^0-9a-f]", "", str(value).lower().removeprefix("0x"))
+    return _written(f"0x{digits}") if len(digits) == 16 else None
+
+
 def word(value: Any) -> Hint | None:
     """Return the text with hyphens for blanks, without the `@` of a name."""
     text = re.sub(r"\s+", "-", str(value).strip().lstrip("@"))
@@ -126,6 +132,7 @@ REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^[^\s/:]{1,15}$": before_colon,
     r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$": label,
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": label,
+    r"^0x[0-9a-f]{16}$": guid,
     r"^/": absolute,
     r"^(/([.]?[^/.][^/]*)?)+$": absolute,
     r"^(/[A-Za-z0-9_.+-]+)+$": absolute,

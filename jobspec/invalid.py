@@ -264,13 +264,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if kind == _NOT_DECIDED:
         return problem("HW203", f"{name}: `auto` is not supported here; write the value itself", _about(loc, model))
     if kind in (MISSING_UNIT, NOT_A_QUANTITY):
-        notation = None if info is None else _notation(info.annotation, *info.metadata)
-        hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
-        if notation is not None and notation.name == _TIME and info is not None:
-            hint = repair.bare_time(document.value(path), partial(accepts, info)) or hint
-        hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
-        if hint is None and notation is not None and info is not None:
-            hint = repair.with_a_unit(notation, document.value(path), info.examples, partial(accepts, info))
+        hint = _of_quantity(kind, info, document.value(path))
         advice = hint or f"write a number with its unit, for example {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
@@ -302,6 +296,22 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model))
+
+
+def _of_quantity(kind: str, info: FieldInfo | None, value: Any) -> Hint | None:
+    """Return the quantity that a text or a number without its unit is meant to be."""
+    notation = None if info is None else _notation(info.annotation, *info.metadata)
+    hint = repair.quantity(notation.name, value) if notation is not None else None
+    if kind == MISSING_UNIT and notation is not None and info is not None:
+        # A number of bytes is far from what the field usually has.
+        near = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
+        hint = hint if near is None or near.text.startswith(f"write `{value}B`") else near
+    if notation is not None and notation.name == _TIME and info is not None:
+        hint = repair.bare_time(value, partial(accepts, info)) or hint
+    hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
+    if hint is None and notation is not None and info is not None:
+        hint = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
+    return hint
 
 
 def _at_limit(details: ErrorDetails, info: FieldInfo | None, loc: Path) -> Hint | None:
@@ -349,6 +359,8 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
+    if ratio := re.fullmatch(r"([0-9.]{1,8}):1", str(value)):
+        value = repair.plain_number(ratio[1])
     short = _short_of(info, value)
     if short is not None:
         return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}")
@@ -371,7 +383,7 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint(f"write `{AUTO}`", AUTO)
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
-    if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
+    if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:
         return share
     return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
 
@@ -479,6 +491,8 @@ def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
 
 def _share_of_steps(value: Any, document: Document) -> Hint | None:
     """Return the steps that a share of the run is, `3%` of `steps`."""
+    if isinstance(value, float) and 0 < value < 1:
+        value = f"{value * 100:g}%"
     steps, share = document.value(("steps",)), re.fullmatch(r"([0-9.]{1,6})\s*%", str(value).strip())
     if share is None:
         return None
@@ -571,6 +585,8 @@ def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:
     """Return how to write a number or a boolean where text is required."""
     if loc[-1] == "code" and re.fullmatch(r"[0-9]{3}", document.source(path)):
         return Hint(f"write `HW{document.source(path)}`", f"HW{document.source(path)}")
+    if loc[-1] == "memory" and document.source(path).isdigit():
+        return Hint(f"write `{document.source(path)}Gi` or `{document.source(path)}Mi`")
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
     return Hint(f'put it in quotes: `{key}"{document.source(path)}"`', f'"{document.source(path)}"')
 
@@ -592,7 +608,7 @@ def _about(loc: Path, model: type[BaseModel], verb: str = "write") -> str | None
 def _as_clause(sentence: str) -> str:
     """Return its first sentence without its full stop and capital; `CPU cores` keeps its own."""
     sentence = sentence.partition(". ")[0]
-    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()
+    first = sentence[:1] if any(each.isupper() for each in sentence.partition(" ")[0][1:]) else sentence[:1].lower()
     return first + sentence[1:].rstrip(".")
 
 

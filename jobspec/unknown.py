@@ -253,6 +253,8 @@ def _written(name: str, info: FieldInfo | None, path: Path, document: Document) 
 
 
 def _known(owner: type[BaseModel], names: list[str]) -> str:
+    if not names:
+        return "leave it out: there are no fields here"
     if len(names) <= _LISTED:
         return f"known fields: {listed(names)}"
     return f"docs/spec.md lists the {len(names)} fields of `{owner.__name__}`"

@@ -11,6 +11,7 @@ from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
+from headway.jobspec.flow import flow
 from headway.jobspec.notation import counted, write_duration, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -128,6 +129,14 @@ def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
         message = "`min_lr_ratio` has no effect: the schedule `constant` never decays"
         hint = "leave it out, or set `schedule: cosine`"
         yield Problem("HW210", JOB, ("optimizer", "min_lr_ratio"), message, hint, Severity.WARNING, at_key=True)
+
+
+def _check_setup(job: TrainingJob) -> Iterator[Problem]:
+    for index, line in enumerate(job.setup):
+        if line.split()[:1] == ["source"]:
+            message = "the lines are POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
+            written = line.replace("source", ".", 1)
+            yield Problem("HW210", JOB, ("setup", index), message, f"write `{written}`", Severity.WARNING, fix=flow(written))
 
 
 def _check_formats(job: TrainingJob) -> Iterator[Problem]:
@@ -279,6 +288,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("optimizer",), _check_decay),
     (("optimizer",), _check_end_of_decay),
     (("precision",), _check_formats),
+    (("setup",), _check_setup),
     (("optimizer", "steps"), _check_decay_fits),
     (("checkpoint", "resilience"), _check_horizon),
     (("limits",), _check_cost_limit),

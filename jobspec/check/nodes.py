@@ -184,9 +184,12 @@ def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -
         message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU cannot map another node's memory"
         hint = f"set `imex: true` if the service runs and its channels exist, else `nvlink_domain: {nodes.gpus}`"
         yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
+        return
     rest = nodes.count % size
     if rest:
-        message = f"{nodes.count} nodes do not fill whole NVLink domains of {size}: {rest} of them are in an incomplete one"
+        message = (
+            f"{counted(nodes.count, 'node')} cannot fill whole NVLink domains of {size}: {rest} would be in an incomplete one"
+        )
         part = f"`nvlink_domain: {rest * (nodes.gpus or 0)}`"
         hint = f"use {size} nodes, or {part}"
         if nodes.count > size:
@@ -233,7 +236,13 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
         message = f"`nics` are RDMA adapters, but the fabric `{scale_out.name}` is tcp, which uses its `interface`"
         hint = "leave `nics` out, or set `transport: roce` or `infiniband` of the fabric that they are on"
         yield Problem("HW530", CLUSTER, (*path, "nics"), message, hint, at_key=True)
+    interfaces = {fabric.interface: fabric.name for fabric in fabrics if fabric.interface is not None}
     for place, nic in enumerate(nodes.nics):
+        if nic.name in interfaces:
+            message = f"`{nic.name}` is the interface of the fabric `{interfaces[nic.name]}`, not the name of an RDMA adapter"
+            hint = "write the adapter's name, as `ibv_devices` prints it, for example `mlx5_7`, or leave it out"
+            yield Problem("HW530", CLUSTER, (*path, "nics", place), message, hint)
+            continue
         if nic.fabric is None:
             continue
         at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)

@@ -125,7 +125,11 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
             message = f"the global batch of {counted(sequences, 'sequence')} is not a multiple of `micro` x data-parallel ranks = {step}"
             found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
             above = -(-sequences // step) * step
-            hint = f"the nearest multiple is {counted(above, 'sequence')}" + (f" or {above - step}" if above > step else "")
+            least = sequences // replicas
+            smaller = f"set `micro` to at most {least}; or, " if sequences < step and least and sequences % replicas == 0 else ""
+            hint = f"{smaller}the nearest multiple is {counted(above, 'sequence')}" + (
+                f" or {above - step}" if above > step else ""
+            )
             yield Problem("HW305", JOB, path, found, hint)
 
 
@@ -165,7 +169,12 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         f"GPU-hours, but one attempt may use at most {limit:g}"
     )
     longest = limit * 3600 // gpus // 60 * 60
-    hint = f"use at most `time: {write_parts(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
+    needed = f"set `gpu_hours: {gpus * time / 3600:g}`"
+    hint = (
+        f"use at most `time: {write_parts(longest)}`, or fewer nodes; or {needed}"
+        if longest
+        else "use fewer nodes, or raise the limit"
+    )
     yield Problem("HW417", JOB, ("limits", "attempt", "gpu_hours"), message, hint)
 
 

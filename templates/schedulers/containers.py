@@ -40,7 +40,7 @@ def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
             yield Problem("HW423", JOB, ("mounts", index, "target"), message, hint)
         elif mount.read_only:
             message = f"`{mount.source}` cannot be made read-only: the job runs without a container on `{plan.cluster}`"
-            hint = "set `read_only: false`, or revoke write access there from the job's user"
+            hint = "leave the mount out, since the job has the directory anyway, or set `read_only: false`"
             yield Problem("HW426", JOB, ("mounts", index), message, hint, Severity.WARNING)
 
 

@@ -200,6 +200,11 @@ JOBS = [
     Mistake("nodes: 4", "nodes: 4\nmounts: [{source: data/corpus}]", "HW204", "/data/corpus", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {constraint: [nvme, ib]}}", "HW203", None, '`"nvme&ib"`'),
     Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {qos: high prio}}", "HW204", "high-prio"),
+    value("lr: 3.0e-4", "3,0e-4", "HW203", fix="0.0003"),
+    value("warmup_steps: 200", "0.2", "HW203", fix="200"),
+    value("global: 256 sequences", "2097152", "HW213", fix="2097152 tokens"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [{name: HF, secret: tracking}]", "HW201", "source", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nsetup: [source /opt/venv/bin/activate]", "HW210", ". /opt/venv/bin/activate"),
     # Arithmetic: at the value that has to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
@@ -333,6 +338,12 @@ CLUSTERS = [
     value("host_memory: 2TiB", "2048", "HW213", hint="`2048GiB`"),
     value("nic_speed: 400Gb/s", "8x400Gb/s", "HW204"),
     value("write: 200GB/s", "12000GB/min", "HW204"),
+    value("host_memory: 2TiB", "2048000", "HW213", hint="`2048000MiB`"),
+    Mistake("account: research", "account: research\n    directives: [--gres=gpu:8]", "HW210", None, "leave it out"),
+    Mistake("mlx5_7]", "eth0]", "HW530", None, "for example `mlx5_7`"),
+    Mistake("path: /scratch/runs", "url: /scratch/runs", "HW210", None, "write `path`", is_whole=False),
+    Mistake("path: /scratch/runs", "path: /scratch/$USER/runs", "HW703", None, "`/scratch/{user}/runs`"),
+    Mistake("path: /scratch/runs", "path: '/scratch/{username}/runs'", "HW703", None, "write `{user}`", is_whole=False),
     Mistake("path: /scratch/runs", "path: 'C:\\runs'", "HW703", None, "for example `path: /scratch/runs`"),
     Mistake(
         "account: research", "account: research\n    image_cache: /local/images", "HW210", None, "or leave `image_cache` out"

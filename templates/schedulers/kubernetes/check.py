@@ -217,9 +217,16 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         message = f"the pods get no RDMA device, but the scale-out fabric `{name}` is RDMA"
         hint = "set the resource of the device plugin, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
+    scale_out, own_network = cluster.scale_out, options.annotations or options.pod
+    if options.rdma and scale_out and scale_out.transport == "roce" and not options.host_network and not own_network:
+        message = f"the pods have a network of their own, and the RoCE adapters of `{scale_out.name}` are on their node's"
+        hint = "set `host_network: true` under `scheduler.options`, or the `annotations` with which a CNI plugin gives pods the adapters"
+        yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
     adapters = len(cluster.group(plan.group).nics)
-    if options.rdma is not None and options.rdma.resource == _EFA and options.rdma.count < adapters and plan.has_whole_nodes:
-        message = f"a pod gets {options.rdma.count} of the {counted(adapters, 'adapter')} of its node: `{_EFA}` counts adapters"
+    if options.rdma is not None and options.rdma.resource == _EFA and options.rdma.count != adapters > 0 and plan.has_whole_nodes:
+        message = (
+            f"a pod asks for {options.rdma.count} of the {counted(adapters, 'adapter')} of its node: `{_EFA}` counts adapters"
+        )
         at = (*_OPTIONS, "rdma", "count" if "count" in options.rdma.model_fields_set else "resource")
         yield Problem("HW408", CLUSTER, at, message, f"set `count: {adapters}`", Severity.WARNING)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from headway.jobspec.document import Path
 from headway.jobspec.flow import flow
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import KubernetesRequest
+from headway.jobspec.suggest import nearest
 from headway.jobspec.unknown import accepts
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions
 
@@ -59,11 +60,93 @@ _LISTS_OF_CONTAINER: Mapping[str, tuple[str, ...]] = {"env": (), "envFrom": (), 
 _NUMBERED_VOLUMES = "mount-"
 
 
+# Fields of a PodSpec and of a Container (kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1, v1.34).
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "pod": frozenset(
+        [
+            "activeDeadlineSeconds",
+            "affinity",
+            "automountServiceAccountToken",
+            "containers",
+            "dnsConfig",
+            "dnsPolicy",
+            "enableServiceLinks",
+            "ephemeralContainers",
+            "hostAliases",
+            "hostIPC",
+            "hostNetwork",
+            "hostPID",
+            "hostUsers",
+            "hostname",
+            "hostnameOverride",
+            "imagePullSecrets",
+            "initContainers",
+            "nodeName",
+            "nodeSelector",
+            "os",
+            "overhead",
+            "preemptionPolicy",
+            "priority",
+            "priorityClassName",
+            "readinessGates",
+            "resourceClaims",
+            "resources",
+            "restartPolicy",
+            "runtimeClassName",
+            "schedulerName",
+            "schedulingGates",
+            "securityContext",
+            "serviceAccount",
+            "serviceAccountName",
+            "setHostnameAsFQDN",
+            "shareProcessNamespace",
+            "subdomain",
+            "terminationGracePeriodSeconds",
+            "tolerations",
+            "topologySpreadConstraints",
+            "volumes",
+            "workloadRef",
+        ]
+    ),
+    "container": frozenset(
+        [
+            "args",
+            "command",
+            "env",
+            "envFrom",
+            "image",
+            "imagePullPolicy",
+            "lifecycle",
+            "livenessProbe",
+            "name",
+            "ports",
+            "readinessProbe",
+            "resizePolicy",
+            "resources",
+            "restartPolicy",
+            "restartPolicyRules",
+            "securityContext",
+            "startupProbe",
+            "stdin",
+            "stdinOnce",
+            "terminationMessagePath",
+            "terminationMessagePolicy",
+            "tty",
+            "volumeDevices",
+            "volumeMounts",
+            "workingDir",
+        ]
+    ),
+}
+
+
 def check_overlay(
     document: str, place: Path, pod: Mapping[str, Any], container: Mapping[str, Any], variables: tuple[str, ...]
 ) -> Iterator[Problem]:
     """Report fields below `pod` and `container` at `place` that headway sets, and names that it uses; `variables` are those of
     the plan."""
+    for name, given in (("pod", pod), ("container", container)):
+        yield from _check_names(document, (*place, name), given, _FIELDS[name])
     yield from _check_fields(document, (*place, "pod"), pod, _OF_POD)
     yield from _check_fields(document, (*place, "container"), container, _OF_CONTAINER)
     for field, names in _LISTS_OF_POD.items():
@@ -96,6 +179,18 @@ def _in_place_of(document: str, option: str | None, value: Any) -> str:
     return (
         f"leave it out, and set `{written}` under {'`scheduler.kubernetes`' if of_job else '`scheduler.options` of the cluster'}"
     )
+
+
+def _check_names(document: str, place: Path, given: Mapping[str, Any], fields: frozenset[str]) -> Iterator[Problem]:
+    """Warn about fields that Kubernetes does not have; a newer one may."""
+    for key in given:
+        if key not in fields:
+            same = next((each for each in fields if each.lower() == key.replace("_", "").lower()), None) or nearest(
+                key, sorted(fields)
+            )
+            message = f"`{key}` is not a field of a {place[-1]} of Kubernetes, whose API server would drop or refuse it"
+            hint = f"did you mean `{same}`?" if same else "correct its name, as `kubectl explain pod.spec` prints it"
+            yield Problem("HW210", document, (*place, key), message, hint, Severity.WARNING, at_key=True, fix=same)
 
 
 def _check_list(document: str, place: Path, given: Any, names: tuple[str, ...]) -> Iterator[Problem]:

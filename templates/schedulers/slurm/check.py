@@ -1,5 +1,6 @@
 """Reports what Slurm cannot do with a plan."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
@@ -146,6 +147,12 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
 def _check_further(document: str, place: Path, given: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
     """Report options that the batch script sets itself."""
     for index, option in enumerate(given):
+        if re.match(r"--gres=(?:.*,)?gpu\b", option):
+            message = "the batch script asks for the GPUs itself, and `--gres` would ask for them again"
+            yield Problem(
+                "HW210", document, (*place, index), message, "leave it out, and set `gpus` in the job for a part of a node"
+            )
+            continue
         name = own_option(option, own)
         if name is None:
             continue
