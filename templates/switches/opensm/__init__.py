@@ -18,6 +18,7 @@ def _read(text: str) -> Reading:
 
 
 OPENSM = SwitchKind(
+    "opensm",
     OpensmOptions,
     FILE,
     "",
@@ -25,6 +26,7 @@ OPENSM = SwitchKind(
     no_switch_files,
     _read,
     OTHERS,
+    balancing=None,
     render_fabric=render_fabric,
     transports=("infiniband",),
 )
