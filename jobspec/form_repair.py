@@ -93,7 +93,7 @@ def pod_memory(value: Any) -> Hint | None:
 def absolute(value: Any) -> Hint | None:
     """Return the path from the root that `mnt/data/` and `/local/head way` are meant to be."""
     text = re.sub(r"/{2,}", "/", str(value).strip())
-    # A name alone is in no directory that anybody could guess.
+    # A name alone does not show its directory.
     if not re.match(r"/?[A-Za-z0-9_]+[^/]*/", text) and not text.startswith("/"):
         return None
     return _written("/" + re.sub(r"\s+", "-", text).strip("/"))

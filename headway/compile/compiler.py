@@ -213,7 +213,7 @@ def _without_misplaced(problems: Iterable[Problem], unused: Iterable[Problem], d
     return [problem for problem in problems if (problem.document, problem.code, dotted(problem.path)) not in meant]
 
 
-# What a base lacks by itself and its heirs have.
+# What is missing from a base and in its heirs.
 _OF_INCOMPLETE = frozenset({"HW202", "HW312"})
 
 

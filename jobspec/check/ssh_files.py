@@ -19,7 +19,7 @@ def check_ssh_files(cluster: Document) -> Iterator[Problem]:
             private = key.removesuffix(".pub")
             message = f"`{key}` is a public key; to log in, ssh needs the private one"
             yield Problem("HW703", CLUSTER, (*place, "identity"), message, f"write `{private}`", fix=flow(private))
-        # A home's files are those of whoever runs the command.
+        # A home's files are those of the user who runs the command.
         path = (*place, "known_hosts")
         if isinstance(hosts, str) and hosts and not hosts.startswith(("/", "~")) and not (cluster.folder(path) / hosts).exists():
             near = file_like(cluster.folder(path), hosts)

@@ -341,7 +341,7 @@ CLUSTERS = [
     value("host_memory: 2TiB", "2048000", "HW213", hint="`2048000MiB`"),
     Mistake("account: research", "account: research\n    directives: [--gres=gpu:8]", "HW210", None, "leave it out"),
     Mistake("mlx5_7]", "eth0]", "HW530", None, "for example `mlx5_7`"),
-    Mistake("path: /scratch/runs", "url: /scratch/runs", "HW210", None, "write `path`", is_whole=False),
+    Mistake("path: /scratch/runs", "url: s3://a/b", "HW210", None, "write `path`", is_whole=False),
     Mistake("path: /scratch/runs", "path: /scratch/$USER/runs", "HW703", None, "`/scratch/{user}/runs`"),
     Mistake("path: /scratch/runs", "path: '/scratch/{username}/runs'", "HW703", None, "write `{user}`", is_whole=False),
     Mistake("path: /scratch/runs", "path: 'C:\\runs'", "HW703", None, "for example `path: /scratch/runs`"),
