@@ -114,13 +114,22 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
             if index and _is_option(value[index - 1]) and isinstance(item, str) and _is_secret(value[index - 1], item):
                 yield (*path, index), f"the value of `{value[index - 1]}`"
     elif isinstance(value, str | int) and not isinstance(value, bool):
-        kind = _form(str(value)) or _named(path[-1] if path else "", str(value)) or _assigned(str(value))
+        kind = _form(str(value)) or _of_place(path, str(value)) or _assigned(str(value))
         if kind is not None:
             yield path, kind
 
 
 def _form(text: str) -> str | None:
     return next((kind for part, kind, form in _FORMS if part in text and re.search(form, text)), None)
+
+
+def _of_place(path: Path, text: str) -> str | None:
+    """Return why what is at the path is a secret; a field of an entry of `secrets` names one."""
+    if path[-1:] == ("webhook_env",) and "://" in text:
+        return "the address of a webhook"
+    if path[:1] == ("secrets",) and len(path) > 2:
+        return None
+    return _named(path[-1] if path else "", text)
 
 
 def _named(name: str | int, text: str) -> str | None:

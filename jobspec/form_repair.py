@@ -90,6 +90,27 @@ def pod_memory(value: Any) -> Hint | None:
     return _written(f"{whole}{_BINARY[_BINARY.index(found[2]) - 1]}") if whole else None
 
 
+def absolute(value: Any) -> Hint | None:
+    """Return the path from the root that `mnt/data/` and `/local/head way` are meant to be."""
+    text = re.sub(r"/{2,}", "/", str(value).strip())
+    # A name alone does not show its directory.
+    if not re.match(r"/?[A-Za-z0-9_]+[^/]*/", text) and not text.startswith("/"):
+        return None
+    return _written("/" + re.sub(r"\s+", "-", text).strip("/"))
+
+
+def guid(value: Any) -> Hint | None:
+    """Return the GUID in the notation of `ibswitches`."""
+    digits = re.sub(r"[^0-9a-f]", "", str(value).lower().removeprefix("0x"))
+    return _written(f"0x{digits}") if len(digits) == 16 else None
+
+
+def word(value: Any) -> Hint | None:
+    """Return the text with hyphens for blanks, without the `@` of a name."""
+    text = re.sub(r"\s+", "-", str(value).strip().lstrip("@"))
+    return _written(text) if text != value else None
+
+
 def plain(text: str) -> str | None:
     """Return the text without typographic quotes and with hyphens for dashes at its beginning; None if it has none of them."""
     begin = re.match(r"[\u2212\u2013\u2014]", text)
@@ -111,6 +132,11 @@ REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^[^\s/:]{1,15}$": before_colon,
     r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$": label,
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": label,
+    r"^0x[0-9a-f]{16}$": guid,
+    r"^/": absolute,
+    r"^(/([.]?[^/.][^/]*)?)+$": absolute,
+    r"^(/[A-Za-z0-9_.+-]+)+$": absolute,
+    r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$": word,
     r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": pod_memory,
 }
 """How a text is brought into its form, by the form's regular expression (`forms.FORMS`)."""

@@ -83,7 +83,14 @@ _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^(HEAD|[0-9a-f]{40})$": lambda _: Hint("write `HEAD`, the commit that holds this spec", "HEAD"),
 }
 # The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
-_SHORT = ("kind", "preset", "key", "budget", "leaf")
+_SHORT = ("kind", "preset", "key", "budget", "leaf", "compute")
+# Of these, the ones that are words.
+_WORDS = ("kind", "preset")
+# How a value is brought to its limit.
+_AT_LIMIT: Mapping[str, str] = {
+    "greater_than_equal": "write `{ge}` or more",
+    "less_than_equal": "write `{le}` or less",
+}
 
 # The kind for `auto` where it is not supported, next to pydantic's kinds of errors.
 _NOT_DECIDED = "auto"
@@ -226,7 +233,7 @@ def _problem(
 
 def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     owner, key, path = owner_of(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
-    hint = _about(loc, model)
+    hint = _about(loc, model, "add")
     return Problem("HW202", document.name, path[:-1], f"`{key}` is missing from {_place(path[:-1], owner)}", hint, at_key=True)
 
 
@@ -257,13 +264,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if kind == _NOT_DECIDED:
         return problem("HW203", f"{name}: `auto` is not supported here; write the value itself", _about(loc, model))
     if kind in (MISSING_UNIT, NOT_A_QUANTITY):
-        notation = None if info is None else _notation(info.annotation, *info.metadata)
-        hint = repair.quantity(notation.name, document.value(path)) if notation is not None else None
-        if notation is not None and notation.name == _TIME and info is not None:
-            hint = repair.bare_time(document.value(path), partial(accepts, info)) or hint
-        hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
-        if hint is None and notation is not None and info is not None:
-            hint = repair.with_a_unit(notation, document.value(path), info.examples, partial(accepts, info))
+        hint = _of_quantity(kind, info, document.value(path))
         advice = hint or f"write a number with its unit, for example {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
@@ -278,6 +279,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if kind == "literal_error":
         allowed = literals_of(info)
         hint = alias_or_nearest(str(details["input"]), allowed, "")
+        if len(allowed) == 1:
+            also = ", or leave it out" if info is not None and not info.is_required() else ""
+            hint = Hint(f"write `{allowed[0]}`{also}", allowed[0])
         # The message has the list already.
         return problem(
             "HW205",
@@ -286,10 +290,40 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         )
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
-    hint = _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path))
+    hint = (
+        _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path)) or _at_limit(details, info, loc)
+    )
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model))
+
+
+def _of_quantity(kind: str, info: FieldInfo | None, value: Any) -> Hint | None:
+    """Return the quantity that a text or a number without its unit is meant to be."""
+    notation = None if info is None else _notation(info.annotation, *info.metadata)
+    hint = repair.quantity(notation.name, value) if notation is not None else None
+    if kind == MISSING_UNIT and notation is not None and info is not None:
+        # A number of bytes is far from what the field usually has.
+        near = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
+        hint = hint if near is None or near.text.startswith(f"write `{value}B`") else near
+    if notation is not None and notation.name == _TIME and info is not None:
+        hint = repair.bare_time(value, partial(accepts, info)) or hint
+    hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
+    if hint is None and notation is not None and info is not None:
+        hint = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
+    return hint
+
+
+def _at_limit(details: ErrorDetails, info: FieldInfo | None, loc: Path) -> Hint | None:
+    """Return the nearest value that the field takes, and whether to leave it out is another way."""
+    if details["type"] not in _AT_LIMIT or info is None:
+        return None
+    nearest_value = _AT_LIMIT[details["type"]].format(**_limits(details, info))
+    unset = (
+        "leave it out, or " if details["type"].startswith("greater") and not info.is_required() and info.default is None else ""
+    )
+    example = f", for example `{loc[-1]}: {_example(info)}`" if info.examples and isinstance(loc[-1], str) else ""
+    return Hint(f"{unset}{nearest_value}{example}")
 
 
 def _name_in_file(document: Document, path: Path) -> Hint | None:
@@ -319,22 +353,24 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type"):
-        return _accepted_list(repair.lists(value, _short_of(info), is_command=loc[-1] in ("argv", "run")), info, loc)
+        return _accepted_list(repair.lists(value, _short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
     if kind in _MAPPINGS and (form := _of_section(loc, value)) is not None:
         return form
     if kind in _MAPPINGS and isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{pair[1]}: {pair[2]}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
-    if kind in _MAPPINGS and isinstance(value, str) and not _KIND.fullmatch(value):
-        return _in_example(info, value)
-    short = _short_of(info)
-    return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}") if short else None
+    if ratio := re.fullmatch(r"([0-9.]{1,8}):1", str(value)):
+        value = repair.plain_number(ratio[1])
+    short = _short_of(info, value)
+    if short is not None:
+        return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}")
+    return _in_example(info, value) if kind in _MAPPINGS and isinstance(value, str) else None
 
 
 def _of_section(loc: Path, value: Any) -> Hint | None:
     """Return the section that Docker's `/data:/data:ro`, or the code of a problem alone, is short for."""
-    if loc[0] == "mounts" and (mount := re.fullmatch(r"(/[^:\s]*):(/[^:\s]*)(?::(ro|rw))?", str(value))):
-        written = flow({"source": mount[1], "target": mount[2], **({"read_only": False} if mount[3] == "rw" else {})})
+    if loc[0] == "mounts" and (mount := repair.mount(value)) is not None:
+        written = flow(mount)
         return Hint(f"write `{written}`", written)
     if loc[0] == "ignore" and re.fullmatch(r"HW[0-9]{3}", str(value)):
         return Hint(f"write `{{code: {value}, reason: ...}}`, with the reason why it may stay")
@@ -347,7 +383,7 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint(f"write `{AUTO}`", AUTO)
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
-    if loc[-1] == "warmup_steps" and (share := _share_of_steps(value, document)) is not None:
+    if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:
         return share
     return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
 
@@ -366,11 +402,14 @@ def _in_example(info: FieldInfo | None, value: str) -> Hint | None:
 
 def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
     """Return what to write for a mapping or a list where something else belongs."""
+    if isinstance(value, dict) and loc == ("nodes",):
+        return _range_of(value)
     if isinstance(value, list):
         if kind in _MAPPINGS:
             return _pairs(value)
-        joined = ",".join(map(str, value))
-        if kind == "string_type" and value and info is not None and "," in joined and _is_in_form(info, joined):
+        # Slurm joins features that a node must all have by `&`.
+        joined = ("&" if loc[-1] == "constraint" else ",").join(map(str, value))
+        if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
             return Hint(f"write `{flow(joined)}`", flow(joined))
         return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
     if kind == "string_type" and isinstance(loc[-1], int) and len(value) == 1:
@@ -388,7 +427,18 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
     found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
     if found is not None and found.fix == flow([value]):
         return Hint(f"begin it with `- `: a list of one item, {_short_flow([value])}")
+    if found is None and section is not None and 2 * len(value.keys() & field_names(section).keys()) > len(value):
+        return Hint("begin it with `- `: a list of one item")
     return found
+
+
+def _range_of(value: Mapping[str, Any]) -> Hint | None:
+    """Return the range of nodes that a mapping is meant to be: `{minimum: 4, maximum: 8}`."""
+    ends = {str(key).lower()[:3]: each for key, each in value.items() if isinstance(each, int)}
+    if not ends.keys() & {"min", "max"}:
+        return None
+    both = flow({end: ends.get(end, "...") for end in ("min", "max")})
+    return Hint(f"write `{both}`" if len(ends) > 1 else f"write both ends: `{both}`", both if len(ends) > 1 else None)
 
 
 def _accepted_list(candidates: Iterable[Any], info: FieldInfo | None, loc: Path) -> Hint | None:
@@ -417,10 +467,16 @@ def _is_in_form(info: FieldInfo, text: str) -> bool:
     return not accepts(info, "\x00") and accepts(info, text)
 
 
-def _short_of(info: FieldInfo | None) -> str | None:
-    """Return the field that people write in place of the whole section, or of a whole item if the field is a list of sections."""
+def _short_of(info: FieldInfo | None, value: Any) -> str | None:
+    """Return the field that people write in place of the whole section, or of a whole item if the field is a list of sections, and that
+    takes the value."""
     section = None if info is None else model_of(info.annotation)
-    return None if section is None else next((name for name in _SHORT if name in field_names(section)), None)
+    fields = {} if section is None else field_names(section)
+    for name in _SHORT:
+        is_word = name not in _WORDS or (isinstance(value, str) and _KIND.fullmatch(value) is not None)
+        if name in fields and is_word and accepts(fields[name], value):
+            return name
+    return None
 
 
 def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
@@ -435,6 +491,8 @@ def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:
 
 def _share_of_steps(value: Any, document: Document) -> Hint | None:
     """Return the steps that a share of the run is, `3%` of `steps`."""
+    if isinstance(value, float) and 0 < value < 1:
+        value = f"{value * 100:g}%"
     steps, share = document.value(("steps",)), re.fullmatch(r"([0-9.]{1,6})\s*%", str(value).strip())
     if share is None:
         return None
@@ -470,7 +528,7 @@ def _of_form(pattern: Any, value: Any) -> Hint | None:
         return Hint(f"write `{flow(value.strip())}`, without blanks around it", flow(value.strip()))
     fix = _REPAIRS.get(str(pattern))
     hint = fix(value) if fix is not None else None
-    return hint if hint is not None and (hint.fix is None or re.fullmatch(str(pattern), hint.fix.strip('"'))) else None
+    return hint if hint is not None and (hint.fix is None or re.search(str(pattern), hint.fix.strip('"'))) else None
 
 
 def _examples(info: FieldInfo | None) -> str | None:
@@ -481,10 +539,15 @@ def _examples(info: FieldInfo | None) -> str | None:
 def _bound(details: ErrorDetails, info: FieldInfo | None) -> str | None:
     """Return what the value must be, a limit of a quantity in its unit; None for an error without a bound."""
     kind, context = details["type"], details.get("ctx", {})
+    return _BOUNDS[kind]({**context, **_limits(details, info)}) if kind in _BOUNDS else None
+
+
+def _limits(details: ErrorDetails, info: FieldInfo | None) -> dict[str, str]:
+    """Return the limits of the error, those of a quantity in its unit."""
     notation = None if info is None else _notation(info.annotation, *info.metadata)
     write: Callable[[Any], str] = notation.write if notation else _number
-    limits = {name: write(context[name]) for name in _LIMITS if name in context}
-    return _BOUNDS[kind]({**context, **limits}) if kind in _BOUNDS else None
+    context = details.get("ctx", {})
+    return {name: write(context[name]) for name in _LIMITS if name in context}
 
 
 def _notation(*annotations: Any) -> Notation | None:
@@ -522,6 +585,8 @@ def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:
     """Return how to write a number or a boolean where text is required."""
     if loc[-1] == "code" and re.fullmatch(r"[0-9]{3}", document.source(path)):
         return Hint(f"write `HW{document.source(path)}`", f"HW{document.source(path)}")
+    if loc[-1] == "memory" and document.source(path).isdigit():
+        return Hint(f"write `{document.source(path)}Gi` or `{document.source(path)}Mi`")
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
     return Hint(f'put it in quotes: `{key}"{document.source(path)}"`', f'"{document.source(path)}"')
 
@@ -531,18 +596,19 @@ def _of_key(path: Path) -> str | None:
     return f'leave `{path[-1]}` out, or write `{path[-1]}: ""` for an empty text' if isinstance(path[-1], str) else None
 
 
-def _about(loc: Path, model: type[BaseModel]) -> str | None:
-    """Return the description of the field at `loc`, with an example; of an item, that of its list."""
+def _about(loc: Path, model: type[BaseModel], verb: str = "write") -> str | None:
+    """Return an example of the field at `loc` and what it is; of an item, what its list is."""
     owner, name = holder_of(model, loc)
     if owner is None or name not in field_descriptions(owner):
         return None
     description, info = _as_clause(field_descriptions(owner)[name]), field_names(owner)[name]
-    return f"{description}, for example `{name}: {_example(info)}`" if loc[-1] == name and info.examples else description
+    return f"{verb} for example `{name}: {_example(info)}`: {description}" if loc[-1] == name and info.examples else description
 
 
 def _as_clause(sentence: str) -> str:
-    """Return it without its full stop and capital; `CPU cores` keeps its own."""
-    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()
+    """Return its first sentence without its full stop and capital; `CPU cores` keeps its own."""
+    sentence = sentence.partition(". ")[0]
+    first = sentence[:1] if any(each.isupper() for each in sentence.partition(" ")[0][1:]) else sentence[:1].lower()
     return first + sentence[1:].rstrip(".")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.pending import PENDING, RECORDED
 from headway.jobspec.field_type import NAME, Links, field_type
 from headway.jobspec.flow import flow
@@ -24,6 +25,8 @@ default, and in a document with `extends` it removes the base's value. Anchors, 
 reviewer sees each value where it is used, and documents share values by `extends`. `auto`, where a field accepts it, leaves the value
 to headway, which decides it for the cluster whenever the document is checked, planned or run; `headway pin` writes the decision into
 the document.
+
+Most sections begin with an example: fields at the top of a document. A test puts each into a whole document and checks that.
 
 **Not yet** marks parts of the language that are not implemented yet; HW214 reports a document that uses one.
 **Recorded** marks fields that only describe: they are in the plan, and change neither files nor estimates."""
@@ -59,6 +62,11 @@ class _Place:
     def title(self) -> str:
         return f"{self.root}: {code('.'.join(self.path))}" if self.path else self.root
 
+    @property
+    def heading(self) -> str:
+        """The title without backticks: the key of its example."""
+        return self.title.replace("`", "")
+
 
 def reference(tables: Tables) -> str:
     """Return the page docs/spec.md."""
@@ -75,6 +83,15 @@ def reference(tables: Tables) -> str:
     for name, places in choices.items():
         parts += [f"## {_title(name)}", _KINDS, *(_section(place, 3, definitions, tables, links) for place in places)]
     return "\n\n".join(parts) + "\n"
+
+
+def headings(tables: Tables) -> list[str]:
+    """Return the headings of the sections with fields or options, without their backticks."""
+    definitions: Definitions = document_schema(tables)["$defs"]
+    wholes = [whole if (whole := f"{kind}.whole") in definitions else kind for kind in MODELS]
+    places = [place for kind, whole in zip(MODELS, wholes, strict=True) for place in _places(_Place(whole, kind), definitions)]
+    choices = [*_CHOICES, *(f"{_DATA}{trainer}" for trainer, kinds in tables.data.items() if kinds)]
+    return [place.heading for place in (*places, *(each for choice in choices for each in _kinds(choice, definitions)))]
 
 
 def _places(place: _Place, definitions: Definitions) -> Iterator[_Place]:
@@ -124,9 +141,11 @@ def _quantities() -> str:
 def _section(place: _Place, depth: int, definitions: Definitions, tables: Tables, links: Links) -> str:
     schema = definitions[place.definition]
     head = f"{'#' * (depth + bool(place.path))} {place.title}\n\n{schema['description']}"
+    if (example := rows("examples").get(place.heading)) is not None:
+        head += f"\n\n```yaml\n{example}```"
     required = schema.get("required", [])
     needs = tables.needs if place.title == "TrainingJob" else {}
-    rows = [
+    cells = [
         (
             code(name),
             _type(name, field, links),
@@ -136,7 +155,7 @@ def _section(place: _Place, depth: int, definitions: Definitions, tables: Tables
         )
         for name, field in schema["properties"].items()
     ]
-    return f"{head}\n\n{table(('field', 'type', 'when left out', 'meaning', 'example'), rows)}" if rows else head
+    return f"{head}\n\n{table(('field', 'type', 'when left out', 'meaning', 'example'), cells)}" if cells else head
 
 
 def _type(name: str, field: JsonSchema, links: Links) -> str:

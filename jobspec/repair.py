@@ -15,6 +15,7 @@ from headway.jobspec.notation import Notation, write_bits_per_second, write_byte
 from headway.jobspec.scalar import plain_scalar
 from headway.jobspec.suggest import Hint, joined_or
 
+_SURELY_TOKENS = 65_536
 _NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _MEASURED = re.compile(rf"({_NUMBER})\s*([a-z%]*)\s*((?:[a-z].*)?)", re.IGNORECASE)
 _SLURM_TIME = re.compile(r"([0-9]+)-([0-9]{1,2})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
@@ -98,6 +99,8 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(value, 0)}`", str(int(value, 0)))
     if isinstance(value, str) and _VARIABLE.search(value):
         return Hint("write the number itself: no variables are filled in")
+    if field == "skip_samples" and isinstance(value, str) and "step" in value:
+        return Hint("write a number of samples: the steps, times the sequences of a global batch")
     if whole and str(value).strip().lower() in _NO_LIMIT:
         return Hint("write a number, for example `1000`: no word stands for no limit")
     if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
@@ -192,6 +195,14 @@ def mac(value: Any) -> Hint | None:
     return Hint(f"write `{found}`", flow(found))
 
 
+def mount(value: Any) -> dict[str, Any] | None:
+    """Return the mount that Docker writes as `/data:/data:ro`."""
+    found = re.fullmatch(r"(/[^:\s]*):(/[^:\s]*)(?::(ro|rw))?", str(value))
+    if found is None:
+        return None
+    return {"source": found[1], "target": found[2], **({"read_only": False} if found[3] == "rw" else {})}
+
+
 def store(value: Any) -> Hint | None:
     """Return the URL of an object store that a text is meant to be: `gcs://bucket`, `S3://bucket`."""
     text = str(value).strip()
@@ -283,7 +294,9 @@ def lists_of_mapping(value: Mapping[str, Any], fields: Sequence[str]) -> Iterato
 
 def _expanded(text: str) -> list[str]:
     """Return the names that a range is short for: `n[1-3]`, `10.0.0.[11-14]`, `1..4`."""
-    if numbers := re.fullmatch(r"([0-9]{1,6})\.\.\.?([0-9]{1,6})", text):
+    if whole := re.fullmatch(r"range\(([0-9]{1,6})\)", text):
+        begin, before, end, after = "0", "", str(int(whole[1]) - 1), ""
+    elif numbers := re.fullmatch(r"([0-9]{1,6})\.\.\.?([0-9]{1,6})", text):
         begin, before, end, after = numbers[1], "", numbers[2], ""
     elif (found := re.fullmatch(r"([^\[\]]*)\[([0-9]{1,6})-([0-9]{1,6})\]([^\[\]]*)", text)) is not None:
         before, begin, end, after = found.groups()
@@ -292,6 +305,11 @@ def _expanded(text: str) -> list[str]:
     if not 0 <= int(end) - int(begin) < _LONGEST_RANGE:
         return [text]
     return [f"{before}{number:0{len(begin)}}{after}" for number in range(int(begin), int(end) + 1)]
+
+
+def plain_number(text: str) -> Any:
+    """Return the number in the text as YAML reads it; the text itself if there is none."""
+    return _typed(text)
 
 
 def _typed(text: str) -> Any:
@@ -307,7 +325,7 @@ def _is_plain(value: Any) -> bool:
 
 def _decimal(text: str) -> Decimal | None:
     """Return the number, thousands between commas or underscores; None for anything else."""
-    if re.fullmatch(r"0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})", text):
+    if re.fullmatch(r"(?:0,[0-9]+|[0-9]+,(?:[0-9]{1,2}|[0-9]{4,}))(?:[eE][+-]?[0-9]{1,3})?", text):
         # A decimal comma.
         text = text.replace(",", ".")
     elif "," in text and not re.fullmatch(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
@@ -415,7 +433,9 @@ def _amount(text: str) -> str | None:
     if prefix not in _WORDS_OF_PREFIXES:
         return None
     scale = _WORDS_OF_PREFIXES[prefix]
-    if rest in _SEQUENCES or (not rest and scale in {"", "k"}):
+    # No batch has as many sequences.
+    is_tokens = not rest and not scale and amount >= _SURELY_TOKENS
+    if (rest in _SEQUENCES or (not rest and scale in {"", "k"})) and not is_tokens:
         counted = "sequences"
     elif rest in _TOKENS or not rest:
         counted = "tokens"

@@ -6,6 +6,9 @@ from headway.jobspec.document import Document, Path
 
 _RUN: Path = ("run",)
 _TRAINER: Path = ("trainer",)
+_FEWEST: Path = ("min_nodes",)
+# The key of the `min_nodes` that `with_node_range` has replaced.
+_TWICE: Path = ("nodes", "min_nodes")
 _ARGV: Path = (*_TRAINER, "options", "argv")
 
 
@@ -46,6 +49,9 @@ def with_node_range(document: Document) -> Document:
     if not isinstance(given, dict) or set(given) != {"min", "max"}:
         return document
     values, keys = dict(document.values), dict(document.keys)
+    if _is_twice(document):
+        # The reader reports it, at the place of the second.
+        keys[_TWICE], values[_TWICE] = keys[_FEWEST], values[_FEWEST]
     for name, part in (("min_nodes", "min"), ("nodes", "max")):
         values[name,] = document.values["nodes", part]
         keys[name,] = document.keys["nodes", part]
@@ -55,6 +61,16 @@ def with_node_range(document: Document) -> Document:
         origins["min_nodes",] = origins["nodes",]
     found = {**data, "nodes": given["max"], "min_nodes": given["min"]}
     return replace(document, data=found, values=values, keys=keys, scalars=scalars, origins=origins)
+
+
+def _is_twice(document: Document) -> bool:
+    """Return whether one document has the fewest nodes in `nodes` and in `min_nodes`; of a base and its heir, `nodes` counts."""
+    return _FEWEST in document.keys and document.origin(_FEWEST) is document.origin(("nodes",))
+
+
+def fewest_twice(document: Document) -> bool:
+    """Return whether the document had `min_nodes` in addition to `nodes: {min, max}`, of which `with_node_range` has kept the latter."""
+    return _TWICE in document.keys
 
 
 def has_two_programs(document: Document) -> bool:

@@ -62,10 +62,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
-        note, told = (
-            _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr"))),
-            _TOLD.match(note),
-        )
+        told = _TOLD.match(note)
+        note = _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr")), document)
         return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
     if (
         "set" in fields
@@ -172,8 +170,16 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _with_value(note: str, value: Any, lr: Any) -> str:
-    """Return the note with the value as an interval in place of `EVERY`, and as a share of the learning rate in place of `SHARE`."""
+def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
+    """Return the note with the value as an interval in place of `EVERY`, as a share of the learning rate in place of `SHARE`, and as a part
+    of the run's steps in place of `PART`."""
+    if "PART" in note:
+        steps = document.value(("steps",))
+        is_part = isinstance(value, int | float) and isinstance(steps, int) and 0 <= value <= 1
+        return note.replace("PART", str(round(value * steps)) if is_part else "2000")
+    if "BETA1" in note:
+        betas = value if isinstance(value, list) and len(value) == 2 else [0.9, 0.95]
+        return note.replace("BETA1", flow(betas[0])).replace("BETA2", flow(betas[1]))
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
@@ -187,6 +193,8 @@ def _renamed(name: str, owner: type[BaseModel], path: Path, document: Document) 
     meant = _translated(info, value, str(path[-1]))
     if meant != value and path not in document.credentials:
         return Hint(f"write `{name}: {flow(meant)}`")
+    if isinstance(value, list) and (mounts := [repair.mount(each) for each in value]) and all(mounts) and accepts(info, mounts):
+        return Hint(f"write `{name}: {flow(mounts)}`")
     if path in document.scalars and not accepts(info, value):
         return Hint(f"headway calls it `{name}`: {field_descriptions(owner)[name].rstrip('.')}")
     return Hint(f"headway calls it `{name}`", name)
@@ -245,6 +253,8 @@ def _written(name: str, info: FieldInfo | None, path: Path, document: Document) 
 
 
 def _known(owner: type[BaseModel], names: list[str]) -> str:
+    if not names:
+        return "leave it out: there are no fields here"
     if len(names) <= _LISTED:
         return f"known fields: {listed(names)}"
     return f"docs/spec.md lists the {len(names)} fields of `{owner.__name__}`"

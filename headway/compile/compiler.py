@@ -4,6 +4,7 @@ Each step is a generator: it yields the problems that it finds and returns its r
 none. Load, parse and check document are in `sources.py` and `document.py`, find cluster in `cluster.py`, the others in `job.py`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from headway.compile.job import PlannedJob, check_fit, check_plan, decide_auto
 from headway.compile.problems import NoPlanError, Problems, Steps, collected, located, passed
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.check.layout import sizes_of
+from headway.jobspec.document import Path as ValuePath
+from headway.jobspec.document import dotted
 from headway.jobspec.ignore import check_unused
 from headway.jobspec.parse import AnyParsed, Parsed, parse_job
 from headway.jobspec.problem import Problem
@@ -102,7 +105,9 @@ def compile_documents(
                 found.append([problem for _, several in results for problem in several])
             problems.extend(_of_runs(document, found))
     if cluster is None and not first_only:
-        problems.extend(_unused(plans, documents, problems))
+        unused = _unused(plans, documents, problems)
+        problems = [*_without_misplaced(problems, unused, documents), *unused]
+    problems = _without_partial(problems, documents)
     # An inventory that is compiled itself gets no warning for the cluster that it does not have.
     given = {str(file) for file in files}
     kept = tuple(problem for problem in problems if not (is_stray(problem) and problem.document in given))
@@ -132,11 +137,25 @@ def _of_runs(job: Parsed[TrainingJob], found: list[list[Problem]]) -> list[Probl
     if len(found) <= 1:
         return [problem for problems in found for problem in problems]
     shared = set(found[0]).intersection(*found[1:])
-    return [
-        problem if problem in shared or problem.document != job.document.name else _at_point(problem, point)
-        for point, problems in zip(points(job.document), found, strict=True)
-        for problem in problems
-    ]
+    every = [(point, problem) for point, problems in zip(points(job.document), found, strict=True) for problem in problems]
+    # What several runs have at a field that their points do not set is one problem, of the job.
+    own = Counter((problem.code, problem.path) for point, problem in every if not _sets(point, problem.path))
+    placed: dict[tuple[str, ValuePath], Problem] = {}
+    result = []
+    for point, problem in every:
+        key = (problem.code, problem.path)
+        if problem in shared or problem.document != job.document.name:
+            result.append(problem)
+        elif own[key] > 1 and not _sets(point, problem.path):
+            result.append(placed.setdefault(key, problem))
+        else:
+            result.append(_at_point(problem, point))
+    return result
+
+
+def _sets(point: Point, path: ValuePath) -> bool:
+    """Return whether the point has a value in the section of the problem, which may be its cause."""
+    return any(field.partition(".")[0] == path[0] for field in point.values) if path else False
 
 
 def _at_point(problem: Problem, point: Point) -> Problem:
@@ -181,6 +200,45 @@ def _unused(
         if parsed.document.name in planned - broken
         for problem in check_unused(parsed.document, problems, of_job=is_job(parsed))
     ]
+
+
+def _without_misplaced(problems: Iterable[Problem], unused: Iterable[Problem], documents: Iterable[AnyParsed]) -> list[Problem]:
+    """The problems without those that a misspelt `field` of `ignore` is meant to accept."""
+    named = {parsed.document.name: parsed.document for parsed in documents}
+    meant = {
+        (each.document, named[each.document].value((*each.path[:-1], "code")), each.fix)
+        for each in unused
+        if each.fix is not None
+    }
+    return [problem for problem in problems if (problem.document, problem.code, dotted(problem.path)) not in meant]
+
+
+# What is missing from a base and in its heirs.
+_OF_INCOMPLETE = frozenset({"HW202", "HW312"})
+
+
+def _without_partial(problems: list[Problem], documents: Iterable[AnyParsed]) -> list[Problem]:
+    """The problems, with one for each base that is checked as a job and is incomplete without what its heirs add."""
+    heirs: dict[str, str] = {}
+    for parsed in documents:
+        for base in parsed.document.origins.values():
+            heirs.setdefault(base.name, parsed.document.name)
+    for parsed in documents:
+        name = parsed.document.name
+        lacking = [each for each in problems if each.document == name and each.code in _OF_INCOMPLETE]
+        if name not in heirs or not is_job(parsed) or not lacking:
+            continue
+        # A mistake in the base is one in its heirs too.
+        shared = {(each.code, each.path) for each in problems if each.document == heirs[name]}
+        lacking = [each for each in lacking if (each.code, each.path) not in shared]
+        if not lacking:
+            continue
+        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        message = f"`{heirs[name]}` extends this document, which is incomplete by itself: {lacking[0].message}{more}"
+        hint = "write `partial: true` in it, so that only the documents that extend it are run; or add what is missing"
+        found = Problem("HW202", name, ("name",), message, hint, at_key=True)
+        problems = [*(each for each in problems if each not in lacking), found]
+    return problems
 
 
 def _broken(problems: Iterable[Problem]) -> set[str]:

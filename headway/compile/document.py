@@ -18,6 +18,8 @@ from headway.jobspec.check.inventory import check_inventory
 from headway.jobspec.check.job import check_job
 from headway.jobspec.check.needs import check_needs
 from headway.jobspec.check.secrets import check_secrets
+from headway.jobspec.check.ssh_files import check_ssh_files
+from headway.jobspec.check.unfilled import check_unfilled
 from headway.jobspec.compose import Load
 from headway.jobspec.document import Document
 from headway.jobspec.ignore import accepted, check_codes
@@ -50,8 +52,9 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     document, parsed, unreadable = read(path, load)
     judged = [] if parsed is None else list(check_spec(parsed))
     judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
-    secrets = capped(check_secrets(document), document.name)
-    found = [*unreadable, *secrets, *locate(judged, {JOB: document.name, CLUSTER: document.name})]
+    unfilled = check_unfilled(document) if not unreadable or parsed is not None else ()
+    further = capped([*check_secrets(document), *unfilled], document.name)
+    found = [*unreadable, *further, *locate(judged, {JOB: document.name, CLUSTER: document.name})]
     return CheckedDocument(document, parsed, tuple(accepted(found, document, document.name)))
 
 
@@ -62,6 +65,7 @@ def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
         yield from check_codes(document)
     if is_cluster(parsed):
         yield from check_cluster(parsed)
+        yield from check_ssh_files(document)
         scheduler, problems = scheduler_options(document)
         yield from problems + provider_options(document)[1]
         if scheduler is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from headway.jobspec.document import Document
+from headway.jobspec.document import Document, dotted
 from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
@@ -59,7 +59,7 @@ class Problems:
 
     @cached_property
     def _in_order(self) -> list[Problem]:
-        return _without_consequences([problem for problem in self._sorted if problem.ignored is None])
+        return _without_consequences([problem for problem in self._sorted if problem.ignored is None], self.documents)
 
     @cached_property
     def _sorted(self) -> list[Problem]:
@@ -78,18 +78,24 @@ class Problems:
 
 # Problems that another one on the same value explains: it has to change anyway.
 _EXPLAINED: Mapping[str, tuple[str, ...]] = {
-    "HW203": ("HW215",),
-    "HW204": ("HW215",),
+    # A password of hosts, which have none.
+    "HW201": ("HW215",),
+    "HW203": ("HW215", "HW703"),
+    "HW204": ("HW215", "HW703"),
     # The degrees that HW413 names divide the heads too.
     "HW314": ("HW301", "HW413"),
     "HW315": ("HW301", "HW306", "HW314", "HW413"),
     "HW313": ("HW210",),
+    "HW210": ("HW306",),
     "HW230": ("HW216",),
     "HW318": ("HW301",),
+    "HW319": ("HW306",),
     "HW321": ("HW210",),
-    "HW326": ("HW317", "HW318"),
+    "HW326": ("HW317", "HW318", "HW319"),
     "HW413": ("HW301",),
+    "HW414": ("HW321",),
     "HW424": ("HW215",),
+    "HW516": ("HW214",),
     "HW531": ("HW232",),
     "HW703": ("HW312",),
     "HW713": ("HW428",),
@@ -98,23 +104,31 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
 _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW301": ("HW403",),
+    # Heads that divide `hidden` are chosen first.
+    "HW303": ("HW302",),
     "HW305": ("HW403",),
+    "HW314": ("HW302", "HW303"),
     "HW214": ("HW504",),
     "HW235": ("HW515",),
+    "HW501": ("HW504",),
     "HW508": ("HW506",),
+    "HW509": ("HW506",),
     "HW515": ("HW236",),
-    "HW516": ("HW506",),
+    "HW516": ("HW504", "HW506"),
     "HW518": ("HW526",),
+    "HW531": ("HW504",),
 }
 # Problems of a model that its trainer does not build: they follow from the model.
 _EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
 # Of several with this code at one place, the last one has the mend that is right for all.
-_ONCE = ("HW321",)
+_ONCE = ("HW215", "HW321")
+# Fields of the layout that follow from an axis, which a trainer does not have.
+_OF_AXIS = {"sequence_parallel": "tp", "schedule": "pp", "virtual_stages": "pp"}
 # How many names of a path are one thing: the switches of one fabric.
 _NEAR = 3
 
 
-def _without_consequences(problems: list[Problem]) -> list[Problem]:
+def _without_consequences(problems: list[Problem], documents: Mapping[str, Document]) -> list[Problem]:
     """Return the problems without those that another one of them explains."""
     there = {(problem.document, problem.code) for problem in problems}
     unbuilt = {problem.document for problem in problems if problem.code == "HW306" and problem.path[:1] == ("model",)}
@@ -133,6 +147,7 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         and not (problem.document in unbuilt and _is_of_model(problem))
         and not (problem.code == "HW231" and (problem.document, problem.path[:_NEAR]) in unknown)
         and not (problem.code == "HW203" and (problem.document, problem.path) in secrets)
+        and not _follows(problem, problems, documents.get(problem.document))
         and last.get((problem.document, problem.path, problem.code), problem) is problem
     ]
     here = {(problem.document, problem.path, problem.code) for problem in causes}
@@ -141,6 +156,19 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         for problem in causes
         if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
     ]
+
+
+def _follows(problem: Problem, problems: list[Problem], document: Document | None) -> bool:
+    """Return whether it is about what another problem of the document is about already: the axis of a field, the model's heads, or fields
+    that have no effect."""
+    others = [each for each in problems if each.document == problem.document]
+    if problem.code == "HW306" and problem.path[:1] == ("layout",) and (axis := _OF_AXIS.get(str(problem.path[-1]))):
+        is_written = document is None or problem.path in document.values
+        return not is_written and any(each.code == "HW306" and each.path == ("layout", axis) for each in others)
+    if problem.code == "HW306" and problem.path in (("model",), ("model", "preset"), ("layout", "tp")):
+        return any(each.code in ("HW302", "HW303") for each in others)
+    unused = {dotted(each.path) for each in others if each.code == "HW210"}
+    return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
 
 
 def _is_of_model(problem: Problem) -> bool:

@@ -64,6 +64,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_fabric(path, fabric)
         yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
+        yield from _check_routed(path, fabric)
         yield from check_classes((*path, "classes"), fabric.classes, are_rendered=fabric.switches is not None)
         yield from _check_congestion(path, fabric)
         yield from _check_balancing(path, fabric)
@@ -214,6 +215,14 @@ def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
             message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
             hint = f"leave it out, or set `transport: {owners[0]}`" if len(owners) == 1 else "leave it out"
             yield Problem("HW504", CLUSTER, (*path, key), message, hint, at_key=True)
+
+
+def _check_routed(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """Report numbers of BGP on InfiniBand, whose subnet manager routes."""
+    for key in ("asn", "loopbacks", "addresses"):
+        if fabric.switches is not None and fabric.transport == "infiniband" and key in fabric.switches.model_fields_set:
+            message = f"`{key}` has no effect on the infiniband fabric `{fabric.name}`: its subnet manager routes, not BGP"
+            yield Problem("HW504", CLUSTER, (*path, "switches", key), message, "leave it out", at_key=True)
 
 
 def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:

@@ -63,12 +63,16 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
     ends: list[tuple[int, int]] = []
     for index, entry in enumerate(job.history):
         begins, steps = takes_effect_at(entry), entry.set.get("steps")
+        reached = ends[-1][1] if ends else job.steps
         ends = [each for each in ends if entry.rollback_to is None or each[0] < entry.rollback_to]
         end = ends[-1][1] if ends else job.steps
         if isinstance(steps, int) and steps < begins:
             message = f"`steps` {steps} ends the run before step {begins}, where it takes effect"
             hint = f"use at least {begins}, which ends the run there"
             yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
+        elif end is not None and steps is None and reached is not None and entry.from_step > reached > begins:
+            message = f"`from_step` {entry.from_step} is never reached: the run ends after {counted(reached, 'step')}"
+            yield Problem("HW218", JOB, ("history", index, "from_step"), message, f"use at most {reached}")
         elif end is not None and steps is None and begins >= end:
             key = "from_step" if entry.rollback_to is None else "rollback_to"
             message = f"`{key}` {begins} is never reached: the run ends after {counted(end, 'step')}"

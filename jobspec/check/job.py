@@ -11,6 +11,7 @@ from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
+from headway.jobspec.flow import flow
 from headway.jobspec.notation import counted, write_duration, write_parts
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -119,6 +120,31 @@ def _check_decay(job: TrainingJob) -> Iterator[Problem]:
             message = "`decay_steps` has no effect: the schedule `constant` never decays"
         path = ("optimizer", "decay_steps")
         yield Problem("HW210", JOB, path, message, "leave it out, or set `schedule: wsd`", at_key=True)
+
+
+def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
+    """Warn about the rate at the end of a decay that there is none of."""
+    optimizer = job.optimizer
+    if optimizer is not None and optimizer.schedule == "constant" and "min_lr_ratio" in optimizer.model_fields_set:
+        message = "`min_lr_ratio` has no effect: the schedule `constant` never decays"
+        hint = "leave it out, or set `schedule: cosine`"
+        yield Problem("HW210", JOB, ("optimizer", "min_lr_ratio"), message, hint, Severity.WARNING, at_key=True)
+
+
+def _check_setup(job: TrainingJob) -> Iterator[Problem]:
+    for index, line in enumerate(job.setup):
+        if line.split()[:1] == ["source"]:
+            message = "the lines are POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
+            written = line.replace("source", ".", 1)
+            yield Problem("HW210", JOB, ("setup", index), message, f"write `{written}`", Severity.WARNING, fix=flow(written))
+
+
+def _check_formats(job: TrainingJob) -> Iterator[Problem]:
+    """Warn about matrices in a finer format than the parameters have: what they gain is lost at the update."""
+    if (job.precision.parameters, job.precision.compute) == ("bf16", "fp32"):
+        message = "matrices are computed in fp32, but the optimizer keeps the parameters in bf16, which rounds each update"
+        hint = "exchange them: `parameters: fp32, compute: bf16`"
+        yield Problem("HW210", JOB, ("precision", "compute"), message, hint, Severity.WARNING)
 
 
 def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
@@ -260,6 +286,9 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
     (("optimizer",), _check_decay),
+    (("optimizer",), _check_end_of_decay),
+    (("precision",), _check_formats),
+    (("setup",), _check_setup),
     (("optimizer", "steps"), _check_decay_fits),
     (("checkpoint", "resilience"), _check_horizon),
     (("limits",), _check_cost_limit),

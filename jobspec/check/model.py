@@ -109,7 +109,11 @@ def _check_width(model: Model, whole: Model) -> Iterator[Problem]:
         return
     if whole.hidden % whole.heads:
         message = f"`hidden` {whole.hidden} is not a multiple of `heads` {whole.heads}"
-        hint = f"the nearest multiple is {listed_numbers(nearest_multiples(whole.hidden, whole.heads))}"
+        fitting = [each for each in divisors(whole.hidden) if each % (whole.kv_heads or 1) == 0 and whole.hidden // each % 2 == 0]
+        near = sorted(sorted(fitting, key=lambda each: abs(each - (whole.heads or 1)))[:2])
+        hint = f"`hidden` can be {listed_numbers(nearest_multiples(whole.hidden, whole.heads))}"
+        if near:
+            hint = f"set `heads` to {listed_numbers(near)}; or {hint}"
         yield Problem("HW302", JOB, _place(model, "hidden", "heads"), message, hint)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from headway.jobspec.invalid import lacking
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
-from headway.jobspec.short import has_two_programs
+from headway.jobspec.short import fewest_twice, has_two_programs
 from headway.jobspec.spec.job import TrainingJob
 
 
@@ -25,6 +25,9 @@ def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Pr
     if has_two_programs(document):
         message = "`run` and `trainer` are both set, and `run` is short for a trainer"
         yield Problem("HW210", JOB, ("run",), message, "keep one of the two", at_key=True)
+    if fewest_twice(document):
+        message = "`min_nodes` and the `min` of `nodes` are both set, and mean the same"
+        yield Problem("HW210", JOB, ("nodes", "min_nodes"), message, "leave `min_nodes` out", at_key=True)
     for name in needs:
         if job.has((name,)) and getattr(job.spec, name) is None:
             yield lacking(name, TrainingJob, job.document)

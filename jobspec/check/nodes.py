@@ -125,7 +125,8 @@ def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     ranks = gpus_here or nodes.procs or 0
     if nodes.cpus < ranks:
         message = f"{counted(nodes.cpus, 'core')} for {ranks} ranks: each rank needs at least one, for its launches and its data"
-        hint = "set the cores of a whole node, as `nproc` prints them"
+        fewer = f"set `procs` to at most {nodes.cpus}, or `cpus` to " if nodes.procs else "set "
+        hint = f"{fewer}the cores of a whole node, as `nproc` prints them"
         yield Problem("HW232", CLUSTER, (*path, "cpus"), message, hint, Severity.WARNING)
     if model is not None and model.scale_up_domain == _BOARD < gpus_here:
         message = f"{gpus_here} `{nodes.gpu}` in one node, where boards have {_BOARD}"
@@ -183,9 +184,12 @@ def _check_several_nodes(path: Path, nodes: NodeGroup, domain: int, size: int) -
         message = f"an NVLink domain of {domain} GPUs spans {size} nodes, and without IMEX a GPU cannot map another node's memory"
         hint = f"set `imex: true` if the service runs and its channels exist, else `nvlink_domain: {nodes.gpus}`"
         yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
+        return
     rest = nodes.count % size
     if rest:
-        message = f"{nodes.count} nodes do not fill whole NVLink domains of {size}: {rest} of them are in an incomplete one"
+        message = (
+            f"{counted(nodes.count, 'node')} cannot fill whole NVLink domains of {size}: {rest} would be in an incomplete one"
+        )
         part = f"`nvlink_domain: {rest * (nodes.gpus or 0)}`"
         hint = f"use {size} nodes, or {part}"
         if nodes.count > size:
@@ -227,7 +231,18 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     """Check that an adapter's fabric exists, and uses RDMA."""
     by_name = {fabric.name: fabric for fabric in fabrics}
+    scale_out = next((fabric for fabric in fabrics if fabric.role == "scale-out"), None)
+    if scale_out is not None and scale_out.transport == "tcp" and _adapters_on(nodes, scale_out) and not _named(nodes, scale_out):
+        message = f"`nics` are RDMA adapters, but the fabric `{scale_out.name}` is tcp, which uses its `interface`"
+        hint = "leave `nics` out, or set `transport: roce` or `infiniband` of the fabric that they are on"
+        yield Problem("HW530", CLUSTER, (*path, "nics"), message, hint, at_key=True)
+    interfaces = {fabric.interface: fabric.name for fabric in fabrics if fabric.interface is not None}
     for place, nic in enumerate(nodes.nics):
+        if nic.name in interfaces:
+            message = f"`{nic.name}` is the interface of the fabric `{interfaces[nic.name]}`, not the name of an RDMA adapter"
+            hint = "write the adapter's name, as `ibv_devices` prints it, for example `mlx5_7`, or leave it out"
+            yield Problem("HW530", CLUSTER, (*path, "nics", place), message, hint)
+            continue
         if nic.fabric is None:
             continue
         at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)
@@ -238,6 +253,10 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
         elif fabric.transport not in _RDMA:
             message = f"`{nic.name}` is an RDMA adapter, but the fabric `{fabric.name}` is {fabric.transport}"
             yield Problem("HW530", CLUSTER, at, message, "name the fabric that it speaks RDMA on, or leave the adapter out")
+
+
+def _named(nodes: NodeGroup, fabric: Fabric) -> bool:
+    return any(nic.fabric == fabric.name for nic in nodes.nics)
 
 
 def _adapters_on(nodes: NodeGroup, fabric: Fabric) -> dict[int, Nic]:

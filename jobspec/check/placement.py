@@ -23,6 +23,9 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean, listed
 from headway.runner.contract import Mesh
 
+# The scheduler that starts a job on no fewer nodes than it asks for.
+_ALL_OR_NOTHING = "kubernetes"
+
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
     """Yield every problem of the sections that are valid by themselves."""
@@ -81,6 +84,10 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         return
     if fewest == job.nodes:
         return
+    if cluster.scheduler.kind == _ALL_OR_NOTHING:
+        message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
+        yield Problem("HW435", JOB, place, message, f"write `nodes: {job.nodes}`, and hold `resilience.spares` for lost nodes")
+        return
     if job.trainer.kind != "script":
         message = f"the trainer `{job.trainer.kind}` keeps its number of nodes"
         yield Problem("HW306", JOB, place, message, "set one number of nodes")
@@ -118,7 +125,11 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
             message = f"the global batch of {counted(sequences, 'sequence')} is not a multiple of `micro` x data-parallel ranks = {step}"
             found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
             above = -(-sequences // step) * step
-            hint = f"the nearest multiple is {counted(above, 'sequence')}" + (f" or {above - step}" if above > step else "")
+            least = sequences // replicas
+            smaller = f"set `micro` to at most {least}; or, " if sequences < step and least and sequences % replicas == 0 else ""
+            hint = f"{smaller}the nearest multiple is {counted(above, 'sequence')}" + (
+                f" or {above - step}" if above > step else ""
+            )
             yield Problem("HW305", JOB, path, found, hint)
 
 
@@ -158,7 +169,12 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         f"GPU-hours, but one attempt may use at most {limit:g}"
     )
     longest = limit * 3600 // gpus // 60 * 60
-    hint = f"use at most `time: {write_parts(longest)}`, or fewer nodes" if longest else "use fewer nodes, or raise the limit"
+    needed = f"set `gpu_hours: {gpus * time / 3600:g}`"
+    hint = (
+        f"use at most `time: {write_parts(longest)}`, or fewer nodes; or {needed}"
+        if longest
+        else "use fewer nodes, or raise the limit"
+    )
     yield Problem("HW417", JOB, ("limits", "attempt", "gpu_hours"), message, hint)
 
 
@@ -221,7 +237,7 @@ _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group",), ("name", "node_groups"), _check_group),
     (("group", "gpus"), ("name", "node_groups"), _check_gpus),
     (("group", "nodes", "resilience"), ("name", "node_groups"), _check_nodes),
-    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "node_groups"), _check_range),
+    (("group", "nodes", "min_nodes", "gpus", "layout", "trainer"), ("name", "node_groups", "scheduler"), _check_range),
     (("group", "nodes", "gpus", "layout"), ("name", "node_groups"), _check_degrees),
     (("group", "nodes", "gpus", "layout", "batch", "history"), ("name", "node_groups"), _check_batch),
     (("group", "precision"), ("name", "node_groups"), _check_format),

@@ -37,6 +37,8 @@ def _hint(document: Document, path: Path) -> str:
         return f"{_REVOKE}; write the name of a variable, for example `webhook_env: RUN_WEBHOOK`, which has the address at submission"
     if path[-1] == "url":
         return f"{_REVOKE}; leave it out of the address, and name the variable that holds it: `secrets: [AWS_SECRET_ACCESS_KEY]`"
+    if path[:2] == ("provider", "options") or "login" in path:
+        return f"{_REVOKE}; leave it out: there are no passwords, and `identity` names the file of a key: `identity: ~/.ssh/id_ed25519`"
     key, assigned = str(path[-1]), _ASSIGNED.search(str(document.value(path))[:_LONGEST])
     name = key if _VARIABLE.fullmatch(key) else assigned[1] if assigned else None
     return _HINT if name is None else f"{_REVOKE}; leave it out here, and write `secrets: [{name}]` in the job"

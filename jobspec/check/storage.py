@@ -1,5 +1,6 @@
 """Checks storage: each has the location that its kind needs, and one file system holds the runs."""
 
+import re
 from collections.abc import Iterator
 from posixpath import normpath
 
@@ -71,6 +72,12 @@ def _check_place(path: Path, storage: Storage) -> Iterator[Problem]:
         message = "the place of an object store is its `url`, not its `path`"
         yield Problem("HW210", CLUSTER, (*path, "path"), message, "write `url` in place of `path`", at_key=True, fix="url")
         return
+    if getattr(storage, own) is None and getattr(storage, other) is not None:
+        message = f"the place of a storage of the kind `{storage.kind}` is its `{own}`, not its `{other}`"
+        example = "s3://BUCKET/PREFIX" if own == "url" else "/scratch/runs"
+        hint = f"write `{own}`, for example `{own}: {example}`, or change the kind"
+        yield Problem("HW210", CLUSTER, (*path, other), message, hint, at_key=True)
+        return
     if getattr(storage, other) is not None:
         hint = f"a storage of the kind `{storage.kind}` has a `{own}`; leave `{other}` out, or change the kind"
         yield Problem("HW210", CLUSTER, (*path, other), f"`{other}` does not belong to `kind: {storage.kind}`", hint, at_key=True)
@@ -116,9 +123,18 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
         if scheme == "file":
             hint = f"write `path: {found.removeprefix('file://')}`"
         yield Problem("HW703", CLUSTER, at, message, hint)
+    elif re.match(r"[A-Za-z]:[\\/]|\\\\", found):
+        message = f"`{found}` is a path of Windows, which Linux takes as the name of a file in the current directory"
+        yield Problem("HW703", CLUSTER, at, message, "write the path as the nodes see it, for example `path: /scratch/runs`")
     elif found.startswith("~") or "$" in found:
         message = f"`{found}` would be taken literally: `~` and `$` are not expanded"
-        yield Problem("HW703", CLUSTER, at, message, "write the path out")
+        meant = re.sub(r"^~(?=/)", f"/home/{USER}", re.sub(r"\$\{?(?:USER|LOGNAME)\}?", USER, found))
+        whole = "$" not in meant and "~" not in meant
+        hint = f"write the path out, `{meant}` where it has the user's name" if whole else "write the path out"
+        yield Problem("HW703", CLUSTER, at, message, hint)
+    elif "{" in found.replace(USER, "") or "}" in found.replace(USER, ""):
+        message = f"the braces of `{found}` would be taken literally: only `{USER}` stands for a name"
+        yield Problem("HW703", CLUSTER, at, message, f"write `{USER}` for the user, or the path out")
     elif normpath(found) in ("/", "//"):
         message = f"`{found}` is the root of each node's own files"
         yield Problem("HW703", CLUSTER, at, message, "set the directory where it is mounted, for example `path: /scratch`")

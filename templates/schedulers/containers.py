@@ -40,7 +40,7 @@ def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
             yield Problem("HW423", JOB, ("mounts", index, "target"), message, hint)
         elif mount.read_only:
             message = f"`{mount.source}` cannot be made read-only: the job runs without a container on `{plan.cluster}`"
-            hint = "set `read_only: false`, or revoke write access there from the job's user"
+            hint = "leave the mount out, since the job has the directory anyway, or set `read_only: false`"
             yield Problem("HW426", JOB, ("mounts", index), message, hint, Severity.WARNING)
 
 
@@ -48,6 +48,18 @@ def check_steps(path: Path, place: str) -> Iterator[Problem]:
     """Report a path with `..`, which may lead elsewhere in a container than on the node."""
     if ".." in place.split("/"):
         yield Problem("HW423", JOB, path, f"`{place}` has a `..`, which is not allowed in a mount", "write the path without it")
+
+
+def check_secret_sources(plan: JobPlan) -> Iterator[Problem]:
+    """Report where Kubernetes has a secret, under a scheduler that takes it from the submission. Another cluster of the job may use it."""
+    clusters = plan.spec["cluster"]
+    if not isinstance(clusters, str) and len(clusters) > 1:
+        return
+    for index, secret in enumerate(plan.spec["secrets"]):
+        for name in ("source", "key"):
+            if secret[name] is not None:
+                message = f"`{name}` has no effect: on `{plan.cluster}`, `{secret['name']}` is taken over from where the job is submitted"
+                yield Problem("HW210", JOB, ("secrets", index, name), message, f"leave `{name}` out", at_key=True)
 
 
 def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:

@@ -161,6 +161,7 @@ def test_no_document_of_the_repository_is_suspected_but_those_made_for_it() -> N
         "secret-in-the-environment.yaml",
         "secret-on-the-line-of-another-problem.yaml",
         "tier-with-credentials.yaml",
+        "unfilled.yaml",
     }
 
 

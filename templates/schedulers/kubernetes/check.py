@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
+from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.resolve.placement import USER
@@ -21,6 +22,8 @@ from headway.templates.schedulers.kubernetes.request import with_request
 from headway.templates.schedulers.requests import check_memory_of_node, check_request, place_of, request_of
 
 _OPTIONS = ("scheduler", "options")
+# The resource of the EFA device plugin, one for each adapter (docs.aws.amazon.com/eks/latest/userguide/node-efa.html).
+_EFA = "vpc.amazonaws.com/efa"
 _LABEL_CHARACTERS = 63
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _OWN_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name", _QUEUE_LABEL)
@@ -36,14 +39,14 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from check_no_commit(plan, "pods run what is in the image and the mounts")
     yield from _check_name(plan)
     yield from _check_image(options, plan)
-    if plan.run.min_slots is not None:
-        message = "a JobSet's pods start together or not at all: `nodes: {min, max}` needs Slurm or this machine"
-        yield Problem("HW435", JOB, ("min_nodes",), message, "set one number of nodes, or hold `resilience.spares`")
     yield from check_memory_of_node(None if options.memory is None else _bytes_of(options.memory), plan, cluster)
     yield from _check_mounts(options)
     yield from _check_job_mounts(options, plan)
-    yield from check_request(plan, options.allow)
-    yield from _check_request(options, plan)
+    closed = list(check_request(plan, options.allow))
+    yield from closed
+    # What is in a closed field has to go with it.
+    places = [problem.path for problem in closed if problem.at_key]
+    yield from (each for each in _check_request(options, plan) if not any(each.path[: len(place)] == place for place in places))
     yield from _check_restricted(options, plan)
     options = with_request(options, plan)
     yield from _check_runs(options, plan, cluster)
@@ -93,8 +96,13 @@ def _check_mounts(options: KubernetesOptions) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, path, "path", [mount.path for mount in options.mounts])
     for index, mount in enumerate(options.mounts):
         if (mount.claim is None) == (mount.host_path is None):
-            found = "neither `claim` nor `host_path`" if mount.claim is None else "both `claim` and `host_path`"
-            yield Problem("HW210", CLUSTER, (*path, index), f"the mount of `{mount.path}` has {found}", "give one of them")
+            found, hint = "both `claim` and `host_path`", "keep one of them"
+            if mount.claim is None:
+                found = "neither `claim` nor `host_path`"
+                hint = (
+                    f"add `host_path: {mount.path}` if every node has that directory, else `claim` with a PersistentVolumeClaim"
+                )
+            yield Problem("HW210", CLUSTER, (*path, index), f"the mount of `{mount.path}` has {found}", hint)
         for taken in hidden(mount.path, CONFIG_PATH, SHM_PATH):
             message = f"a mount of `{mount.path}` would hide `{taken}`, which every pod has"
             yield Problem("HW210", CLUSTER, (*path, index, "path"), message, "mount it elsewhere")
@@ -169,7 +177,7 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     runs = PurePosixPath(plan.runs)
     if not runs.is_absolute():
         message = f"`{plan.runs}` is relative, but a pod does not start in your directory"
-        yield Problem("HW406", CLUSTER, place, message, "set the path at which the pods see it")
+        yield Problem("HW406", CLUSTER, place, message, f"set the path at which the pods see it{_below(options)}")
         return
     if USER in plan.runs:
         message = f"`{USER}` in `{plan.runs}` has no value, since a pod has no user of the cluster"
@@ -178,10 +186,22 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
     mount = _holder(runs, options.mounts)
     if mount is None:
         message = f"`{plan.runs}` is not on any mount of the pods, so the runs would be lost with them"
-        yield Problem("HW406", CLUSTER, place, message, "add it to `scheduler.options.mounts`, with a `claim` or a `host_path`")
+        hint = "add it to `scheduler.options.mounts`, with a `claim` or a `host_path`"
+        yield Problem("HW406", CLUSTER, place, message, f"{hint}{_or_below(options)}")
     elif mount.read_only:
         message = f"`{plan.runs}` is on the mount of `{mount.path}`, which is read-only"
         yield Problem("HW406", CLUSTER, place, message, "remove `read_only` there")
+
+
+def _below(options: KubernetesOptions) -> str:
+    """Return an example on a mount of the pods."""
+    writable = next((mount.path for mount in options.mounts if not mount.read_only), None)
+    return "" if writable is None else f", for example `path: {PurePosixPath(writable) / 'runs'}`"
+
+
+def _or_below(options: KubernetesOptions) -> str:
+    example = _below(options)
+    return f", or set a path on one of them{example}" if example else ""
 
 
 def _holder(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:
@@ -197,6 +217,18 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         message = f"the pods get no RDMA device, but the scale-out fabric `{name}` is RDMA"
         hint = "set the resource of the device plugin, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
+    scale_out, own_network = cluster.scale_out, options.annotations or options.pod
+    if options.rdma and scale_out and scale_out.transport == "roce" and not options.host_network and not own_network:
+        message = f"the pods have a network of their own, and the RoCE adapters of `{scale_out.name}` are on their node's"
+        hint = "set `host_network: true` under `scheduler.options`, or the `annotations` with which a CNI plugin gives pods the adapters"
+        yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
+    adapters = len(cluster.group(plan.group).nics)
+    if options.rdma is not None and options.rdma.resource == _EFA and options.rdma.count != adapters > 0 and plan.has_whole_nodes:
+        message = (
+            f"a pod asks for {options.rdma.count} of the {counted(adapters, 'adapter')} of its node: `{_EFA}` counts adapters"
+        )
+        at = (*_OPTIONS, "rdma", "count" if "count" in options.rdma.model_fields_set else "resource")
+        yield Problem("HW408", CLUSTER, at, message, f"set `count: {adapters}`", Severity.WARNING)
 
 
 def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -207,7 +239,8 @@ def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
 
 
 def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    if options.host_network:
+    # `hostNetwork` in `pod` is meant as `host_network`, and is a problem itself.
+    if options.host_network or options.pod.get("hostNetwork") is True:
         return
     used = {variable.value.removeprefix("=") for variable in plan.env if variable.name.endswith("_SOCKET_IFNAME")}
     for index, fabric in enumerate(cluster.fabrics):

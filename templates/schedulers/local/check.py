@@ -5,7 +5,13 @@ from collections.abc import Iterator
 from headway.jobspec.notation import write_parts
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
-from headway.templates.schedulers.containers import check_mounts_in_place, check_no_commit, check_no_image, check_variables
+from headway.templates.schedulers.containers import (
+    check_mounts_in_place,
+    check_no_commit,
+    check_no_image,
+    check_secret_sources,
+    check_variables,
+)
 from headway.templates.schedulers.local.options import LocalOptions
 from headway.templates.schedulers.requests import check_request
 
@@ -22,3 +28,4 @@ def check(options: LocalOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     yield from check_no_image(plan, "its scheduler is `local`", "leave `image` out: ranks use the Python that starts them")
     yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
+    yield from check_secret_sources(plan)

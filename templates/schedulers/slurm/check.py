@@ -1,5 +1,6 @@
 """Reports what Slurm cannot do with a plan."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
@@ -13,6 +14,7 @@ from headway.templates.schedulers.containers import (
     check_hidden,
     check_mounts_in_place,
     check_no_image,
+    check_secret_sources,
     check_steps,
     check_variables,
 )
@@ -115,11 +117,25 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     if plan.code["image"] is None:
         yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
+    yield from check_secret_sources(plan)
+    yield from _check_topology(options, plan, cluster)
+
+
+def _check_topology(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Warn about blocks of NVLink domains where each domain is in one node."""
+    if options.topology is not None and not any(group.nvlink_domain > group.gpus > 0 for group in cluster.groups):
+        message = f"`topology: {options.topology}` has no effect: no NVLink domain of `{plan.cluster}` spans several nodes"
+        hint = "leave it out, or set `nvlink_domain` and `imex` of the group whose racks have one"
+        yield Problem("HW210", CLUSTER, ("scheduler", "options", "topology"), message, hint, Severity.WARNING, at_key=True)
 
 
 def check_options(options: SlurmOptions) -> Iterator[Problem]:
-    """Check the further options of sbatch and srun."""
+    """Check the further options of sbatch and srun, and those that need another."""
     own: Path = ("scheduler", "options")
+    if options.image_cache is not None and options.containers is None:
+        message = "`image_cache` has no effect: without `containers`, no job has an image"
+        hint = "add `containers: pyxis` if pyxis is installed, or leave `image_cache` out"
+        yield Problem("HW210", CLUSTER, (*own, "image_cache"), message, hint, at_key=True)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
     for index, line in enumerate(options.setup):
@@ -132,6 +148,12 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
 def _check_further(document: str, place: Path, given: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
     """Report options that the batch script sets itself."""
     for index, option in enumerate(given):
+        if re.match(r"--gres=(?:.*,)?gpu\b", option):
+            message = "the batch script asks for the GPUs itself, and `--gres` would ask for them again"
+            yield Problem(
+                "HW210", document, (*place, index), message, "leave it out, and set `gpus` in the job for a part of a node"
+            )
+            continue
         name = own_option(option, own)
         if name is None:
             continue

@@ -4,13 +4,16 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from headway.jobspec import aliases
 from headway.jobspec.flow import flow
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.resolve.placement import USER
+from headway.jobspec.spec.fields import field_of, literals_of
+from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import Hint, listed, nearest
+from headway.jobspec.unknown import alias_or_nearest
 
 Value = str | int | float | bool
 
@@ -191,6 +194,8 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
         condition, name, alone = found["condition"], found["name"], found["alone"]
         if condition is not None and (meant := condition.partition("=")[0]) not in known:
             yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", _hint(argument, meant, known)
+        elif condition is not None and (never := _never(argument, condition)) is not None:
+            yield never
         if alone is not None:
             closed = re.search(r"\{([a-z_.]+)$", argument)
             hint = (
@@ -207,6 +212,21 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
                 continue
             hint = f"set it in the job's `{section_of(name)}`, or leave the argument out"
             yield f"`{{{name}}}` has no value: the job does not set it", Hint(hint)
+
+
+def _never(argument: str, condition: str) -> tuple[str, Hint] | None:
+    """Return what is wrong with a condition whose value its field never has."""
+    name, is_compared, wanted = condition.partition("=")
+    info = field_of(TrainingJob, tuple(name.split(".")))
+    if info is None or not is_compared:
+        return None
+    allowed = ["true", "false"] if bool in (info.annotation, *get_args(info.annotation)) else literals_of(info)
+    if not allowed or wanted in allowed:
+        return None
+    hint = alias_or_nearest(wanted, allowed, "values")
+    fix = hint.fix and flow(argument.replace(f"{{?{condition}}}", f"{{?{name}={hint.fix}}}"))
+    text = hint.text if hint.fix is None else f"write `{{?{name}={hint.fix}}}`"
+    return f"`{{?{condition}}}` never holds: `{name}` is one of {listed(allowed)}", Hint(text, fix)
 
 
 def _text(value: Value | None) -> str:

@@ -18,6 +18,7 @@ from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
 from headway.jobspec.suggest import listed_some
+from headway.runner.contract import STORED_TIERS
 from headway.templates.trainers.script.arguments import (
     LATE,
     NAMES,
@@ -65,7 +66,7 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     for index, argument in enumerate(options.argv):
         if wrong > MAX_PROBLEMS:
             return
-        for message, mend in mistakes(argument, known, invalid):
+        for message, mend in mistakes(argument, known, invalid if _persists(plan) else {*invalid, "checkpoint"}):
             wrong += 1
             yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
         if argument in _OF_A_SHELL and not _is_shell(options):
@@ -94,6 +95,12 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
+
+
+def _persists(plan: JobPlan) -> bool:
+    """Return whether some checkpoint outlives the job; if not, that is the problem."""
+    tiers = plan.run.checkpoint.tiers
+    return not tiers or any(tier.kind in STORED_TIERS for tier in tiers)
 
 
 def _check_first(options: ScriptOptions) -> Iterator[Problem]:
