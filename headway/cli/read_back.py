@@ -89,7 +89,9 @@ def _problem_of(found: Finding, readings: Mapping[str, Reading]) -> Problem:
     return Problem(found.code, found.file, (), found.message, found.hint, severity, span=span)
 
 
-def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
+def changed_settings(
+    readings: Mapping[str, Reading], documents: Mapping[str, Document], cluster: PlannedCluster
+) -> Iterator[Problem]:
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
     rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
     by_tail = {path.parts[2:]: path for path in rendered}
@@ -102,10 +104,12 @@ def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -
         tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]
         path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, rendered)
         reader = reader_of(path) if path is not None else None
+        if path is not None and documents[file].text == rendered[path]:
+            continue
         if path is not None and reader is not None:
             yield from _changes(file, reading, reader(rendered[path]))
             if path.name == SCRIPT.name:
-                yield from _changed_script(file, Path(file).read_text(encoding="utf-8"), rendered[path])
+                yield from _changed_script(file, documents[file].text, rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
             message = "it has no counterpart among the cluster's rendered files; only its traffic classes were compared"

@@ -2,12 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from headway.templates.reading import Fault
 from headway.templates.switches.sonic.hardware import Hardware, HwSku, hardware
 from headway.templates.switches.sonic.headroom import headroom_faults
-from headway.templates.switches.sonic.tables import Row, Tables, by_port, number, numbers_of, referred, row_of
+from headway.templates.switches.sonic.tables import Alike, Row, Tables, by_port, number, numbers_of, referred, row_of
 from headway.templates.switches.sonic.view import cable_metres
 
 _QUEUES = range(8)
@@ -42,8 +43,13 @@ _OF_PORTS = ("QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "PORT_QOS_MAP", "PFC_WD", "IN
 _NO_PORTS = ("global", "GLOBAL", "CPU", "PortChannel", "Vlan", "Loopback", "eth", "Po", "usb", "mgmt")
 
 
-def faults(tables: Tables) -> Iterator[Fault]:
-    """Yield the faults of the file."""
+@lru_cache(128)
+def faults(same: Alike) -> tuple[Fault, ...]:
+    """Return the faults of the file. They do not depend on the switch's names, addresses and numbers."""
+    return tuple(_faults(same.tables))
+
+
+def _faults(tables: Tables) -> Iterator[Fault]:
     yield from _dangling(tables)
     yield from _hardware(tables)
     yield from _ports(tables)
