@@ -144,7 +144,18 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
+    traffic_class = reading.settings.get("NCCL_IB_TC")
+    if traffic_class is not None and "NCCL_IB_TC" in found and _same_dscp(found, wanted) != found:
+        planned = wanted["NCCL_IB_TC"].value
+        message = f"`NCCL_IB_TC` is {traffic_class.value}, and {planned} in the cluster file; their two ECN bits differ"
+        span = Span(traffic_class.line - 1, 0, traffic_class.line, 0)
+        hint = f"set {planned}, unless the adapter sets the bits itself"
+        yield Problem("HW603", file, (), message, hint, Severity.WARNING, span=span)
     for name, setting in reading.settings.items():
+        if name.startswith(_CLUSTERS) and name not in wanted and rival_of(name) not in wanted:
+            message = f"`{name}` is {setting.value}, which does not follow from the cluster file"
+            span = Span(setting.line - 1, 0, setting.line, 0)
+            yield Problem("HW603", file, (), message, f"remove `{name}`, unless the job needs it", Severity.WARNING, span=span)
         rival = rival_of(name)
         if rival in wanted and name not in wanted:
             message = f"`{name}` is {setting.value}, which goes against `{rival}={wanted[rival].value}` of the cluster file"

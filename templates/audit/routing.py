@@ -12,6 +12,8 @@ _SLOW_HOLD_S = 60
 _MULTIPLIER = 3
 # Less than the scheduling delay of a busy switch's CPU.
 _FASTEST_BFD_MS = 50
+# FRR's, EOS's and Cumulus's defaults are 900 ms.
+_SLOWEST_BFD_MS = 5000
 
 
 def hold_of(bgp: BgpView, neighbor: NeighborView) -> int | None:
@@ -47,6 +49,12 @@ def _bfd(machine: Machine) -> Iterator[Finding]:
                     "under every collective"
                 )
                 yield Finding("HW841", file, view.key, message, "use 300 ms and a multiplier of 3")
+            elif time_ms > _SLOWEST_BFD_MS:
+                message = (
+                    f"BFD takes a dead link down after {time_ms / 1000:g} s; collectives over it stand still as long, although "
+                    "BFD is there to find it within a second"
+                )
+                yield Finding("HW841", file, view.key, message, "use 300 ms and a multiplier of 3", doubtful=True)
 
 
 def _sessions(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:

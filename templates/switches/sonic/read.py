@@ -15,7 +15,7 @@ from headway.templates.switches.sonic.faults import faults
 from headway.templates.switches.sonic.tables import (
     Alike,
     Row,
-    Table,
+    SharedTable,
     Tables,
     alike,
     by_port,
@@ -117,7 +117,7 @@ def _parsed(text: str) -> Any:
     return json.loads(text, parse_int=str, parse_float=str)
 
 
-def _tables(text: str) -> dict[str, Table]:
+def _tables(text: str) -> dict[str, SharedTable]:
     """Return the parts of the document that have the shape of a table.
 
     SONiC writes a table in lines of its own, and most switches of a fabric have the same ones. If every piece between them is a member of
@@ -132,7 +132,7 @@ def _tables(text: str) -> dict[str, Table]:
 
 
 @lru_cache(1024)
-def _members(text: str) -> tuple[tuple[str, Table], ...] | None:
+def _members(text: str) -> tuple[tuple[str, SharedTable], ...] | None:
     """Return the tables among an object's members; None for another text."""
     try:
         return tuple(_of_document(_parsed(f"{{{text}}}")))
@@ -140,7 +140,7 @@ def _members(text: str) -> tuple[tuple[str, Table], ...] | None:
         return None
 
 
-def _of_document(document: Any) -> Iterator[tuple[str, Table]]:
+def _of_document(document: Any) -> Iterator[tuple[str, SharedTable]]:
     for name, rows in document.items() if isinstance(document, dict) else ():
         if isinstance(rows, dict):
             yield name, table_of({key: row for key, row in rows.items() if isinstance(row, dict)})

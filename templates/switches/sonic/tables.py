@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 Row = Mapping[str, Any]
 
 
-class Table(dict[str, Row]):
+class SharedTable(dict[str, Row]):
     """Key -> row. Tables of equal content from `table_of` are one object, and caches find it by its identity. It must not be changed."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -23,10 +23,10 @@ class Table(dict[str, Row]):
 
 Tables = Mapping[str, Mapping[str, Row]]
 
-_EMPTY = Table()
+_EMPTY = SharedTable()
 
 # Content -> the table that has it, while anything refers to that.
-_KNOWN: WeakValueDictionary[bytes, Table] = WeakValueDictionary()
+_KNOWN: WeakValueDictionary[bytes, SharedTable] = WeakValueDictionary()
 
 # Fields that a switch shares with no other.
 _OWN = {"PORT": frozenset({"description"}), "DEVICE_METADATA": frozenset({"hostname", "mac", "bgp_asn", "bgp_router_id"})}
@@ -39,7 +39,7 @@ _ADDRESSED = ("LOOPBACK_INTERFACE", "DEVICE_NEIGHBOR_METADATA", "MGMT_INTERFACE"
 class Alike:
     """The tables of a switch without its own names, addresses and numbers: equal for all switches of a tier, and hashable."""
 
-    items: tuple[tuple[str, Table], ...]
+    items: tuple[tuple[str, SharedTable], ...]
 
     @property
     def tables(self) -> Tables:
@@ -47,16 +47,16 @@ class Alike:
         return dict(self.items)
 
 
-def table_of(rows: Mapping[str, Row]) -> Table:
+def table_of(rows: Mapping[str, Row]) -> SharedTable:
     """Return the table with these rows, the same object for equal ones."""
     content = marshal.dumps(dict(rows), 2)
     found = _KNOWN.get(content)
     if found is None:
-        found = _KNOWN[content] = Table(rows)
+        found = _KNOWN[content] = SharedTable(rows)
     return found
 
 
-def alike(tables: Mapping[str, Table]) -> Alike:
+def alike(tables: Mapping[str, SharedTable]) -> Alike:
     """Return what the switch usually shares with others. Rules on a switch by itself need no more."""
     found = {name: table for name, table in tables.items() if name not in _ADDRESSED}
     for name in _NAMING:
@@ -99,11 +99,11 @@ def _parsed(text: str) -> int | None:
 def by_port(tables: Tables, table: str) -> Mapping[str, Mapping[int, Row]]:
     """Return port -> number of its queue or group -> row. Fields of several rows are merged, those of the shorter range last."""
     rows = tables.get(table, _EMPTY)
-    return _by_port(rows if isinstance(rows, Table) else table_of(rows))
+    return _by_port(rows if isinstance(rows, SharedTable) else table_of(rows))
 
 
 @lru_cache(64)
-def _by_port(table: Table) -> Mapping[str, Mapping[int, Row]]:
+def _by_port(table: SharedTable) -> Mapping[str, Mapping[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
     for key, row in sorted(table.items(), key=lambda each: -len(_key_numbers(each[0]))):
         for port in _key_ports(key):
