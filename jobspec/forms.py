@@ -21,6 +21,8 @@ FORMS: Mapping[str, str] = {
     r"^[A-Za-z0-9][-A-Za-z0-9_/.:]{0,62}$": "name of a port: letters, digits, `-`, `_`, `/`, `.` and `:`, 63 at most",
     r"^[^\s/:]{1,15}$": "name of a kernel interface: 15 characters at most, without blanks, `/` and `:`",
     r"^Ethernet[0-9]{1,4}$": "name of a port of SONiC: `Ethernet` and a number",
+    r"^swp[0-9]{1,3}(s[0-7])?$": "name of a port of Cumulus Linux: `swp33`, or `swp33s1` for a part of a cage",
+    r"^Ethernet[0-9]{1,3}(/[0-9]{1,2}){0,2}$": "name of a port of EOS: `Ethernet65` or `Ethernet33/1`",
     r"^[0-9]+(,[0-9]+)*$": "list of numbers with commas and no blanks between them",
     (
         r"^([A-Za-z0-9_(!][A-Za-z0-9_.,:&|*()!+-]*|\[[A-Za-z0-9_.,:&|*()!+-]+\][A-Za-z0-9_.,:&|*()!+-]*)"

@@ -308,6 +308,11 @@ class ClusterPlan:
         return {switch.name: switch.role for switch in self.switches}
 
     @cached_property
+    def switch_asns(self) -> Mapping[str, int | None]:
+        """The AS number of each switch by its name."""
+        return {switch.name: switch.asn for switch in self.switches}
+
+    @cached_property
     def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:
         """By node and adapter: the adapter's address with its prefix length, and the address of the leaf's port at the other end."""
         leaves = {(switch.name, port.name): port.address for switch in self.switches for port in switch.ports if port.address}

@@ -16,6 +16,7 @@ from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
+from headway.templates.switches.limits import check_fabric, check_switch
 from headway.templates.switches.opensm import READERS as OPENSM_READERS
 
 # Options of each operating system of a fabric's switches, by fabric and kind.
@@ -60,9 +61,12 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
                 fitting = [name for name, each in SWITCHES.items() if fabric.transport in each.transports]
                 path = ("fabrics", index, "switches", "os", place, "kind")
                 yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
+            else:
+                yield from check_fabric(kind, SWITCHES[kind], options[fabric.name, kind], fabric, cluster)
     for switch in cluster.switches:
         fabric = cluster.fabric(switch.fabric)
         for kind in (kind for kind in fabric.os if fabric.transport in SWITCHES[kind].transports):
+            yield from check_switch(SWITCHES[kind], switch, cluster)
             yield from SWITCHES[kind].check(options[switch.fabric, kind], switch, cluster)
 
 
@@ -73,8 +77,6 @@ def readers_by_kind() -> Mapping[str, Reader]:
         "nccl": read_environment,
         "manifest": read_manifest,
         **{name: kind.read for name, kind in SWITCHES.items()},
-        "nvue": _read_nvue,
-        "eos": _read_eos,
     }
 
 
@@ -93,15 +95,15 @@ def reader_of(path: PurePath) -> Reader | None:
 def recognized(text: str) -> Reader | None:
     """Return the reader for a file by its content; None for one of no kind. Of a script with commands for adapters and NCCL's variables,
     the commands count."""
-    from headway.templates.foreign.eos import is_eos  # noqa: PLC0415 (a job's check reads no switch's file)
-    from headway.templates.foreign.nvue import is_nvue  # noqa: PLC0415
+    from headway.templates.switches.eos.read import is_eos  # noqa: PLC0415 (a job's check reads no switch's file)
+    from headway.templates.switches.nvue.read import is_nvue  # noqa: PLC0415
 
     if re.match(r"\s*\{", text):
         return SWITCHES["sonic"].read if re.search(r'"(DEVICE_METADATA|PORT|PORT_QOS_MAP|BGP_NEIGHBOR)"\s*:', text) else None
     if is_nvue(text):
-        return _read_nvue
+        return SWITCHES["nvue"].read
     if is_eos(text):
-        return _read_eos
+        return SWITCHES["eos"].read
     if re.search(r"^(frr (version|defaults) |router bgp \d+[\s\S]*^ neighbor )", text, re.MULTILINE):
         return SWITCHES["frr"].read
     if _OF_HOST.search(text):
@@ -116,18 +118,6 @@ _OF_HOST = re.compile(
     r"^\s*(?:sudo +|Exec\w+=\S*)?(?:dcb (?:app|pfc) |mlnx_qos -|cma_roce_(?:tos|mode) -|net\.ipv4\.conf\.\S+\.(?:rp_filter|arp_\w+) *=)",
     re.MULTILINE,
 )
-
-
-def _read_nvue(text: str) -> Reading:
-    from headway.templates.foreign.nvue import read  # noqa: PLC0415 (a job's check reads no switch's file)
-
-    return read(text)
-
-
-def _read_eos(text: str) -> Reading:
-    from headway.templates.foreign.eos import read  # noqa: PLC0415 (a job's check reads no switch's file)
-
-    return read(text)
 
 
 class _SwitchFiles:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, MountPlan, SwitchPlan
 from headway.jobspec.problem import Problem
+from headway.templates.ports import PortName
 from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
@@ -101,14 +102,9 @@ class JobKind:
     runs_as: str | None = None
 
 
-def no_base(options: BaseModel, switch: SwitchPlan) -> str | None:
-    """Return None: the switch's files are complete."""
-    return None
-
-
-def without_bases(options: BaseModel, bases: Mapping[str, Any]) -> BaseModel:
-    """Return the options unchanged."""
-    return options
+def no_text(text: str) -> Any:
+    """Raise ValueError: no file of the site's is merged into such files."""
+    raise ValueError("line 1: there is nothing to merge it into")
 
 
 def no_switch_files(options: BaseModel, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
@@ -125,14 +121,18 @@ def no_fabric_files(options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan
 class SwitchKind:
     """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
-    `file` is the one that `read` understands, whose name no other kind has; `read` raises ValueError, with the line, on text of another
-    kind. `host_name` is the setting in it that names the switch. `others` are further files, of names that other kinds read.
+    `title` is its name in messages. `file` is the file that `read` understands, whose name no other kind has; `read` raises ValueError,
+    with the line, on text of another kind. `host_name` is the setting in it that names the switch. `others` are further files, of names
+    that other kinds read.
 
-    `base` returns the file, relative to the cluster's, that a switch's own tables are merged into; `with_bases` the options with the
-    bases that were read, by the switches' names. `render_fabric` returns files of the fabric as a whole, `transports` are those of the
-    fabrics whose switches it is for.
+    Every system states the following, which `templates/switches/limits.py` checks: `host_name_length` and `most_paths` are its bounds, None
+    without one; `balancing` are the schemes that its files have, None if it has all of its transports'; `vendor` makes the models that it
+    runs on, and `port_name` names their ports; without them it takes every model, and names ports as the plan does. `running` is where a
+    switch has the file that `base` may be, and `read_base` returns what the renderer merges of its text. `render_fabric` returns files of
+    the fabric as a whole, `transports` are those of the fabrics whose switches it is for.
     """
 
+    title: str
     options: type[BaseModel]
     file: str
     host_name: str
@@ -140,7 +140,12 @@ class SwitchKind:
     render: Callable[[Any, SwitchPlan, ClusterPlan], Files]
     read: Callable[[str], Reading]
     others: tuple[str, ...] = ()
-    base: Callable[[Any, SwitchPlan], str | None] = no_base
-    with_bases: Callable[[Any, Mapping[str, Any]], Any] = without_bases
+    host_name_length: int | None = None
+    most_paths: int | None = None
+    balancing: tuple[str, ...] | None = ("ecmp",)
+    vendor: str | None = None
+    port_name: PortName | None = None
+    running: str = ""
+    read_base: Callable[[str], Any] = no_text
     render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
     transports: tuple[str, ...] = ("roce",)

@@ -13,7 +13,7 @@ from benchmarks.claim import Claim, MeasureError, compared, judged, report, spre
 
 ROOT = Path(__file__).parents[2]
 HEADWAY = Path(sys.executable).with_name("headway")
-PEER = ROOT / ".venv-peers" / "pyavd" / "bin" / "python"
+PEER = ROOT / ".venv-peers" / "avd" / "bin" / "python"
 PEER_NAME = "pyavd 6.4.0"
 
 _ROUNDS = 3

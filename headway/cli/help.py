@@ -1,6 +1,30 @@
-"""Formats the text of `--help`: wrapped paragraphs, and example commands on lines of their own."""
+"""Reads a verb's options and formats its `--help`: wrapped paragraphs, and example commands on lines of their own."""
 
 import argparse
+from typing import NoReturn
+
+from headway.jobspec.suggest import did_you_mean
+
+_UNKNOWN = "unrecognized arguments: "
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes whole option names only, so that a new option never changes a script, and names the one that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        option = message.removeprefix(_UNKNOWN).split()[0].partition("=")[0]
+        if message.startswith(_UNKNOWN) and option.startswith("--"):
+            message += f"; {did_you_mean(option, self._long_options(), 'options').text}"
+        super().error(message)
+
+    def _long_options(self) -> list[str]:
+        """Those of its subcommands too, whose unknown options argparse reports here."""
+        found = dict.fromkeys(name for name in self._option_string_actions if name.startswith("--"))
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for each in action.choices.values():
+                    found |= dict.fromkeys(each._long_options())
+        return list(found)
 
 
 class HelpFormatter(argparse.HelpFormatter):

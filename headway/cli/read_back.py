@@ -14,7 +14,7 @@ from headway.jobspec.resolve.environment import resolve_environment
 from headway.jobspec.resolve.placement import group_of_job
 from headway.templates.agreement import disagreements
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.plan import FOREIGN, differences
+from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
 from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import SCRIPT
@@ -66,11 +66,13 @@ def read_back(files: Iterable[tuple[Path, str | None]]) -> ReadBack:
 
 
 def compare(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Iterator[Problem]:
-    """Where the files disagree about the classes of traffic and about routing, and a job's variables with its cluster."""
+    """Where the files disagree about the classes of traffic and about routing, with each other or with a cluster."""
     for found in disagreements(readings, cluster):
         severity = Severity.WARNING if found.doubtful else Severity.ERROR
         yield Problem("HW602", found.file, (), f"{found.end}: {found.message}", found.hint, severity)
     if cluster is not None:
+        for difference in differences(readings, cluster):
+            yield _problem_of(difference, readings)
         for file, reading in readings.items():
             if "NCCL" in reading.qos:
                 yield from _changed_variables(file, reading, cluster)
@@ -95,16 +97,20 @@ def changed_settings(
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
     rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
     by_tail = {path.parts[2:]: path for path in rendered}
-    for found in differences(readings, cluster.plan):
+    without_bfd = {fabric for (fabric, _), chosen in cluster.switches.items() if getattr(chosen, "bfd_ms", 0) is None}
+    for found in slow_sessions(readings, cluster.plan, without_bfd):
         yield _problem_of(found, readings)
     for file, reading in readings.items():
-        if "NCCL" in reading.qos or (reading.device is not None and reading.device.os in FOREIGN):
+        if "NCCL" in reading.qos:
             continue
         parts = PurePosixPath(Path(file).resolve().as_posix()).parts
         tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]
         path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, rendered)
         reader = reader_of(path) if path is not None else None
         if path is not None and documents[file].text == rendered[path]:
+            continue
+        if path is None and reading.device is not None and reading.device.os in FOREIGN:
+            # A running configuration also has what the site and the system set; `compare` has compared what it means.
             continue
         if path is not None and reader is not None:
             yield from _changes(file, reading, reader(rendered[path]))

@@ -1,7 +1,6 @@
-"""Reads the bases of a cluster's switches: files of the site, which headway's tables are merged into."""
+"""Reads the bases of a cluster's switches: files of the site, which headway's settings are merged into."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.cluster import SwitchOptions
 from headway.templates.switches import SWITCHES
+from headway.templates.switches.options import SiteOptions
 
 
 def read_bases(plan: ClusterPlan, options: SwitchOptions, document: Path) -> tuple[SwitchOptions, list[Problem]]:
@@ -19,41 +19,46 @@ def read_bases(plan: ClusterPlan, options: SwitchOptions, document: Path) -> tup
     found = dict(options)
     problems: list[Problem] = []
     for (fabric, kind), chosen in options.items():
+        if not isinstance(chosen, SiteOptions):
+            continue
         bases: dict[str, Any] = {}
-        read: dict[str, Any] = {}
+        # What was read of each file, or what is wrong with it.
+        read: dict[str, tuple[Any, str | None]] = {}
         for switch in (each for each in plan.switches if each.fabric == fabric):
-            file = SWITCHES[kind].base(chosen, switch)
-            if file is not None and file not in read:
-                read[file] = _tables(document.parent / file)
-                problems += _problems(plan, switch, kind, file, read[file])
-            if file is not None and isinstance(read[file], Mapping):
-                bases[switch.name] = read[file]
-        found[fabric, kind] = SWITCHES[kind].with_bases(chosen, bases)
+            file = chosen.base_file(switch)
+            if file is None:
+                continue
+            if file not in read:
+                read[file] = _read(document.parent / file, SWITCHES[kind].read_base)
+                problems += _problems(plan, switch, kind, file, read[file][1])
+            base, wrong = read[file]
+            if wrong is None:
+                bases[switch.name] = base
+        found[fabric, kind] = chosen.with_bases(bases)
     return found, problems
 
 
-def _tables(path: Path) -> Mapping[str, Mapping[str, Mapping[str, Any]]] | str:
-    """Return the tables in the file, or what is wrong with it."""
+def base_files(plan: ClusterPlan, options: SwitchOptions, document: Path) -> Iterator[Path]:
+    """Yield the bases of all switches: files next to the cluster's that are used, and no documents."""
+    for (fabric, _), chosen in options.items():
+        if isinstance(chosen, SiteOptions):
+            files = (chosen.base_file(switch) for switch in plan.switches if switch.fabric == fabric)
+            yield from (document.parent / file for file in dict.fromkeys(files) if file is not None)
+
+
+def _read(path: Path, reader: Callable[[str], Any]) -> tuple[Any, str | None]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        return f"line {error.lineno} is not JSON: {error.msg}"
-    except (OSError, ValueError, RecursionError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    if not isinstance(document, dict):
-        return "it is not a JSON object"
-    for name, rows in document.items():
-        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
-            return f"`{name}` is not a table of rows"
-    return document
+        return reader(path.read_text(encoding="utf-8")), None
+    except (OSError, ValueError) as error:
+        return None, getattr(error, "strerror", None) or str(error)
 
 
-def _problems(plan: ClusterPlan, switch: SwitchPlan, kind: str, file: str, found: Any) -> Iterator[Problem]:
-    if isinstance(found, str):
+def _problems(plan: ClusterPlan, switch: SwitchPlan, kind: str, file: str, wrong: str | None) -> Iterator[Problem]:
+    if wrong is not None:
         fabric = plan.fabric(switch.fabric)
         os = ("fabrics", plan.fabrics.index(fabric), "switches", "os", fabric.os.index(kind))
-        message = f"the base `{file}` of `{switch.name}` cannot be read: {found}"
-        hint = "copy /etc/sonic/config_db.json of the switch there; the path is relative to this file"
+        message = f"the base `{file}` of `{switch.name}` cannot be read: {wrong}"
+        hint = f"copy {SWITCHES[kind].running} of the switch there; the path is relative to this file"
         if "{" in file or "}" in file:
             hint = "write `{switch}` for the name of a switch: no other name in braces is filled in"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 import headway.jobspec.catalog
-from headway.compile.bases import read_bases
+from headway.compile.bases import base_files, read_bases
 from headway.compile.document import is_cluster, is_inventory
 from headway.compile.inventories import clusters_named_by, read_inventories
 from headway.compile.options import provider_options, switch_options
@@ -43,6 +43,11 @@ class PlannedCluster:
     def shapes(self) -> Mapping[str, FabricShape]:
         """Where everything of each fabric with switches is, by its name."""
         return {each.name: shape_of(each, self.spec.node_groups) for each in self.spec.fabrics if each.switches is not None}
+
+    @property
+    def bases(self) -> frozenset[Path]:
+        """The files of the site that its switches' are merged with."""
+        return frozenset(base_files(self.plan, self.switches, Path(self.document.name)))
 
     def files(self) -> Files:
         """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""

@@ -313,7 +313,6 @@ def _check_pending(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 _PENDING: tuple[tuple[str, Callable[[Fabric], bool], str], ...] = (
     ("shape", lambda fabric: fabric.shape not in (None, *SWITCHED_SHAPES), f"the shapes {listed(SWITCHED_SHAPES)}"),
-    ("balancing", lambda fabric: fabric.balancing != "ecmp" and fabric.transport != "infiniband", "`ecmp`"),
     (
         "congestion",
         lambda fabric: fabric.congestion in ("trim-lossy", "nic-managed"),

@@ -26,7 +26,6 @@ PENDING: Mapping[str, tuple[Pending, ...]] = {
     "Cluster": (
         Pending(("health",), "", "nodes are neither checked nor excluded"),
         Pending(("fabrics", "shape"), "with `switches`, `dragonfly` and `torus`", "their files have the other shapes"),
-        Pending(("fabrics", "balancing"), "with `switches` of Ethernet, all but `ecmp`", "their files have `ecmp`"),
         Pending(
             ("fabrics", "congestion"),
             "with `switches`, `trim-lossy` and `nic-managed`",

@@ -139,7 +139,7 @@ class Fabric(Section):
     """How senders learn that a queue is full. It must agree with the classes, and follows from them when left out."""
     balancing: Literal["ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"] = Field("ecmp", examples=["adaptive"])
     """How packets are spread over equal paths: by flow (`ecmp`, `ucmp` weighted, `qp-hash` by queue pair too), by load (`dlb`), or \
-packet by packet (`adaptive`, `spray`)."""
+packet by packet (`adaptive`, `spray`). Files of Ethernet switches have `ecmp`, those of Cumulus Linux also `adaptive`, of EOS `dlb`."""
     sharp: bool = Field(False, examples=[True])
     """InfiniBand: whether its switches add up gradients (SHARP). NCCL then needs the plugin of HPC-X (nccl-rdma-sharp-plugins), \
 and the switches' aggregation manager must run."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from headway.runner.contract.orders import StartRanks
 
 _log = logging.getLogger(__name__)
 
+# "0": no standby is kept ready, for nodes whose memory the script needs; a restart then imports torch again.
+SWITCH = "HEADWAY_STANDBY"
 STANDBY_BYTES = 1 << 30
 STANDBY_AFTER_S = 20.0  # of a script that completes no steps
 # Until here a worker has not got to its own code.
@@ -41,7 +44,7 @@ class StandbyRequests:
     def request_if_due(self) -> None:
         """Request standbys for the next generation, once this one's workers need the processors no more than usual."""
         state = self._state
-        if self._requested == state.generation or state.over.is_set() or not self._is_due():
+        if self._requested == state.generation or state.over.is_set() or os.environ.get(SWITCH) == "0" or not self._is_due():
             return
         self._requested = state.generation
         try:

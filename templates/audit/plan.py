@@ -1,7 +1,6 @@
-"""Compares the running configuration of a switch whose files headway does not render with its plan: ports, addresses, BGP, classes."""
+"""Compares the configuration of a switch whose ports have names of its own with its plan: ports, addresses, BGP, classes."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from headway.jobspec.plan import ClassPlan, ClusterPlan, PortPlan, SwitchPlan
@@ -9,25 +8,23 @@ from headway.templates.audit.finding import Finding
 from headway.templates.audit.machines import Machine, Port, machines, network_of
 from headway.templates.audit.queues import port_key
 from headway.templates.audit.routing import hold_of
-from headway.templates.reading import BgpView, EcnView, QosView, Reading
+from headway.templates.ports import named
+from headway.templates.reading import BgpView, EcnView, NeighborView, QosView, Reading
+from headway.templates.switches import SWITCHES
 
-FOREIGN = frozenset({"eos", "nvue"})
+FOREIGN = frozenset(name for name, kind in SWITCHES.items() if kind.port_name is not None)
 # As the renderer of SONiC sets them; EOS's largest is 9214, without the Ethernet header and checksum.
 _MTUS = (9216, 9214)
 _FEC_FROM_MBPS = 100_000
-# A cage has as many lanes on every model of the catalogue, and a port is named after its first one: `Ethernet260`.
-_CAGE_LANES = 8
+_FEC_FROM_MBPS = 100_000
 _SLOWEST_HOLD_S = 10
 _HINT = "configure it as in the cluster file, or fix the cluster file"
 
 
-def native_name(port: PortPlan, os: str) -> str:
-    """Return the port's name under the operating system: `swp33s1`, `Ethernet33/5`."""
-    lane = int(re.sub(r"\D", "", port.name) or 0)
-    cage, first = divmod(lane, _CAGE_LANES)
-    if os == "eos":
-        return f"Ethernet{cage + 1}/{first + 1}"
-    return f"swp{cage + 1}" + (f"s{first // port.lanes}" if port.lanes < _CAGE_LANES else "")
+def planned_as(switch: SwitchPlan, cluster: ClusterPlan, os: str) -> SwitchPlan:
+    """Return the switch with the operating system's names of ports."""
+    port_name = SWITCHES[os].port_name
+    return switch if port_name is None else named(switch, cluster, port_name)
 
 
 def switch_of(file: str, reading: Reading, cluster: ClusterPlan) -> SwitchPlan | None:
@@ -40,12 +37,8 @@ def switch_of(file: str, reading: Reading, cluster: ClusterPlan) -> SwitchPlan |
 
 
 def differences(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Finding]:
-    """Yield what differs from the plan in files of operating systems that headway reads and does not write."""
-    for machine in machines(
-        {file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}
-    ):
-        (file, reading), *_ = machine.files.items()
-        switch = switch_of(file, reading, cluster)
+    """Yield what differs from the plan in files whose ports have names of the operating system's own."""
+    for file, machine, switch in _planned(readings, cluster):
         if switch is None:
             hint = "give its hostname a name of the cluster's switches"
             yield Finding("HW605", file, "", f"the cluster has no switch {machine.name}; only the file itself was checked", hint)
@@ -59,8 +52,33 @@ def differences(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterat
             yield from _classes(file, machine, switch, qos.classes, qos.lossless_priorities)
 
 
+def slow_sessions(readings: Mapping[str, Reading], cluster: ClusterPlan, without_bfd: Collection[str]) -> Iterator[Finding]:
+    """Yield neighbors whose loss is found late, but for BFD in the fabrics whose options turn it off."""
+    for file, machine, switch in _planned(readings, cluster):
+        for name, neighbor in (machine.bgp.neighbors or {}).items() if machine.bgp and switch else ():
+            if neighbor.is_up and switch is not None and machine.bgp is not None and switch.fabric not in without_bfd:
+                yield from _session(file, name, neighbor, hold_of(machine.bgp, neighbor))
+
+
+def _session(file: str, name: str, neighbor: NeighborView, hold: int | None) -> Iterator[Finding]:
+    if not neighbor.bfd:
+        yield Finding("HW603", file, neighbor.key, f"BFD is off for {name}, but on in the cluster file", _HINT)
+        if hold is not None and not 0 < hold <= _SLOWEST_HOLD_S:
+            yield Finding("HW603", file, neighbor.key, f"the hold time of {name} is {hold} s, but 9 in the cluster file", _HINT)
+
+
+def _planned(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[tuple[str, Machine, SwitchPlan | None]]:
+    """Yield each such switch with its file, and its plan in its own names; None for one that the cluster does not have."""
+    for machine in machines(
+        {file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}
+    ):
+        (file, reading), *_ = machine.files.items()
+        switch = switch_of(file, reading, cluster)
+        yield file, machine, None if switch is None else planned_as(switch, cluster, machine.os)
+
+
 def _port(file: str, machine: Machine, planned: PortPlan) -> Iterator[Finding]:
-    name = native_name(planned, machine.os)
+    name = planned.name
     found = machine.ports.get(name) or machine.ports.get(name.removesuffix("/1"))
     if found is None:
         yield Finding(
@@ -105,7 +123,7 @@ def _changed(file: str, port: Port, name: str, message: str) -> Finding:
 
 
 def _unplanned(file: str, machine: Machine, switch: SwitchPlan) -> Iterator[Finding]:
-    planned = {native_name(port, machine.os) for port in switch.ports}
+    planned = {port.name for port in switch.ports}
     for name, port in machine.ports.items():
         is_front = name.startswith(("swp", "Ethernet"))
         if is_front and name not in planned and f"{name}/1" not in planned and port.view.addresses:
@@ -139,7 +157,7 @@ def _bgp(file: str, machine: Machine, switch: SwitchPlan) -> Iterator[Finding]:
 
 def _sessions(file: str, machine: Machine, bgp: BgpView, switch: SwitchPlan) -> Iterator[Finding]:
     up = {name: each for name, each in (bgp.neighbors or {}).items() if each.is_up}
-    uplinks = [native_name(port, machine.os) for port in switch.uplinks]
+    uplinks = [port.name for port in switch.uplinks]
     numbered = {
         network
         for name in uplinks
@@ -155,11 +173,6 @@ def _sessions(file: str, machine: Machine, bgp: BgpView, switch: SwitchPlan) -> 
             "HW603", file, bgp.key, f"BGP has {len(up)} sessions, and the cluster file has {len(uplinks)} uplinks", _HINT
         )
     for name, neighbor in up.items():
-        hold = hold_of(bgp, neighbor)
-        if not neighbor.bfd:
-            yield Finding("HW603", file, neighbor.key, f"BFD is off for {name}, but on in the cluster file", _HINT)
-        if hold is not None and not 0 < hold <= _SLOWEST_HOLD_S and not neighbor.bfd:
-            yield Finding("HW603", file, neighbor.key, f"the hold time of {name} is {hold} s, but 9 in the cluster file", _HINT)
         if neighbor.policies:
             message = f"{name} has the route map {next(iter(neighbor.policies.values()))}, which the cluster file does not set"
             yield Finding("HW603", file, neighbor.key, message, _HINT)
@@ -171,7 +184,7 @@ def _classes(
     views = machine.files[file].qos
     seen: dict[str, list[str]] = {}
     for port in switch.ports:
-        name = native_name(port, machine.os)
+        name = port.name
         view = views.get(name) or views.get(name.removesuffix("/1"))
         for message in ("no traffic class is configured",) if view is None else _of_view(view, classes, lossless):
             seen.setdefault(message, []).append(name)

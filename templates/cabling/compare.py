@@ -8,8 +8,8 @@ from functools import cached_property
 from headway.jobspec.plan import ClusterPlan
 from headway.templates.cabling.read import SeenCable, SeenCables, SeenEnd
 
-# A port for data, as SONiC and InfiniBand name it; `eth0` is for management.
-_PORT = re.compile(r"(Ethernet)?[0-9]+")
+# A port for data, as operating systems and InfiniBand name it; `eth0` is for management.
+_PORT = re.compile(r"(Ethernet|swp)?[0-9]+(/[0-9]+|s[0-9]+)?")
 
 End = tuple[str, str]
 Cable = frozenset[End]

@@ -8,8 +8,12 @@ import types
 from collections.abc import Mapping
 
 from headway.templates.kind import SwitchKind
+from headway.templates.switches.eos import EOS
 from headway.templates.switches.frr import FRR
+from headway.templates.switches.nvue import NVUE
 from headway.templates.switches.opensm import OPENSM
 from headway.templates.switches.sonic import SONIC
 
-SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType({"frr": FRR, "opensm": OPENSM, "sonic": SONIC})
+SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType(
+    {"eos": EOS, "frr": FRR, "nvue": NVUE, "opensm": OPENSM, "sonic": SONIC}
+)

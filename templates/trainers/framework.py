@@ -4,8 +4,10 @@ run.json describes it as a script: the runner needs to know nothing of framework
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 from pydantic import Field
@@ -15,7 +17,7 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import Argument
 from headway.jobspec.spec.section import Section
-from headway.jobspec.suggest import listed_some
+from headway.jobspec.suggest import listed_some, nearest
 from headway.templates.kind import DataKind, Files, JobKind, Limited
 from headway.templates.trainers.script.arguments import (
     fill,
@@ -30,6 +32,8 @@ from headway.templates.trainers.script.arguments import (
 from headway.templates.trainers.script.check import check_corruption, check_history, defaults
 from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table, flat, path_of
 
+# Below that, a name is more likely one of the user's script than a misspelt one of the framework.
+_MISSPELT = 0.8
 _ARGUMENTS = ("trainer", "options", "arguments")
 # Values of a model that no argument of a script names.
 _OF_MODEL = tuple(name.removeprefix("model.") for name in FIELDS if name.startswith("model."))
@@ -99,6 +103,8 @@ class Framework:
     normal: Callable[[str], str] = same_key
     data: Mapping[str, DataKind] = field(default_factory=dict)
     needs: tuple[str, ...] = ("batch", "steps")
+    # A file of `names`: all keys of the version that the table was written for.
+    names: str | None = None
 
     def kind(self) -> JobKind:
         """Return the trainer."""
@@ -168,6 +174,11 @@ class Framework:
                 message = f"{whose} `{clash}` of {self.table.name} to `{ours[clash]}` already"
                 hint = f"remove `{key}`" + (f", and change `{setter}`" if setter else "")
                 yield Problem("HW327", JOB, path, message, hint, at_key=True)
+            elif self.names and (meant := misspelt(self.normal(key), self.names)):
+                message = f"`{key}` is not a key of {_names(self.names).title}, and resembles `{meant}`"
+                hint = f"write `{meant}`, or `ignore` the warning if your script has this name"
+                fix = meant if path[-1] == key else None
+                yield Problem("HW328", JOB, path, message, hint, Severity.WARNING, at_key=True, fix=fix)
             for text in _texts(value):
                 for message, mend in mistakes(text, known, invalid):
                     yield Problem("HW312", JOB, path, message, mend.text)
@@ -181,6 +192,30 @@ class Framework:
         own = self._own(options, plan)
         found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
         return {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The keys of a framework, and what they are in words."""
+
+    title: str
+    keys: frozenset[str]
+
+
+@functools.cache
+def _names(file: str) -> _Names:
+    title, *keys = resources.files("headway.templates.trainers").joinpath(f"names/{file}.txt").read_text("utf-8").splitlines()
+    return _Names(title.removeprefix("# "), frozenset(keys))
+
+
+def misspelt(key: str, file: str) -> str | None:
+    """Return the framework's key that `key` resembles; None if it is one itself, or resembles none."""
+    known = _names(file).keys
+    # Places in lists and below objects have names of their own.
+    if key in known or any(part.isdigit() for part in key.split(".")):
+        return None
+    near = nearest(key, known, _MISSPELT)
+    return near if near is not None and near.count(".") == key.count(".") else None
 
 
 def _own_keys(options: FrameworkOptions) -> Iterator[tuple[Path, str, Any]]:

@@ -82,15 +82,16 @@ def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(cap
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("quarter", [0, *(pytest.param(each, marks=pytest.mark.variant) for each in (1, 2, 3))])
 @pytest.mark.parametrize("kind", ARTIFACTS)
 def test_every_single_value_that_is_changed_is_found_at_its_line(
-    kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, quarter: int, rendered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = rendered / ARTIFACTS[kind]
     missed = []
     # The rows of one port stand for those of the others, which differ in their numbers.
     alike = {re.sub(r"Ethernet\d+", "port", key): (key, text) for key, text in mutations(kind)}
-    for key, text in alike.values():
+    for key, text in list(alike.values())[quarter::4]:
         file.write_text(text)
         code = audit(file, "--cluster", CLUSTER)
         out = capsys.readouterr().out

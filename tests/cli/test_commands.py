@@ -338,6 +338,8 @@ def test_plan_of_a_cluster_shows_classes_and_switches(capsys: pytest.CaptureFixt
         (["check", "empty"], 2, "no headway documents below empty"),
         (["render", "empty"], 2, "no headway documents below empty"),
         (["plan", "a", "b"], 2, "unrecognized arguments: b"),
+        (["render", "a", "--out", "x"], 2, "unrecognized arguments: --out x; did you mean `--output`?"),
+        (["plan", "a", "--serach"], 2, "unrecognized arguments: --serach; did you mean `--search`?"),
     ],
 )
 def test_wrong_usage_is_2_and_says_why_on_stderr(

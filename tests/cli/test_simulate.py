@@ -166,7 +166,11 @@ def test_a_picture_has_a_panel_for_each_tier(folder: Path, capsys: Capture) -> N
     assert [panel.findtext(f"{name}text") for panel in panels] == [
         f"goodput over the interval of {kind} checkpoints" for kind in ("shared", "memory")
     ]
-    assert all(len(panel.findall(f".//{name}circle")) >= 9 for panel in panels)
+    for panel in panels:
+        points = [circle.get("cx") for circle in panel.findall(f".//{name}circle")]
+        assert len(points) >= 9
+        below = [text.get("x") for text in panel.findall(f"{name}text") if text.get("text-anchor") == "middle"]
+        assert below == [points[0], points[len(points) // 2], points[-1]], "the shortest, the middle and the longest interval"
 
 
 def test_a_picture_that_cannot_be_written_is_told(folder: Path, capsys: Capture) -> None:

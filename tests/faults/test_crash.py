@@ -18,21 +18,25 @@ AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.ma
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
-def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path: Path) -> None:
-    done = headway("run", JOB, "--kill", "1@25", "--kill", "0@47", runs=tmp_path)
+def test_killed_workers_cost_no_more_than_one_interval_of_the_memory_tier_and_not_one_bit(
+    uninterrupted: Run, tmp_path: Path
+) -> None:
+    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
+    done = headway("run", job, "--kill", "1@25", "--kill", "0@47", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(tmp_path)
+    run = only_run(tmp_path / "runs")
     failures = run.journal("failure")
     assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
     first, *bases = [claim["base"] for claim in run.journal("claim")]
     assert first is None
-    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "shared"), (2, "shared")]
-    assert [base["step"] % 10 for base in bases] == [0, 0]
+    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "memory"), (2, "memory")]
     for failure, base in zip(failures, bases, strict=True):
-        assert failure["step"] - 20 < base["step"] <= failure["step"], "one save may be on its way when a worker dies"
+        assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when a worker dies"
+    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 3))]
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
     assert "in 2 failures" in done.stdout
+    assert run.journal("standby", "warm") == [], "HEADWAY_STANDBY=0"
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
     logs = {name: (run.directory / f"attempts/0/logs/{name}-0.log").read_text() for name in ("agent", "coordinator")}
@@ -43,16 +47,15 @@ def test_killed_workers_cost_steps_and_not_one_bit(uninterrupted: Run, tmp_path:
     assert logs["agent"].count(": order to start") == 3
 
 
-def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier(uninterrupted: Run, tmp_path: Path) -> None:
-    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
-    done = headway("run", job, "--kill", "1@35", runs=tmp_path / "runs")
+@pytest.mark.variant
+def test_a_killed_worker_costs_no_more_than_one_interval_of_the_shared_tier(uninterrupted: Run, tmp_path: Path) -> None:
+    done = headway("run", JOB, "--kill", "1@25", runs=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(tmp_path / "runs")
+    run = only_run(tmp_path)
     (failure,) = run.journal("failure")
     base = run.journal("claim")[1]["base"]
-    assert (base["generation"], base["tier"]) == (1, "memory")
-    assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when the worker dies"
-    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 2))]
+    assert (base["generation"], base["tier"], base["step"] % 10) == (1, "shared", 0)
+    assert failure["step"] - 20 < base["step"] <= failure["step"], "one save may be on its way when a worker dies"
     assert run.hashes() == uninterrupted.hashes()
 
 
@@ -119,7 +122,8 @@ def workers_of(directory: Path) -> set[int]:
     return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
 
 
-def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path) -> None:
+def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_STANDBY", "1")
     (tmp_path / "train.py").write_text(SLEEPY)
     command = (
         "torchrun",

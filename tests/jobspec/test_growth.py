@@ -17,7 +17,9 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
 from headway.templates.hosts.render import render_host
 from headway.templates.switches import SWITCHES
+from headway.templates.switches.eos.options import EosOptions
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.nvue.options import NvueOptions
 from headway.templates.switches.sonic.options import SonicOptions
 
 PORTS = 8  # four nodes a leaf
@@ -183,6 +185,7 @@ def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_one_unit_in_a_group_before_another_changes_no_byte_of_what_an_inventory_pins() -> None:
     size = replace(LARGE, counts=(64 * 72, 64 * 72))
     before = resolve_cluster(spec(size))
@@ -205,7 +208,7 @@ def assert_spines_have_new_ports_only(before: ClusterPlan, after: ClusterPlan) -
 
 def assert_same_files(before: ClusterPlan, after: ClusterPlan) -> None:
     """Of nodes and leaves from the first to the last."""
-    kinds = {"sonic": SonicOptions(), "frr": FrrOptions()}
+    kinds = {"sonic": SonicOptions(), "frr": FrrOptions(), "nvue": NvueOptions(), "eos": EosOptions()}
     leaves, nodes = switches(after, "leaf"), {node.name: node for node in after.nodes}
     for leaf in sample(list(switches(before, "leaf").values())):
         for kind, options in kinds.items():

@@ -169,7 +169,7 @@ def test_the_same_job_comes_to_the_same_values() -> None:
     micro=st.sampled_from(["auto", "1"]),
     group=st.sampled_from(["gpu", "rack"]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_what_is_decided_passes_every_check(
     nodes: int, preset: str, sequences: int, recompute: str, micro: str, group: str
 ) -> None:

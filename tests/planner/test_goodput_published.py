@@ -63,6 +63,7 @@ def test_v6_the_defaults_give_the_goodput_of_byterobust() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 def test_v7_the_best_simulated_interval_is_that_of_the_formulas() -> None:
     """Daly 2006; Young 1974 and Saxena et al. 2024 (arXiv 2410.18124) where saves are below 0.2 % of the MTBF; within 5 %."""
     assert misses(v7_intervals(failures=5000), claimed=8) == []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 # How many texts each property is tried with; `make soak` sets more.
-EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "40"))
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 STORIES = [path for path in sorted((ROOT / "examples").glob("*/*.yaml")) if path.parent.name != "rendered"]

@@ -268,6 +268,24 @@ def test_every_cable_is_in_the_table_the_graph_and_the_laboratory() -> None:
     assert laboratory["nodes"]["rails-leaf-1"]["binds"] == ["switches/rails-leaf-1/frr.conf:/etc/frr/frr.conf"]
 
 
+@pytest.mark.parametrize(("example", "switch_port"), [("cumulus", "swp2"), ("arista", "Ethernet1/5")])
+def test_ports_have_the_names_that_the_operating_system_shows(
+    example: str, switch_port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = str(Path("examples", example, "cluster.yaml"))
+    assert main(["plan", cluster, "--cables", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert (rows[1]["from_port"], rows[1]["to"]) == (switch_port, "h100-2")
+    seen = {row["from_port"]: neighbor(row["to"], row["to_port"]) for row in rows if row["from"] == "rails-leaf-1"}
+    seen |= {row["to_port"]: neighbor(row["from"], row["from_port"]) for row in rows if row["to"] == "rails-leaf-1"}
+    report = tmp_path / "rails-leaf-1.json"
+    report.write_text(json.dumps({"lldp": {"interface": [{port: far} for port, far in seen.items()]}}))
+    assert main(["verify-cabling", cluster, str(report)]) == 0
+    report.write_text(report.read_text().replace('"h100-2"', '"h100-1"'))
+    assert main(["verify-cabling", cluster, str(report)]) == 1
+    assert switch_port in capsys.readouterr().out
+
+
 CLUSTER = """
 apiVersion: headway/v1alpha1
 kind: Cluster

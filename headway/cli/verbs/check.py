@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
             return 1
         taken, refused = compared
         problems = problems.plus(refused, sources.documents)
-    _print(args, problems, len(files), taken, passed_over)
+    bases = {file for cluster in compiled.clusters for file in cluster.bases}
+    _print(args, problems, len(files), taken, [file for file in passed_over if file not in bases])
     if not all(sources.has(path) for path in paths):
         return 2
     return 1 if problems.errors or (args.strict and problems.warnings) else 0

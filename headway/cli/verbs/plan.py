@@ -13,6 +13,7 @@ from headway.cli.views.problems import print_problems
 from headway.compile import PlannedCluster, PlannedJob, Sources, compile_documents
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import to_json
+from headway.templates.cabling.names import with_names
 from headway.templates.cabling.render import FORMATS
 
 
@@ -81,7 +82,9 @@ def _show_cluster(planned: PlannedCluster, args: argparse.Namespace) -> None:
     if asks(args):
         raise ForecastError("a cluster has no layouts; pass a job")
     if args.cables:
-        sys.stdout.write(FORMATS[args.cables](planned.plan))
+        # Containers are Linux, whose interfaces have the plan's names.
+        shown = planned.plan if args.cables == "containerlab" else with_names(planned.plan)
+        sys.stdout.write(FORMATS[args.cables](shown))
     elif args.json:
         sys.stdout.write(to_json(planned.plan))
     else:

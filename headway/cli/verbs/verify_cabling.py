@@ -16,6 +16,7 @@ from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
 from headway.templates.cabling.compare import End, PlannedCables, miscablings
+from headway.templates.cabling.names import with_names
 from headway.templates.cabling.read import SeenCables, read_cables
 
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if found is None:
         return 1
     cluster, inventories = found
-    plan = resolve_cluster(cluster.spec, [inventory.spec for inventory in inventories])
+    plan = with_names(resolve_cluster(cluster.spec, [inventory.spec for inventory in inventories]))
     if not plan.links:
         print(f"headway: `{plan.name}` names no `switches`, so no cable of it is planned", file=sys.stderr)
         return 2

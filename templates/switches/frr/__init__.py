@@ -8,7 +8,7 @@ from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
 from headway.templates.switches.frr.check import check
 from headway.templates.switches.frr.options import FrrOptions
-from headway.templates.switches.frr.render import FILE, render
+from headway.templates.switches.frr.render import FILE, MAX_PATHS, render
 
 
 def _read(text: str) -> Reading:
@@ -17,4 +17,4 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
-FRR = SwitchKind(FrrOptions, FILE, "hostname", check, render, _read)
+FRR = SwitchKind("FRR", FrrOptions, FILE, "hostname", check, render, _read, most_paths=MAX_PATHS)

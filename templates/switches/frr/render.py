@@ -33,10 +33,10 @@ def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_s
         "addressed": [port for port in switch.ports if port.address],
         "max_paths": min(len(switch.uplinks), MAX_PATHS) or 1,
     }
-    return fill(_TEMPLATE, _word, comment, values)
+    return fill(_TEMPLATE, word, comment, values)
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     """Return `value` as one word of a command; FRR has no quotes. Text that went through `comment` may have blanks."""
     if isinstance(value, Shell):
         return value

@@ -27,6 +27,7 @@ READERS = dict.fromkeys(OTHERS, _read_lines)
 """Readers of the files next to `opensm.conf`, by name."""
 
 OPENSM = SwitchKind(
+    "opensm",
     OpensmOptions,
     FILE,
     "",
@@ -34,6 +35,7 @@ OPENSM = SwitchKind(
     no_switch_files,
     _read,
     OTHERS,
+    balancing=None,
     render_fabric=render_fabric,
     transports=("infiniband",),
 )

@@ -4,15 +4,12 @@ In: a `SwitchPlan` of a cluster's plan, and the site's base. Out: the two files;
 Start reading: `render.py`; `device.py` finds the hardware, hardware.yaml has its facts.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from headway.jobspec.plan import SwitchPlan
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
+from headway.templates.switches.sonic.base import read_base
 from headway.templates.switches.sonic.check import check
 from headway.templates.switches.sonic.options import SonicOptions
-from headway.templates.switches.sonic.render import FILE, FRR_FILE, render
+from headway.templates.switches.sonic.render import FILE, FRR_FILE, MAX_PATHS, render
 
 
 def _read(text: str) -> Reading:
@@ -21,16 +18,18 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
-def _base(options: SonicOptions, switch: SwitchPlan) -> str | None:
-    if options.base is None:
-        return None
-    return options.base.replace("{switch}", switch.name).replace("{role}", switch.role)
-
-
-def _with_bases(options: SonicOptions, bases: Mapping[str, Any]) -> SonicOptions:
-    return options.with_bases(bases)
-
-
 SONIC = SwitchKind(
-    SonicOptions, FILE, "DEVICE_METADATA|localhost|hostname", check, render, _read, (FRR_FILE,), _base, _with_bases
+    "SONiC",
+    SonicOptions,
+    FILE,
+    "DEVICE_METADATA|localhost|hostname",
+    check,
+    render,
+    _read,
+    (FRR_FILE,),
+    # sonic-types.yang, hostname.
+    host_name_length=63,
+    most_paths=MAX_PATHS,
+    running="/etc/sonic/config_db.json",
+    read_base=read_base,
 )

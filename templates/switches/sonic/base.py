@@ -1,5 +1,6 @@
 """Merges headway's tables into the site's config_db.json: what headway decides is replaced as a whole, so that no preset row is left."""
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -50,6 +51,22 @@ _OF_PORTS = ("PORT", "BREAKOUT_CFG", "INTERFACE", "CABLE_LENGTH")
 
 _PORT = re.compile(r"Ethernet[0-9]+")
 _LOOPBACK = "Loopback0"
+
+
+def read_base(text: str) -> Tables:
+    """Return the tables of a config_db.json; ValueError, with what is wrong, for other text."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno} is not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(document, dict):
+        raise ValueError("it is not a JSON object")
+    for name, rows in document.items():
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+            raise ValueError(f"`{name}` is not a table of rows")
+    return document
 
 
 def merged(base: Tables, own: Tables, keep: Collection[str]) -> dict[str, dict[str, Row]]:

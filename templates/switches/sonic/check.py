@@ -7,13 +7,10 @@ from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.suggest import joined_or
+from headway.templates.switches.limits import check_kept_ports
 from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
 from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, Hardware, HwSku, hardware
 from headway.templates.switches.sonic.options import SonicOptions, Tables
-from headway.templates.switches.sonic.render import MAX_PATHS
-
-# sonic-types.yang, hostname.
-_HOSTNAME_LENGTH = 63
 
 # SONiC's platforms keep buffers for two lossless classes (qos_config.j2, LOSSLESS_TC).
 _MOST_LOSSLESS = 2
@@ -21,16 +18,10 @@ _LOSSLESS_OF_SAI = (3, 4)
 
 
 def check(options: SonicOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Check that the hardware has such ports, that options and base agree with it, and bounds of SONiC's models."""
+    """Check that the hardware has such ports, that options and base agree with it, and that it has buffers for the classes."""
     fabric = cluster.fabric(switch.fabric)
     at: Path = ("fabrics", cluster.fabrics.index(fabric))
     os: Path = (*at, "switches", "os", fabric.os.index("sonic"))
-    if len(switch.name) > _HOSTNAME_LENGTH:
-        message = f"SONiC accepts host names of at most {_HOSTNAME_LENGTH} characters, but `{switch.name}` has {len(switch.name)}"
-        yield Problem("HW513", CLUSTER, (*at, "name"), message, "give the fabric a shorter name")
-    if switch.role == "leaf" and len(switch.uplinks) > MAX_PATHS:
-        message = f"SONiC spreads traffic over at most {MAX_PATHS} paths, but a leaf has {len(switch.uplinks)} uplinks"
-        yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "use fewer spines or uplinks")
     yield from _check_classes((*at, "classes"), fabric)
     device = device_of(options, switch, cluster)
     yield from _check_base(os, options, device, switch, cluster)
@@ -102,15 +93,8 @@ def _check_ports(
         if speeds and gbps not in speeds:
             message = f"ports of {lanes} lanes of the {known.model if known else 'switch'} have no {gbps}Gb/s in SONiC"
             yield Problem("HW526", CLUSTER, (*path, "speed"), message, f"use {joined_or([f'{each}Gb/s' for each in speeds])}")
-    planned = {port.name for port in switch.ports}
-    base = options.base_of(switch.name) or {}
-    for index, name in enumerate(options.keep_ports):
-        if name in planned:
-            message = f"`{name}` of `{switch.name}` has a planned cable, so it cannot stay as the base has it"
-            yield Problem("HW513", CLUSTER, (*options_at, "keep_ports", index), message, "keep ports outside the fabric only")
-        elif name not in base.get("PORT", {}):
-            message = f"`{name}` is to stay as the base of `{switch.name}` has it, which has no such port"
-            yield Problem("HW513", CLUSTER, (*options_at, "keep_ports", index), message, "leave it out, or correct the base")
+    planned, there = {port.name for port in switch.ports}, (options.base_of(switch.name) or {}).get("PORT", {})
+    yield from check_kept_ports((*options_at, "keep_ports"), options.keep_ports, switch, planned, there)
 
 
 def _speeds(known: Hardware | None, lanes: int) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
 """Defines the options of SONiC on a fabric's switches."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, StringConstraints
+from pydantic import Field, StringConstraints
 
-from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.options import SiteOptions
 
 # A folder of sonic-buildimage's device/ tree.
 Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,254}$")]
@@ -16,7 +16,7 @@ PortName = Annotated[str, StringConstraints(pattern=r"^Ethernet[0-9]{1,4}$")]
 Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
-class SonicOptions(FrrOptions):
+class SonicOptions(SiteOptions):
     """The site's own configuration, what headroom is computed for, and how soon a neighbour is declared dead. The `model` of the switches
     decides the hardware; options of it that are set must agree."""
 
@@ -41,16 +41,3 @@ NVIDIA's published headroom; SONiC's own template has 50."""
     """Dynamic model: size of the egress pool of lossless traffic, in bytes."""
     lanes: tuple[Lanes, ...] = Field((), examples=[["0,1,2,3,4,5,6,7", "8,9,10,11,12,13,14,15"]])
     """Lanes of the ports in their order, as `port_config.ini` of the HwSKU has them."""
-
-    # The tables of each switch's base, by the switch's name; the compiler reads the files.
-    _bases: Mapping[str, Tables] = PrivateAttr(default_factory=dict)
-
-    def with_bases(self, bases: Mapping[str, Tables]) -> Self:
-        """Return the options with the bases of these switches."""
-        found = self.model_copy()
-        found._bases = bases
-        return found
-
-    def base_of(self, switch: str) -> Tables | None:
-        """Return the tables of the switch's base; None without one."""
-        return self._bases.get(switch)

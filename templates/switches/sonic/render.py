@@ -1,9 +1,7 @@
 """Renders a switch's plan as `config_db.json`, by the names of SONiC's YANG models, and the `frr.conf` that its FRR reads."""
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from json.encoder import encode_basestring_ascii
 from pathlib import PurePosixPath
@@ -11,6 +9,7 @@ from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, EcnPlan, PortPlan, QosPlan, SwitchPlan
 from headway.templates.kind import Files
+from headway.templates.natural import natural
 from headway.templates.switches.frr.render import MAX_PATHS, frr_conf
 from headway.templates.switches.sonic.base import merged
 from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
@@ -336,7 +335,7 @@ def _text(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
     json's own writer takes twice as long, which counts with a thousand switches.
     """
-    texts = [_shared_text(name, tables[name]) for name in sorted(tables, key=_natural)]
+    texts = [_shared_text(name, tables[name]) for name in sorted(tables, key=natural)]
     return "{\n" + ",\n".join(texts) + "\n}\n"
 
 
@@ -359,14 +358,14 @@ class _SharedTable(dict[str, Row]):
 def _table_text(name: str, rows: Mapping[str, Any]) -> str:
     if not rows:
         return f"    {encode_basestring_ascii(name)}: {{}}"
-    items = [f"        {encode_basestring_ascii(key)}: {_row_text(rows[key])}" for key in sorted(rows, key=_natural)]
+    items = [f"        {encode_basestring_ascii(key)}: {_row_text(rows[key])}" for key in sorted(rows, key=natural)]
     return f"    {encode_basestring_ascii(name)}: {{\n" + ",\n".join(items) + "\n    }"
 
 
 def _row_text(row: Any) -> str:
     if not isinstance(row, Mapping) or not row:
         return _nested_text(row, 2)
-    items = [f"            {encode_basestring_ascii(key)}: {_nested_text(row[key], 3)}" for key in sorted(row, key=_natural)]
+    items = [f"            {encode_basestring_ascii(key)}: {_nested_text(row[key], 3)}" for key in sorted(row, key=natural)]
     return "{\n" + ",\n".join(items) + "\n        }"
 
 
@@ -380,9 +379,4 @@ def _in_order(value: Any) -> Any:
     """Return the value with all keys in natural order: Ethernet8 before Ethernet16."""
     if not isinstance(value, Mapping):
         return value
-    return {key: _in_order(value[key]) for key in sorted(value, key=_natural)}
-
-
-@cache
-def _natural(key: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", key)]
+    return {key: _in_order(value[key]) for key in sorted(value, key=natural)}

@@ -17,5 +17,5 @@ def _command(options: HuggingFaceOptions, plan: JobPlan, config: Config) -> Comm
     return Command(started(options, Late(f"{CONFIG}/{_FILE}")), {_FILE: nested(config)})
 
 
-HF_FRAMEWORK = Framework(TABLE, HuggingFaceOptions, _command)
+HF_FRAMEWORK = Framework(TABLE, HuggingFaceOptions, _command, names="hf")
 HF = HF_FRAMEWORK.kind()

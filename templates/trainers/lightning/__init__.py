@@ -24,5 +24,5 @@ def _command(options: LightningOptions, plan: JobPlan, config: Config) -> Comman
     return Command(started(options, "fit", "--config", Late(f"{CONFIG}/{_FILE}"), *resumed), {_FILE: nested(found)})
 
 
-LIGHTNING_FRAMEWORK = Framework(TABLE, LightningOptions, _command)
+LIGHTNING_FRAMEWORK = Framework(TABLE, LightningOptions, _command, names="lightning")
 LIGHTNING = LIGHTNING_FRAMEWORK.kind()

@@ -43,5 +43,7 @@ def normal(key: str) -> str:
     return key.lstrip("-").replace("-", "_")
 
 
-MEGATRON_FRAMEWORK = Framework(TABLE, MegatronOptions, _command, check, _more, normal, DATA, ("model", "batch", "steps"))
+MEGATRON_FRAMEWORK = Framework(
+    TABLE, MegatronOptions, _command, check, _more, normal, DATA, ("model", "batch", "steps"), "megatron"
+)
 MEGATRON = MEGATRON_FRAMEWORK.kind()

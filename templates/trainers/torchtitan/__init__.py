@@ -51,5 +51,5 @@ def normal(key: str) -> str:
     return key.lstrip("-").replace("-", "_")
 
 
-TORCHTITAN_FRAMEWORK = Framework(TABLE, TorchtitanOptions, _command, check, _more, normal, DATA)
+TORCHTITAN_FRAMEWORK = Framework(TABLE, TorchtitanOptions, _command, check, _more, normal, DATA, names="torchtitan")
 TORCHTITAN = TORCHTITAN_FRAMEWORK.kind()

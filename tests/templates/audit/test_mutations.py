@@ -11,7 +11,7 @@ from headway.jobspec.document import Document
 from headway.jobspec.problem import Problem
 from headway.templates.cluster import reader_of, recognized
 from headway.templates.reading import Reading
-from tests.templates.audit.fabric import files, planned
+from tests.templates.audit.fabric import as_yaml, commands, files, planned
 from tests.templates.audit.mutations import EOS, FRR, HOSTS, JOBS, MUTATIONS, NVUE, SONIC, Mutation
 
 FAMILIES = {"sonic": SONIC, "frr": FRR, "hosts": HOSTS, "jobs": JOBS, "nvue": NVUE, "eos": EOS}
@@ -21,7 +21,7 @@ FAMILIES = {"sonic": SONIC, "frr": FRR, "hosts": HOSTS, "jobs": JOBS, "nvue": NV
 def reading(name: str, text: str) -> Reading:
     reader = reader_of(Path(name)) or recognized(text)
     assert reader is not None, name
-    return reader(text)
+    return reader(as_yaml(text))
 
 
 def readings(texts: Mapping[str, str]) -> dict[str, Reading]:
@@ -43,13 +43,23 @@ def with_cluster(mutation: Mutation, folder: Path) -> list[Problem]:
     texts = {str(folder / name): text for name, text in mutation.apply(healthy(mutation.os)).items()}
     found = readings(texts)
     documents = {name: Document(name, text) for name, text in texts.items()}
-    return [*compare(found, planned().plan), *changed_settings(found, documents, planned())]
+    cluster = planned(mutation.os)
+    return [*compare(found, cluster.plan), *changed_settings(found, documents, cluster)]
 
 
 @pytest.mark.parametrize("os", ["sonic", "nvue", "eos"])
 def test_a_healthy_fabric_has_no_problem(os: str, tmp_path: Path) -> None:
     assert alone(healthy(os)) == []
     assert with_cluster(Mutation("none", os, "switches", pattern=r"\Z", by="\n"), tmp_path) == []
+
+
+def test_commands_of_nvue_mean_what_its_yaml_means() -> None:
+    for name, text in healthy("nvue").items():
+        if name.endswith("startup.yaml"):
+            ours, theirs = (reader(each) for reader in [recognized(text)] if reader for each in (text, as_yaml(text)))
+            assert (ours.qos, ours.routing) == (theirs.qos, theirs.routing)
+            assert ours.settings.keys() == theirs.settings.keys()
+            assert commands("# \n" + as_yaml(text)).splitlines() == text.splitlines()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

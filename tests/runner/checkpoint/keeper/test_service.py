@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,22 @@ def test_where_no_keeper_listens_the_link_says_so(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with pytest.raises(KeeperError, match=f"no keeper listens on {node.name}"):
         KeeperLink(node.name, node.hello(), patience_s=0)
+
+
+def test_a_link_whose_first_message_cannot_be_sent_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeeperError("gone")
+
+    node = Node(tmp_path)
+    monkeypatch.setattr(KeeperLink, "_send", fails)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(address(node.name))
+        listening.listen()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(KeeperError, match="gone"):
+            KeeperLink(node.name, node.hello())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1, "the listening socket alone is missing"
+    assert "keeper-link" not in {thread.name for thread in threading.enumerate()}
 
 
 # --- to disk ----------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Reads a configuration of Cumulus Linux: the lines of `nv config show -o commands`, or NVUE's YAML (startup.yaml).
+"""Reads a configuration of Cumulus Linux: lines of `nv config show -o commands`, or NVUE's YAML (startup.yaml).
 
-Commands and defaults: docs.nvidia.com cumulus-linux-515, Quality of Service, RDMA over Converged Ethernet, Border Gateway Protocol.
+Commands and defaults: docs.nvidia.com cumulus-linux-515 and -516: Quality of Service, RDMA over Converged Ethernet, BGP, BFD.
 """
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -26,25 +26,21 @@ from headway.templates.reading import (
     Setting,
     Traits,
 )
+from headway.templates.switches.nvue import roce
+from headway.templates.switches.nvue.tree import MOST_DEPTH, members
 
 _EIGHT = range(8)
 _DSCPS = range(64)
 _COMMAND = re.compile(r"(?:\S+[$#]\s*)?nv set (.+)")
-_RANGE = re.compile(r"([A-Za-z]*)(\d+(?:s)?)?(\d+)-(\d+)")
 _ON = frozenset({"on", "enable", "enabled", "yes", "true", "up"})
 _OFF = frozenset({"off", "disable", "disabled", "no", "false", "down"})
 _FEC = {"rs": "rs", "baser": "fc", "off": "none", "none": "none", "auto": "auto"}
 _FACTS = frozenset({"queue of DSCP", "PFC of priority", "queue that PFC pauses for priority", "marking of queue"})
 _LOSSLESS = ("lossless", "lossless-single-ipool")
-# `nv set qos roce`: what `nv show qos roce` prints.
-_ROCE_QUEUES = {0: 0, 1: 0, 2: 0, 3: 3, 4: 0, 5: 0, 6: 6, 7: 0}
-_ROCE_ECN = EcnView(150_000, 1_500_000, 100)
-_ROCE_MARKED = (0, 3)
-_ROCE_PFC = 3
-_ROCE_WEIGHTS: Mapping[int, int | None] = {0: 50, 3: 50, 6: None}
+# The words of a port's addresses: until 5.14, and from 5.15 on.
+_FAMILIES = ("ip", "ipv4")
 _HOLD_S = 9
 _MAX_PATHS = 64
-_MOST_DEPTH = 32
 
 Tree = dict[str, Any]
 
@@ -109,8 +105,8 @@ def _of_yaml(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
 
 def _leaves(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     line = node.start_mark.line + 1
-    if len(path) > _MOST_DEPTH:
-        raise ValueError(f"line {line}: nested deeper than {_MOST_DEPTH} levels")
+    if len(path) > MOST_DEPTH:
+        raise ValueError(f"line {line}: nested deeper than {MOST_DEPTH} levels")
     if isinstance(node, yaml.MappingNode):
         if not node.value:
             yield from ((each, line) for each in _expanded(path))
@@ -131,20 +127,9 @@ def _expanded(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a path for each member of its lists: `swp1-2,swp5`, `0,3`, `24-31`."""
     paths: list[tuple[str, ...]] = [()]
     for before, word in zip(("", *words), words, strict=False):
-        members = list(_members(word)) if before in _LISTED else [word]
-        paths = [(*path, member) for path in paths for member in members]
+        listed = list(members(word)) if before in _LISTED else [word]
+        paths = [(*path, member) for path in paths for member in listed]
     return paths
-
-
-def _members(word: str) -> Iterator[str]:
-    start = ""
-    for part in word.split(","):
-        found = re.fullmatch(r"(.*?)(\d+)-(\d+)", part)
-        if found and int(found[3]) - int(found[2]) in range(1024):
-            start = found[1] or start
-            yield from (f"{found[1]}{number}" for number in range(int(found[2]), int(found[3]) + 1))
-        else:
-            yield part
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------------
@@ -214,7 +199,7 @@ class _Switch:
             dscp, priority = _number(word), _number(_value(node, "switch-priority"))
             if trusts and dscp is not None and priority is not None:
                 priorities[dscp] = priority
-        queues = dict(_ROCE_QUEUES) if self.roce else {each: each for each in _EIGHT}
+        queues = dict(roce.QUEUES) if self.roce else {each: each for each in _EIGHT}
         for word, node in _at(self.profile(port, "egress-queue-mapping"), "switch-priority").items():
             priority, queue = _number(word), _number(_value(node, "traffic-class"))
             if priority is not None and queue is not None:
@@ -238,17 +223,17 @@ class _Switch:
             return set() if False in halves else named
         if profile and False in halves:
             return set()
-        return {_ROCE_PFC} if self.roce in _LOSSLESS else set()
+        return {roce.PFC_PRIORITY} if self.roce in _LOSSLESS else set()
 
     def _ecn(self, port: Tree) -> dict[int, EcnView | None]:
         ecn: dict[int, EcnView | None] = dict.fromkeys(_EIGHT)
         if self.roce:
-            ecn |= dict.fromkeys(_ROCE_MARKED, _ROCE_ECN)
+            ecn |= dict.fromkeys(roce.MARKED, roce.ECN)
         for word, node in _at(self.profile(port, "congestion-control"), "traffic-class").items():
             queue = _number(word)
             if queue is not None:
                 is_marked = _is_on(node, "ecn")
-                base = ecn.get(queue) or _ROCE_ECN
+                base = ecn.get(queue) or roce.ECN
                 lowest, highest, percent = (
                     _number(_value(node, name)) for name in ("min-threshold", "max-threshold", "probability")
                 )
@@ -257,7 +242,7 @@ class _Switch:
         return ecn
 
     def _weights(self, port: Tree) -> dict[int, int | None]:
-        weights: dict[int, int | None] = dict(_ROCE_WEIGHTS) if self.roce else {}
+        weights: dict[int, int | None] = dict(roce.WEIGHTS) if self.roce else {}
         for word, node in _at(self.profile(port, "egress-scheduler"), "traffic-class").items():
             queue, share = _number(word), _number(_value(node, "bw-percent"))
             if queue is not None:
@@ -281,8 +266,14 @@ class _Switch:
             bfd=dict(self._bfd()),
             hashed=hashed,
             watches=bool(watched),
+            watchdog_ms=self._watchdog_ms() if watched else None,
             keys={"name": "system|hostname", "hashed": "system|forwarding|ecmp-hash"},
         )
+
+    def _watchdog_ms(self) -> int:
+        times = _at(self.tree, "qos", "pfc-watchdog")
+        poll, polls = (_number(_value(times, name)) for name in ("polling-interval", "robustness"))
+        return (poll or roce.WATCHDOG_POLL_MS) * (polls or roce.WATCHDOG_POLLS)
 
     def _port(self, name: str, node: Tree) -> PortView:
         speed = re.fullmatch(r"(\d+)([GM])?", _value(node, "link", "speed") or "")
@@ -293,13 +284,14 @@ class _Switch:
             if _at(node, "qos", "link-pause") or "default-global" in _at(self.tree, "qos", "link-pause")
             else {}
         )
-        link_local = _is_on(node, "ip", "ipv6")
+        link_local = _is_on(node, "ip", "ipv6") if "ipv6" in _at(node, "ip") else _is_on(node, "ipv6")
+        family = "ipv4" if _at(node, "ipv4", "address") else "ip"
         return PortView(
             enabled=_is_on(node, "link"),
             mtu=_number(_value(node, "link", "mtu")),
             mbps=int(speed[1]) * (1 if speed[2] == "M" else 1000) if speed else None,
             fec=_FEC.get(_value(node, "link", "fec") or ""),
-            addresses=tuple(address for address in _at(node, "ip", "address") if ":" not in address),
+            addresses=tuple(address for family in _FAMILIES for address in _at(node, family, "address") if ":" not in address),
             peer=(words[0], words[1]) if len(words) == 2 else None,
             pauses=any(_is_on(pause, way) for way in ("rx", "tx")) if pause else None,
             has_link_local=link_local,
@@ -309,15 +301,15 @@ class _Switch:
                 "mtu": f"{key}|link|mtu",
                 "mbps": f"{key}|link|speed",
                 "fec": f"{key}|link|fec",
-                "addresses": f"{key}|ip|address",
+                "addresses": f"{key}|{family}|address",
                 "peer": f"{key}|description",
                 "pauses": f"{key}|qos|link-pause",
-                "has_link_local": f"{key}|ip|ipv6",
+                "has_link_local": f"{key}|ipv6" if "ipv6" in node else f"{key}|ip|ipv6",
             },
         )
 
     def _marking(self) -> Iterator[tuple[str, MarkingView]]:
-        base = _ROCE_ECN
+        base = roce.ECN
         for profile, node in _at(self.tree, "qos", "congestion-control").items():
             for queue, own in _at(node, "traffic-class").items():
                 lowest, highest, percent = (
@@ -331,17 +323,21 @@ class _Switch:
 
     def _bfd(self) -> Iterator[tuple[str, BfdView]]:
         bgp = _at(self.tree, "vrf", "default", "router", "bgp")
-        for kind in ("peer-group", "neighbor"):
-            for name, node in _at(bgp, kind).items():
-                own = _at(node, "bfd")
-                if any(each in own for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")):
-                    receive, transmit, multiplier = (
-                        _number(_value(own, each)) for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")
-                    )
-                    yield (
-                        f"{kind} {name}",
-                        BfdView(f"vrf|default|router|bgp|{kind}|{name}|bfd", transmit or 300, receive or 300, multiplier or 3),
-                    )
+        places = [
+            (f"{kind} {name}", f"vrf|default|router|bgp|{kind}|{name}|bfd", _at(node, "bfd"))
+            for kind in ("peer-group", "neighbor")
+            for name, node in _at(bgp, kind).items()
+        ]
+        places += [
+            (f"profile {name}", f"router|bfd|profile|{name}", node)
+            for name, node in _at(self.tree, "router", "bfd", "profile").items()
+        ]
+        for name, key, own in places:
+            if any(each in own for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")):
+                receive, transmit, multiplier = (
+                    _number(_value(own, each)) for each in ("min-rx-interval", "min-tx-interval", "detect-multiplier")
+                )
+                yield name, BfdView(key, transmit or 300, receive or 300, multiplier or 3)
 
     def _bgp(self) -> BgpView | None:
         shared, bgp = _at(self.tree, "router", "bgp"), _at(self.tree, "vrf", "default", "router", "bgp")
@@ -394,10 +390,16 @@ class _Switch:
             remote_as=_number(remote) if _number(remote) is not None else remote,
             is_up=remote is not None and not is_shut and on("address-family", "ipv4-unicast") is not False,
             hold_s=_number(of("timers", "hold")),
-            bfd=on("bfd") if on("bfd") is not None else bool(_at(node, "bfd") or _at(group, "bfd")),
+            bfd=self._has_bfd(_at(node, "bfd") or _at(group, "bfd"), on("bfd")),
             policies=policies,
             allows_own_as=on("address-family", "ipv4-unicast", "aspath", "allow-my-asn") is True,
         )
+
+    def _has_bfd(self, own: Tree, is_on: bool | None) -> bool:
+        """Return whether a neighbor has BFD: by itself, or by a profile where the daemon runs."""
+        if "profile" in own:
+            return is_on is not False and _is_on(self.tree, "router", "bfd") is True
+        return bool(own) if is_on is None else is_on
 
     def _policies(self) -> Iterator[tuple[str, bool]]:
         for name, node in _at(self.tree, "router", "policy", "route-map").items():
@@ -464,10 +466,19 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
         if group is not None and group not in _at(bgp, "peer-group"):
             message = f"there is no peer group {group}; the neighbor has no AS, and the link carries nothing"
             yield Fault("HW845", f"vrf|default|router|bgp|neighbor|{name}|peer-group", message, "define it, or correct the name")
+    for kind in ("peer-group", "neighbor"):
+        for name, node in _at(bgp, kind).items():
+            profile = _value(node, "bfd", "profile")
+            if profile is not None and profile not in _at(switch.tree, "router", "bfd", "profile"):
+                message = f"there is no BFD profile {profile}; NVUE refuses the file, and the switch keeps its old settings"
+                yield Fault(
+                    "HW845", f"vrf|default|router|bgp|{kind}|{name}|bfd|profile", message, "define it, or correct the name"
+                )
     if "roce" in qos and switch.roce is None:
         message = "`qos roce` is off; the switch neither pauses nor marks, and RDMA packets are dropped when a queue is full"
         yield Fault("HW804", "qos|roce", message, "set `nv set qos roce`", doubtful=True)
     yield from _profiles(switch)
+    yield from _unwatched(switch)
     yield from _breakouts(switch)
 
 
@@ -530,6 +541,15 @@ def _shares(switch: _Switch) -> Iterator[Fault]:
             yield Fault(
                 "HW815", f"qos|egress-scheduler|{name}|traffic-class|3", message, "give it the larger share", doubtful=True
             )
+
+
+def _unwatched(switch: _Switch) -> Iterator[Fault]:
+    """Find ports that are paused without a watchdog, where others have one."""
+    paused = {name: node for name, node in switch.ports.items() if _is_on(node, "link") and switch.paused(node)}
+    without = [name for name, node in paused.items() if _is_on(node, "qos", "pfc-watchdog") is not True]
+    for name in without if len(without) < len(paused) else ():
+        message = f"{name} is paused and not watched, unlike other ports; an adapter that pauses without end stops the switch through it"
+        yield Fault("HW811", f"interface|{name}", message, "set `qos pfc-watchdog` for it, too")
 
 
 def _breakouts(switch: _Switch) -> Iterator[Fault]:

@@ -1,0 +1,81 @@
+"""Checks what every operating system states in its row of the table: its bounds, the models that it runs on, and the site's base."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from pydantic import BaseModel
+
+from headway.jobspec.catalog.switches import switches as models
+from headway.jobspec.document import Path
+from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
+from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.suggest import joined_or
+from headway.templates.kind import SwitchKind
+from headway.templates.switches.options import SiteOptions
+
+# A cage that is split into eight takes the neighbouring cage's lanes (docs.nvidia.com, Cumulus Linux, Switch Port Attributes), and none
+# of the catalogue's models by Arista has ports of one lane.
+_MOST_PARTS = 4
+
+
+def check_fabric(name: str, kind: SwitchKind, options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check the fabric, whatever its switches are."""
+    at: Path = ("fabrics", cluster.fabrics.index(fabric))
+    if kind.balancing is not None and fabric.balancing not in kind.balancing:
+        message = f"{kind.title} files spread traffic by {joined_or([f'`{each}`' for each in kind.balancing])}, not `{fabric.balancing}`"
+        hint = "leave `balancing` out; leave `switches` out if headway does not configure them"
+        yield Problem("HW513", CLUSTER, (*at, "balancing"), message, hint)
+    if kind.vendor is not None:
+        yield from _check_model((*at, "switches"), kind, fabric, cluster)
+        if isinstance(options, SiteOptions) and options.base is None:
+            os = (*at, "switches", "os", fabric.os.index(name), "kind")
+            message = f"{kind.file} has headway's settings only: a switch that takes it as a whole loses its management address and users"
+            hint = f"set `base` to the site's own file, as it is in {kind.running}"
+            yield Problem("HW513", CLUSTER, os, message, hint, Severity.WARNING)
+
+
+def check_switch(kind: SwitchKind, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check one switch."""
+    at: Path = ("fabrics", cluster.fabrics.index(cluster.fabric(switch.fabric)))
+    length, paths = kind.host_name_length, kind.most_paths
+    if length is not None and len(switch.name) > length:
+        message = f"{kind.title} accepts host names of at most {length} characters, but `{switch.name}` has {len(switch.name)}"
+        yield Problem("HW513", CLUSTER, (*at, "name"), message, "give the fabric a shorter name")
+    if paths is not None and switch.role == "leaf" and len(switch.uplinks) > paths:
+        message = f"{kind.title} spreads traffic over at most {paths} paths, but a leaf has {len(switch.uplinks)} uplinks"
+        yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "use fewer spines or uplinks")
+
+
+def _check_model(path: Path, kind: SwitchKind, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check that the system runs on the model, whose cages its port names follow."""
+    fitting = [row.name for row in models().values() if row.vendor == kind.vendor and row.transport == "ethernet"]
+    hint = f"use {joined_or([f'`{name}`' for name in fitting])}"
+    if fabric.switch_model is None:
+        message = f"the names of ports under {kind.title} follow from the switches' model, and none is set"
+        yield Problem("HW513", CLUSTER, path, message, f"set `model`: {hint}", at_key=True)
+        return
+    model = models().get(fabric.switch_model)
+    if model is None or model.name not in fitting:
+        maker = "that the catalogue does not have" if model is None else f"of {model.vendor}"
+        message = f"headway renders {kind.title} for models of {kind.vendor}, and the `{fabric.switch_model}` is one {maker}"
+        yield Problem("HW513", CLUSTER, (*path, "model"), message, hint)
+        return
+    lanes = {port.lanes for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports}
+    few = min((each for each in lanes if model.lanes // each > _MOST_PARTS), default=None)
+    if few is not None:
+        message = (
+            f"ports of {few} lanes split a cage of the {model.name} into {model.lanes // few}, which takes its neighbour's lanes"
+        )
+        yield Problem("HW513", CLUSTER, (*path, "lanes"), message, f"use {model.lanes // _MOST_PARTS} lanes or more")
+
+
+def check_kept_ports(
+    path: Path, keep: Sequence[str], switch: SwitchPlan, planned: Collection[str], there: Collection[str]
+) -> Iterator[Problem]:
+    """Check that the ports that stay as the base has them are outside of the plan, and in the base."""
+    for index, name in enumerate(keep):
+        if name in planned:
+            message = f"`{name}` of `{switch.name}` has a planned cable, so it cannot stay as the base has it"
+            yield Problem("HW513", CLUSTER, (*path, index), message, "keep ports outside the fabric only")
+        elif name not in there:
+            message = f"`{name}` is to stay as the base of `{switch.name}` has it, which has no such port"
+            yield Problem("HW513", CLUSTER, (*path, index), message, "leave it out, or correct the base")

@@ -1,0 +1,101 @@
+"""The files of the frameworks' keys: what the frameworks of this version have, and all that the tables write."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.templates.trainers import framework
+from headway.templates.trainers.framework import known_of, misspelt
+
+from .jobs import MEGATRON, PEERS, job, planned
+from .test_published import needs_megatron, needs_peers
+from .test_tables import JOBS, TABLES
+
+# Each prints a framework's keys as JSON.
+HF = "import dataclasses, transformers; keys = [field.name for field in dataclasses.fields(transformers.TrainingArguments)]"
+LIGHTNING = """
+import inspect, lightning
+keys = [f"trainer.{name}" for name in inspect.signature(lightning.Trainer.__init__).parameters if name != "self"]
+"""
+TORCHTITAN = """
+import dataclasses
+from torchtitan.config.manager import ConfigManager
+keys = []
+def walk(config, before):
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name == "model_spec":
+            continue
+        elif dataclasses.is_dataclass(value):
+            walk(value, f"{before}{field.name}.")
+        else:
+            keys.append(before + field.name)
+walk(ConfigManager().parse_args(["--module", "llama3", "--config", "llama3_debugmodel"]), "")
+"""
+OF_MEGATRON = f"""
+import argparse, sys
+sys.path.insert(0, {str(MEGATRON)!r})
+from megatron.training.arguments import add_megatron_arguments
+options = [option for each in add_megatron_arguments(argparse.ArgumentParser())._actions for option in each.option_strings]
+keys = {{option.lstrip("-").replace("-", "_") for option in options}} - {{"h", "help"}}
+"""
+
+
+def listed(python: str, program: str) -> set[str]:
+    words = [python, "-c", f"{program}\nprint(*sorted(keys), sep=',')"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return set(done.stdout.splitlines()[-1].split(","))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "program"), [("hf", HF), ("lightning", LIGHTNING)])
+def test_keys_are_those_of_the_installed_framework(kind: str, program: str) -> None:
+    assert framework._names(kind).keys == listed(sys.executable, program)
+
+
+@needs_peers
+@pytest.mark.slow
+@pytest.mark.variant
+def test_keys_are_those_of_torchtitan() -> None:
+    assert framework._names("torchtitan").keys == listed(str(PEERS), TORCHTITAN)
+
+
+@needs_peers
+@needs_megatron
+@pytest.mark.slow
+@pytest.mark.variant
+def test_keys_are_those_of_megatron() -> None:
+    assert framework._names("megatron").keys == listed(str(PEERS), OF_MEGATRON)
+
+
+@pytest.mark.parametrize(("kind", "ranks", "fields"), [each for each in JOBS if each[0] != "deepspeed"])
+def test_no_key_that_a_table_writes_is_taken_for_a_misspelt_one(
+    kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = planned(job(kind, ranks, **fields), ranks, tmp_path)
+    written = TABLES[kind].write(known_of(plan))
+    assert written
+    assert {key: meant for key in written if (meant := misspelt(key, kind))} == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "meant"),
+    [
+        ("hf", "loging_steps", "logging_steps"),
+        ("hf", "evaluation_strategy", "eval_strategy"),
+        ("hf", "block_size", None),
+        ("hf", "model_name_or_path", None),
+        ("torchtitan", "metrics.log_frequency", "metrics.log_freq"),
+        ("torchtitan", "optimizer.param_groups.0.pattern", None),
+        ("megatron", "eval_itres", "eval_iters"),
+        ("megatron", "mock_data", None),
+        ("lightning", "trainer.loger", "trainer.logger"),
+        ("lightning", "model.hidden", None),
+    ],
+)
+def test_a_key_that_resembles_one_is_a_misspelt_one(kind: str, key: str, meant: str | None) -> None:
+    assert misspelt(key, kind) == meant
