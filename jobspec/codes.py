@@ -108,7 +108,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW422": "a container image that the scheduler cannot start, or a missing one that it needs",
         "HW423": "a mount that the job cannot have",
         "HW424": "a variable of the job that is more than one line",
-        "HW425": "groups of ranks that may be placed across NVLink domains (warning)",
+        "HW425": "groups of ranks that may be placed across NVLink domains or leaf switches (warning)",
         "HW426": "a mount that cannot be made read-only (warning)",
         "HW427": "a step that does not fit into the GPUs' memory, by the planner's estimate (warning)",
         "HW428": "nodes that are not a multiple of the segments that keep groups of ranks in one NVLink domain",

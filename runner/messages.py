@@ -32,7 +32,9 @@ _log = logging.getLogger(__name__)
 Side = Literal["agent", "coordinator"]
 KINDS: Mapping[Side, frozenset[str]] = {
     "agent": frozenset({"join", "beat", "exited", "evidence", "committed", "enter"}),
-    "coordinator": frozenset({"assign", "start", "save", "survey", "stop", "probe", "entered", "welcome"}),
+    "coordinator": frozenset(
+        {"assign", "start", "save", "survey", "stop", "probe", "members", "end", "restart", "entered", "welcome"}
+    ),
 }
 CHALLENGE_BYTES = 16
 HANDSHAKE_S = 10.0

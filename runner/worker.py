@@ -18,6 +18,8 @@ from typing import Any
 from headway.runner.contract import HEARTBEAT, SECTIONS, STACKS_SIGNAL, Base, HeartbeatPage
 
 TEXT_CHARACTERS = 500
+# The number of the start (`orders.RestartRanks`) of a replica group that was lost.
+JOINS = "HEADWAY_JOINS"
 _STEP, _SECTION, _PULSE = HEARTBEAT["step"], HEARTBEAT["section"], HEARTBEAT["pulse"]
 _MONOTONIC_NS, _OWN_NS = HEARTBEAT["monotonic_ns"], HEARTBEAT["own_ns"]
 _NUMBER = {name: number for number, name in enumerate(SECTIONS)}
@@ -121,6 +123,10 @@ class Worker:
     def save_requested(self) -> bool:
         """Has the coordinator asked to save and stop? Ranks must agree on the step before they act on it."""
         return bool(self._page.read(self.local_rank)["save_request"])
+
+    def members_word(self) -> int:
+        """Return the word of the replica groups that train together (`Members.of_word`)."""
+        return self._page.read(self.local_rank)["members"]
 
     # --- events -------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,13 @@ def _cpu(pids: Sequence[int]) -> list[str]:
 @contextlib.contextmanager
 def torchft_groups(folder: Path, heartbeat_ms: int) -> Iterator[list["subprocess.Popen[Any]"]]:
     """Yield two replica groups of one process each and their lighthouse."""
+    with torchft_lighthouse(folder, heartbeat_ms) as launch:
+        yield [launch(group) for group in range(RANKS)]
+
+
+@contextlib.contextmanager
+def torchft_lighthouse(folder: Path, heartbeat_ms: int) -> Iterator[Callable[[int], "subprocess.Popen[Any]"]]:
+    """Yield a function that launches a replica group of one process, with their lighthouse running."""
     port = free_port()
     words: list[str | Path] = [
         LIGHTHOUSE,
@@ -159,7 +166,9 @@ def torchft_groups(folder: Path, heartbeat_ms: int) -> Iterator[list["subprocess
     with contextlib.ExitStack() as running:
         running.enter_context(launched(words, folder, {}, "lighthouse"))
         command: list[str | Path] = [TORCHFT / "python", "-m", "benchmarks.recovery.train_torchft", folder, STEPS]
-        yield [
-            running.enter_context(launched(command, folder, {**environment, "REPLICA_GROUP_ID": str(group)}, f"group-{group}"))
-            for group in range(RANKS)
-        ]
+
+        def launch(group: int) -> "subprocess.Popen[Any]":
+            own = {**environment, "REPLICA_GROUP_ID": str(group)}
+            return running.enter_context(launched(command, folder, own, f"group-{group}"))
+
+        yield launch

@@ -31,16 +31,24 @@ def given(path: Path, sources: Sources, name: Path) -> Path:
     return name
 
 
-def load_job_plan(job_file: Path, cluster_file: Path | None = None) -> PlannedJob | None:
-    """The job's plan on the cluster in `cluster_file`, else on the first that it names. Problems go to stderr; None on errors."""
+def load_job_plans(job_file: Path, cluster_file: Path | None = None) -> tuple[PlannedJob, ...]:
+    """The plans of the job's runs, of which a sweep has several, on the cluster in `cluster_file`, else on the first that it names.
+
+    Problems go to stderr; nothing on errors.
+    """
     compiled = compile_documents([job_file], cluster_file, kinds=("TrainingJob",), first_only=True)
     print_problems(compiled.problems, sys.stderr)
-    if compiled.problems.errors:
-        return None
-    if len(compiled.jobs) > 1:
-        names = [planned.plan.name for planned in compiled.jobs]
+    return () if compiled.problems.errors else compiled.jobs
+
+
+def load_job_plan(job_file: Path, cluster_file: Path | None = None) -> PlannedJob | None:
+    """The plan of a job with one run, as `load_job_plans`. Problems go to stderr; None on errors and for a sweep."""
+    found = load_job_plans(job_file, cluster_file)
+    if len(found) > 1:
+        names = listed([planned.plan.name for planned in found])
         print(
-            f"{job_file} is a sweep of {len(names)} runs; `headway render` writes each of them: {listed(names)}", file=sys.stderr
+            f"{job_file} is a sweep of {len(found)} runs; `headway render` writes each of them, and `headway submit` submits them: "
+            f"{names}",
+            file=sys.stderr,
         )
-        return None
-    return compiled.jobs[0]
+    return found[0] if len(found) == 1 else None

@@ -82,7 +82,7 @@ def site_of(cluster: Path | None, run: str | None = None) -> Iterator[Site]:
 def known_run(runs: Runs, run: str) -> str:
     """The name of the run, which may be given as its path. Raises StopError with 1 for an unknown one."""
     name = Path(run).name
-    if not {"handle.json", "submissions"} & set(runs.files(name)):
+    if not {"handle.json", "submissions", "attempts"} & set(runs.files(name)):
         names = runs.names()
         near = f"; {did_you_mean(name, names, 'runs').text}" if names else ""
         raise StopError(1, f"there is no run `{name}` in `{runs.path}`{near}")

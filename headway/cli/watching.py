@@ -1,5 +1,6 @@
 """Follows the runs of a cluster: the records at each look, the scheduler at most four times a minute."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
@@ -17,12 +18,20 @@ _MOST_NAMES = 500
 
 
 class RunWatch:
-    """The newest `most` runs of a site, or the one called `run`. `now` is a monotonic clock in seconds; `older` counts the others."""
+    """The newest `most` runs of a site, or the one called `run`, or of each of the `jobs` the newest, whether it was submitted or not.
+
+    `now` is a monotonic clock in seconds; `older` counts the runs beyond `most`.
+    """
 
     def __init__(
-        self, site: Site, run: str | None = None, most: int | None = None, now: Callable[[], float] = time.monotonic
+        self,
+        site: Site,
+        run: str | None = None,
+        most: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+        jobs: Sequence[str] = (),
     ) -> None:
-        self._site, self._run, self._most, self._now = site, run, most, now
+        self._site, self._run, self._most, self._now, self._of = site, run, most, now, tuple(jobs)
         self.older = 0
         self._asked: float | None = None
         self._jobs: Sequence[ScheduledJob] = ()
@@ -33,7 +42,11 @@ class RunWatch:
     def look(self) -> list[RunStatus]:
         """Return the runs, the newest first. Raises CommandError."""
         names = [self._run] if self._run is not None else self._site.runs.names()
-        names, self.older = names[: self._most], len(names[self._most :]) if self._most is not None else 0
+        newest = {job: next((name for name in names if _is_of(name, job)), None) for job in self._of}
+        if self._of:
+            names = [name for name in newest.values() if name is not None]
+        else:
+            names, self.older = names[: self._most], len(names[self._most :]) if self._most is not None else 0
         is_due = self._asked is None or self._now() - self._asked >= ASK_EVERY_S
         # A run that has ended changes only by a job, which the scheduler then lists.
         moving = [name for name in names if is_due or not (name in self._shown and self._shown[name].has_ended)]
@@ -44,6 +57,11 @@ class RunWatch:
         for name, directory in directories.items():
             if seen[name] is not None or directory.submission_numbers():
                 self._shown[name] = self._standing(name, directory, seen[name])
+        if self._of:
+            return [
+                self._shown[name] if name in self._shown else standing(job, None, None, None, True)
+                for job, name in newest.items()
+            ]
         return [self._shown[name] for name in names if name in self._shown]
 
     def _ask(self, names: Sequence[str], seen: dict[str, Glance | None]) -> None:
@@ -72,6 +90,11 @@ class RunWatch:
         folder = PurePosixPath(self._site.runs.path, name)
         found = [job for job in self._jobs if job.number in known or PurePosixPath(job.place).is_relative_to(folder)]
         return max(found, key=lambda job: (job.is_live, int(job.number) if job.number.isdecimal() else 0), default=None)
+
+
+def _is_of(run: str, job: str) -> bool:
+    """Return whether the run is one of the job, by their names: the job's, a hash of its spec, and a number."""
+    return re.fullmatch(rf"{re.escape(job)}-[0-9a-f]{{8}}-\d+", run) is not None
 
 
 def _outcome(directory: RunDirectory, number: int) -> SubmissionOutcome | None:

@@ -14,6 +14,8 @@ from headway.runner.contract.journal import (
     Rebound,
     RefusedFile,
     Regroup,
+    Regrouped,
+    ReplicaLost,
     Spike,
     Straggler,
     Takeover,
@@ -26,20 +28,24 @@ SHOWN_ELSEWHERE = frozenset(
     {
         *("claim", "start", "section", "loaded", "finished", "end", "preempted", "failure"),
         *("committed", "retired", "refused", "unread", "waited", "compared"),
-        *("standby", "warm", "adopted", "undead"),
+        *("standby", "warm", "adopted", "undead", "members"),
     }
 )
 
 
 @dataclass(frozen=True)
 class Event:
-    """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory."""
+    """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory.
+
+    `waited_s` is how long training waited for other members of its replica groups.
+    """
 
     wall: float
     generation: int
     kind: str
     text: str
     evidence: tuple[str, ...] = ()
+    waited_s: float = 0.0
 
 
 def events(history: Sequence[GenerationHistory]) -> Iterator[Event]:
@@ -48,7 +54,8 @@ def events(history: Sequence[GenerationHistory]) -> Iterator[Event]:
         for entry in generation.entries:
             if (text := sentence(entry)) is not None:
                 evidence = tuple(entry.evidence) if isinstance(entry, Hang) else ()
-                yield Event(entry.wall, generation.number, entry.KIND, text, evidence)
+                waited_s = entry.seconds if isinstance(entry, Regrouped) else 0.0
+                yield Event(entry.wall, generation.number, entry.KIND, text, evidence, waited_s)
 
 
 def sentence(entry: Entry) -> str | None:
@@ -70,6 +77,8 @@ def sentence(entry: Entry) -> str | None:
             return f"node {entry.node} has taken over as coordinator (term {entry.term})"
         case Regroup():
             return f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
+        case ReplicaLost() | Regrouped():
+            return _replicas(entry)
         case RefusedFile():
             return f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Unseen():
@@ -112,6 +121,19 @@ def _rebound(move: Rebound) -> str:
     before = "" if move.before is None else f", in place of node {move.before}"
     outside = "; it is outside the NVLink domain of its segment" if move.outside else ""
     return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
+
+
+def _replicas(entry: ReplicaLost | Regrouped) -> str:
+    if isinstance(entry, ReplicaLost):
+        where = f" on {entry.host}" if entry.host else ""
+        step = "" if entry.step is None else f" at step {entry.step:,}"
+        rank = "" if entry.rank is None else f", {_ranks((entry.rank,))}"
+        return f"replica group {entry.replica} was lost{step}: {entry.cause}{rank}{where}"
+    waited = f"training waited {units.seconds(entry.seconds)}"
+    if entry.returned:
+        who = f"replica group{'s' * (len(entry.returned) > 1)} {', '.join(map(str, entry.returned))}"
+        return f"{who} returned at step {entry.step:,} from another one's memory: {waited}"
+    return f"{units.count(len(entry.replicas), 'replica group')} went on from step {entry.step:,}: {waited}"
 
 
 def _host(host: str | None, node: int | None) -> str:

@@ -58,9 +58,9 @@ class Glance:
 
 def glance(directory: RunDirectory) -> Glance | None:
     """Return the facts; None for a run that no attempt has begun. A record that cannot be read counts as missing."""
-    if (handle := _handle(directory)) is None:
-        return None
     attempts = directory.attempt_numbers()
+    if (handle := _handle(directory) or _handle_of_script(directory, attempts)) is None:
+        return None
     newest = directory.at(attempts[-1]) if attempts else directory
     entries = list(_entries(directory))
     metrics = list(_metrics(directory.metrics))
@@ -102,6 +102,25 @@ def _handle(directory: RunDirectory) -> Handle | None:
         return Handle.model_validate_json(directory.handle.read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def _handle_of_script(directory: RunDirectory, attempts: tuple[int, ...]) -> Handle | None:
+    """Return what is known of a run whose attempts a batch script has opened, and whose runner has never started; None without any."""
+    if not attempts:
+        return None
+    name = directory.root.name
+    opened_at = directory.at(attempts[0]).attempt_directory.stat().st_mtime
+    return Handle(
+        run=name,
+        job=name.rsplit("-", 2)[0],
+        spec_hash="",
+        slots=0,
+        procs_per_slot=1,
+        world_size=0,
+        steps=None,
+        trainer="",
+        submitted_at=opened_at,
+    )
 
 
 def _planned(newest: RunDirectory, handle: Handle) -> int | None:

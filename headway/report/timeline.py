@@ -9,7 +9,7 @@ from headway.report.markup import Markup, element
 from headway.report.summary import RunSummary, TimeSpan
 
 LONGEST = 60
-MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup"})
+MARKED = frozenset({"hang", "corruption", "straggler", "lost", "rebound", "takeover", "regroup", "replica lost", "regrouped"})
 _READING = "Each row is one start of all ranks over time. Colours show how its seconds divide, not their order; ticks are events."
 
 

@@ -8,6 +8,7 @@ from headway.report import units
 from headway.report.summary import NOT_STARTED, RUNNING, SCRIPT, FailureSummary, RunSummary
 from headway.report.throughput import PlannedStep, Throughput
 from headway.runner.contract import VERDICTS, Exit
+from headway.runner.contract.journal import ReplicaLost
 
 _MAY_GO_ON = (Exit.RETRY_HERE, Exit.RETRY_ELSEWHERE, Exit.PREEMPTED, Exit.SUPERSEDED)
 
@@ -121,10 +122,23 @@ def bottom_line(summary: RunSummary) -> str:
     (killed by SIGKILL, rank 1; ETTR 0.987, with queue 0.950)`."""
     ended = "" if summary.exit_code in (None, Exit.COMPLETED) else f"{verdict(summary)}; "
     if not summary.failures:
-        told = "no failure" if ended else "nothing lost: no failure"
+        told = _replicas(summary) or ("no failure" if ended else "nothing lost: no failure")
         return f"{ended}{told}{_in_brackets(ettr(summary))}"
     what = f"{_lost(summary)} in {units.count(len(summary.failures), 'failure')}: {_costs(summary)}"
     return f"{ended}{what}{_in_brackets(_causes(summary.failures), ettr(summary))}"
+
+
+def _replicas(summary: RunSummary) -> str:
+    """`no restart: 2 replica groups lost, training waited 0.31 s`; empty if none was."""
+    lost = sum(event.kind == ReplicaLost.KIND for event in summary.events)
+    if not lost:
+        return ""
+    return f"no restart: {units.count(lost, 'replica group')} lost, training waited {units.seconds(waited_s(summary))}"
+
+
+def waited_s(summary: RunSummary) -> float:
+    """Return how long training has waited for other members of its replica groups."""
+    return sum(event.waited_s for event in summary.events)
 
 
 def ettr(summary: RunSummary) -> str:

@@ -1,4 +1,4 @@
-"""Turns an array of jobs into a sweep: the script is read once for each task, and what differs becomes the points."""
+"""Turns an array of jobs, or the turns of loops, into a sweep: the script is read once for each, and what differs becomes the points."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from headway.sbatch.notes import NoteKind, Notes
 from headway.sbatch.options import Option
 
-_MOST = 1000
+MOST_POINTS = 1000
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 # Arguments whose value a job has in a field of its own.
 _FIELDS = {"seed": "seed", "lr": "optimizer.lr", "learning_rate": "optimizer.lr"}
@@ -23,7 +23,7 @@ def indices(option: Option | None) -> list[int]:
         if numbers is None:
             return []
         first, last, step = int(numbers[1]), int(numbers[2] or numbers[1]), int(numbers[3] or 1)
-        if not step or len(found) + (last - first) // max(step, 1) >= _MOST:
+        if not step or len(found) + (last - first) // max(step, 1) >= MOST_POINTS:
             return []
         found += range(first, last + 1, step)
     return found
@@ -52,6 +52,15 @@ def swept(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]], option: Option
         notes.add(NoteKind.UNREAD, option.line, option.written, why)
     else:
         _write(job, points)
+
+
+def swept_by_turns(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]]) -> bool:
+    """Add a sweep to the job, with a point for each of the jobs of the turns of its loops; False where a sweep cannot have them."""
+    points = _points(job, jobs)
+    if points is None or not any(points):
+        return False
+    _write(job, points)
+    return True
 
 
 def _points(job: dict[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:

@@ -1,8 +1,9 @@
 """Reads an sbatch script into a TrainingJob: its options, its statements, and the command that is the training."""
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import counted
 from headway.jobspec.spec.section import API_VERSION
 from headway.sbatch.arguments import Arguments, arguments_of
-from headway.sbatch.arrays import indices, swept
+from headway.sbatch.arrays import MOST_POINTS, indices, swept, swept_by_turns
 from headway.sbatch.containers import Container, container_of
 from headway.sbatch.edits import Edit, one_word_change
 from headway.sbatch.environment import Environment, sort_variable
@@ -22,7 +23,7 @@ from headway.sbatch.options import Option, directives
 from headway.sbatch.slurm_options import Asked, asked_by
 from headway.sbatch.syntax import Script, parse
 from headway.sbatch.text import join
-from headway.sbatch.walk import Found, Walker
+from headway.sbatch.walk import FIRST_TURN, Found, Loop, Walker
 
 _DIRECTIVE = "#SBATCH"
 _MODULES = (
@@ -32,6 +33,7 @@ _MODULES = (
 _ON_HOST = "it runs on the host, and this job runs in a container: put it into `setup` if the container has it"
 _ANOTHER = "another program than the training: a job has one; `scheduler.slurm.dependency` lets a job wait for another"
 _BESIDE = "not a training: `setup` has lines that run on each node before the ranks"
+_TURNS = "each turn of the loop is a run of the sweep with a job of its own, which does not wait for the turn before"
 _SRUN_RANKS = (
     "the script has to read RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun: srun starts one runner on each "
     "node, and SLURM_PROCID is no longer a rank"
@@ -55,6 +57,7 @@ class _Once:
     job: dict[str, Any]
     notes: Notes
     container: Container = field(default_factory=Container)
+    loops: Sequence[Loop] = ()
 
 
 def read_script(
@@ -75,11 +78,15 @@ def read_script(
     if re.match(r"#!.*sh\s+(-\w*l|--login)", source):
         notes.add(NoteKind.CHECK, 1, source.splitlines()[0], LOGIN)
     edit = one_word_change(script)
-    once = _read_once(script, asked, given, find_file, notes, cluster, name, is_first=True)
+    once = _read_once(script, asked, given, find_file, notes, cluster, name)
     if once is None:
         return Reading(None, notes.sorted(), edit)
     if asked.array is not None:
         _sweep(once, script, asked, given, find_file, cluster, name)
+        for loop in once.loops:
+            once.notes.add(NoteKind.UNREAD, loop.line, loop.source, FIRST_TURN)
+    elif once.loops:
+        _sweep_of_loops(once, script, asked, given, find_file, cluster, name)
     return Reading(once.job, once.notes.sorted(), edit, once.container.unpinned)
 
 
@@ -114,13 +121,13 @@ def _read_once(
     notes: Notes,
     cluster: str,
     name: str,
-    is_first: bool,
     index: int | None = None,
+    turns: Sequence[int] = (),
 ) -> _Once | None:
     slurm = asked.slurm
     task = indices(asked.array)[0] if index is None and asked.array is not None and indices(asked.array) else index
     values = dict(given) if task is None else {**given, "SLURM_ARRAY_TASK_ID": str(task)}
-    variables, found = Variables(values, slurm), Found()
+    variables, found = Variables(values, slurm), Found(turns)
     Walker(script, variables, notes, found, find_file).walk()
     launch = _training(found, notes)
     if launch is None:
@@ -128,7 +135,9 @@ def _read_once(
     for variable, (default, written) in variables.defaults.items():
         why = f"the script takes `{variable}` from the submission if it is set: the job has {default or 'nothing'}"
         notes.add(NoteKind.CHECK, 0, written, why)
-    return _assemble(launch, found, asked, notes, cluster, name)
+    once = _assemble(launch, found, asked, notes, cluster, name)
+    once.loops = found.loops
+    return once
 
 
 def _training(found: Found, notes: Notes) -> Launch | None:
@@ -309,6 +318,31 @@ def _sweep(
     numbers = indices(option)
     jobs: list[Mapping[str, Any]] = []
     for number in numbers:
-        other = _read_once(script, asked, given, find_file, Notes(), cluster, name, is_first=False, index=number)
+        other = _read_once(script, asked, given, find_file, Notes(), cluster, name, index=number)
         jobs.append(once.job if other is None else other.job)
     swept(once.job, jobs, option, once.notes)
+
+
+def _sweep_of_loops(
+    once: _Once,
+    script: Script,
+    asked: Asked,
+    given: Mapping[str, str],
+    find_file: Callable[[str], str | None],
+    cluster: str,
+    name: str,
+) -> None:
+    """Add the sweep that makes a run of each turn of the loops around the training."""
+    first = dict(once.job)
+    is_swept = False
+    if math.prod(loop.turns for loop in once.loops) <= MOST_POINTS:
+        jobs: list[Mapping[str, Any]] = []
+        for turns in itertools.product(*(range(loop.turns) for loop in once.loops)):
+            other = _read_once(script, asked, given, find_file, Notes(), cluster, name, turns=turns)
+            jobs.append(first if other is None else other.job)
+        is_swept = swept_by_turns(once.job, jobs)
+    for loop in once.loops:
+        if is_swept:
+            once.notes.add(NoteKind.CHECK, loop.line, loop.source, _TURNS)
+        else:
+            once.notes.add(NoteKind.UNREAD, loop.line, loop.source, FIRST_TURN)

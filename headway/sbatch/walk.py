@@ -1,7 +1,7 @@
 """Goes through the statements of a script: sets its variables, and finds set-up lines, exports and commands that may be the training."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,28 @@ if TYPE_CHECKING:
 
 _DEEPEST = 8
 _STARTS = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed|srun|python3?|apptainer|singularity)\b")
+FIRST_TURN = "a loop: the job has its first turn; `sweep` makes a run of each value"
 _LOG = "headway keeps the output of each rank in the run's directory: `headway logs RUN --rank R`"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A `for` loop over values that the script shows, with a command that may be the training."""
+
+    line: int
+    source: str
+    turns: int
 
 
 @dataclass
 class Found:
-    """The findings of a walk through a script. `exports` and `setup` are in the order of the script, each with its line."""
+    """The findings of a walk through a script. `exports` and `setup` are in the order of the script, each with its line.
+
+    `turns` are the turns of the loops that are read, in the order of `loops`; the first of further ones.
+    """
+
+    turns: Sequence[int] = ()
+    loops: list[Loop] = field(default_factory=list)
 
     launches: list[Launch] = field(default_factory=list)
     exports: dict[str, tuple[Text, int]] = field(default_factory=dict)
@@ -440,8 +456,15 @@ class Walker:
             self._unread(node, "a loop")
             self._forget(node)
             return
-        self._unread(node, "a loop: the job has its first turn; `sweep` makes a run of each value")
-        self.variables.values[self.script.text(variable)] = words[0] if words else EMPTY
+        turn = 0
+        if len(words) > 1 and all(word.known is not None for word in words):
+            place = len(self.found.loops)
+            turn = self.found.turns[place] if place < len(self.found.turns) else 0
+            source = self.script.text(node).splitlines()[0]
+            self.found.loops.append(Loop(self.script.line(node), source, len(words)))
+        else:
+            self._unread(node, FIRST_TURN)
+        self.variables.values[self.script.text(variable)] = words[min(turn, len(words) - 1)] if words else EMPTY
         self._one(body)
 
     def _on_while_statement(self, node: "Node") -> None:

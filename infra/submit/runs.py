@@ -82,7 +82,8 @@ class RunsHere:
 
 def _is_run(path: Path) -> bool:
     directory = RunDirectory(path)
-    return directory.handle.is_file() or directory.submissions.is_dir()
+    # A batch script has attempts before its runner writes the handle.
+    return directory.handle.is_file() or directory.submissions.is_dir() or bool(directory.attempt_numbers())
 
 
 def _start(start: int, size: int) -> int:

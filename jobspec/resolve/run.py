@@ -58,6 +58,7 @@ def resolve_run(
         spares=job.resilience.spares,
         min_slots=None if job.min_nodes == job.nodes else job.min_nodes,
         corruption=None if job.resilience.corruption is None else _corruption(job.resilience.corruption),
+        replica_recovery=job.resilience.replica_recovery,
         notify=None if job.resilience.notify is None else contract.Notify(job.resilience.notify.webhook_env),
         limits=contract.Limits(job.limits.run.time, job.limits.run.gpu_hours if group.gpus else None),
         domains=domains,

@@ -67,6 +67,8 @@ class Timeouts(Section):
     """The same if a spare is available."""
     replace: Seconds = Field(contract.DEFAULT_TIMEOUTS["replace"].floor_s, ge=0, le=86400, examples=["5m"])
     """Until a node replaces a lost one when no spare is left; `0s`: the scheduler replaces it at once, in a new attempt."""
+    replica: Seconds = Field(contract.DEFAULT_TIMEOUTS["replica"].floor_s, gt=0, le=86400, examples=["5m"])
+    """With `replica_recovery`: until a lost replica group trains again; then all ranks restart from a checkpoint."""
     listen: Seconds = Field(contract.DEFAULT_TIMEOUTS["listen"].floor_s, ge=1, le=86400, examples=["1m"])
     """Until the node of slot 0 can listen on its own name for the other nodes; then another one takes the slot."""
     terminate: Seconds = Field(contract.DEFAULT_TIMEOUTS["terminate"].floor_s, gt=0, le=86400, examples=["30s"])
@@ -126,6 +128,9 @@ class Resilience(Section):
     """How long something may take."""
     corruption: Corruption | None = Field(None, examples=[{"compare": "1000 steps"}])
     """Checks against silent data corruption."""
+    replica_recovery: bool = Field(False, examples=[True])
+    """Whether the other replica groups (`layout.dp_replicate`) train on when one loses a process, and take over its share of each batch \
+until it is back. Trainer `builtin` only, on CPUs."""
     notify: Notify | None = Field(None, examples=[{"webhook_env": "RUN_WEBHOOK"}])
     """Whom to notify of a failure that needs a person."""
     grace: Seconds = Field(contract.RunConfig.grace_s, gt=0, le=3600, examples=["30s"])

@@ -39,8 +39,21 @@ from headway.runner.agent.protocol import (
 from headway.runner.agent.rank_processes import RankProcesses
 from headway.runner.agent.reports import Reports
 from headway.runner.agent.standby_requests import StandbyRequests
-from headway.runner.contract import Exit, HeartbeatPage, RunConfig, RunDirectory, from_json
-from headway.runner.contract.orders import ORDERS, Assign, ProbeRanks, Save, StartRanks, Stop, Survey, order_of
+from headway.runner.contract import Exit, HeartbeatPage, Members, RunConfig, RunDirectory, from_json
+from headway.runner.contract.orders import (
+    ORDERS,
+    Assign,
+    ChangeMembers,
+    EndRanks,
+    Order,
+    ProbeRanks,
+    RestartRanks,
+    Save,
+    StartRanks,
+    Stop,
+    Survey,
+    order_of,
+)
 from headway.runner.messages import MAX_LINE_BYTES, Link, Message
 
 _log = logging.getLogger(__name__)
@@ -193,6 +206,8 @@ class Agent:
                 self._ranks.stop(message.generation, order)
                 if order.exit_code is not None:
                     self._exit(order.exit_code)
+            case order:
+                self._obey_on_replicas(message.generation, order)
 
     def _start(self, generation: int, order: StartRanks) -> None:
         """Start this node's part of a generation; a node without a slot in it is a spare."""
@@ -204,6 +219,20 @@ class Agent:
             self._idle()
         else:
             self._ranks.start(self._state.slot, order)
+
+    def _obey_on_replicas(self, generation: int, order: Order) -> None:
+        """Obey an order on replica groups of which one is lost; those on another generation come too late."""
+        if generation != self._state.generation:
+            return
+        match order:
+            case ChangeMembers(epoch, replicas):
+                for local_rank in range(self._state.config.procs_per_slot):
+                    self._state.page.write(local_rank, members=Members(epoch, replicas).word)
+            case EndRanks(ranks):
+                self._ranks.end(ranks)
+            case RestartRanks(ranks, start):
+                self._ranks.restart(ranks, start)
+                self._standbys.request_again()
 
     def _idle(self) -> None:
         """End the workers of a node without a slot, which were replaced elsewhere."""

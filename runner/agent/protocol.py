@@ -77,11 +77,19 @@ class StartStandbys(_Line, frozen=True, tag="standby"):
     modules: list[str]
 
 
+class Respawn(_Line, frozen=True, tag="respawn"):
+    """Start these ranks of the generation again, whose workers have ended, from standbys where they are ready; the others run on."""
+
+    generation: int
+    workers: list[RankOrder]
+
+
 class KillWorkers(_Line, frozen=True, tag="kill"):
-    """Send a signal to the workers of this generation and of earlier ones."""
+    """Send a signal to the workers of this generation and of earlier ones, or only to those of some `ranks`."""
 
     generation: int
     signal: int
+    ranks: list[int] | None = None
 
 
 class Dump(_Line, frozen=True, tag="dump"):
@@ -104,7 +112,7 @@ class ExitNode(_Line, frozen=True, tag="exit"):
     code: int
 
 
-Request = Spawn | StartStandbys | KillWorkers | Dump | Listen | Coordinate | ExitNode
+Request = Spawn | Respawn | StartStandbys | KillWorkers | Dump | Listen | Coordinate | ExitNode
 
 # --- the supervisor reports -------------------------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from headway.runner.agent import devices, probe
 from headway.runner.agent.agent_state import AgentState
 from headway.runner.agent.flight import Recorder
-from headway.runner.agent.protocol import Dump, KillWorkers, RankOrder, Request, Spawn, WorkerProcess
+from headway.runner.agent.protocol import Dump, KillWorkers, RankOrder, Request, Respawn, Spawn, WorkerProcess
 from headway.runner.agent.rank_orders import rank_order
 from headway.runner.agent.reports import Reports
 from headway.runner.contract.orders import StartRanks, Stop
@@ -51,6 +51,7 @@ class RankProcesses:
                 save_request=0,
                 pulse=0,
                 own_ns=0,
+                members=0,
             )
             state.workers[rank] = WorkerProcess(rank, local_rank, state.generation, 0)
         try:
@@ -60,6 +61,37 @@ class RankProcesses:
             self._not_started(f"not started: {error}", asked=False)
             return
         self._starting = asyncio.create_task(self._spawn(state.generation, orders, dead))
+
+    def restart(self, ranks: Collection[int], start: int) -> None:
+        """Start those of the ranks again that are this node's, in the generation that runs here; `start` counts such starts."""
+        state, procs = self._state, self._state.config.procs_per_slot
+        own = sorted(rank for rank in ranks if rank in state.workers)
+        if state.slot is None or not own:
+            return
+        dead = [state.workers[rank].pid for rank in own]
+        for rank in own:
+            state.page.write(rank % procs, pid=0, step=0, section=0, monotonic_ns=0, save_request=0, pulse=0, own_ns=0)
+            state.workers[rank] = WorkerProcess(rank, rank % procs, state.generation, 0)
+        try:
+            if state.start_order is None:
+                # It was given to the agent before this one.
+                raise ValueError("this agent does not know the order of the generation")
+            orders = [rank_order(state, self._recorder, state.slot, rank % procs, state.start_order, joins=start) for rank in own]
+        except Exception as error:
+            self._not_started(f"not started: {error}", asked=False, ranks=own)
+            return
+        state.spin(self._respawn(state.generation, orders, dead))
+
+    async def _respawn(self, generation: int, orders: list[RankOrder], dead: list[int]) -> None:
+        await devices.until_free(dead, DEVICES_FREE_S)
+        # Another generation may have begun in the meantime.
+        if generation == self._state.generation:
+            self._ask(Respawn(generation, orders))
+
+    def end(self, ranks: Collection[int]) -> None:
+        """End those of the ranks that are this node's."""
+        if own := [rank for rank in ranks if rank in self._state.workers]:
+            self._ask(KillWorkers(self._state.generation, signal.SIGKILL, own))
 
     def stop(self, generation: int, order: Stop) -> None:
         """End the workers of this generation and of earlier ones; those of a script may save first."""
@@ -108,7 +140,8 @@ class RankProcesses:
         """Look the devices up while they are all present: NVML does not list a lost one."""
         self._reports.devices = await devices.used(os.environ, self._state.config.procs_per_slot)
 
-    def _not_started(self, how: str, *, asked: bool) -> None:
-        for worker in self._state.workers.values():
+    def _not_started(self, how: str, *, asked: bool, ranks: Collection[int] | None = None) -> None:
+        """Report the ends of workers that were never started: of all, or of these ranks."""
+        for worker in (worker for rank, worker in self._state.workers.items() if ranks is None or rank in ranks):
             worker.ended, worker.code, worker.asked = how, -signal.SIGKILL, asked
             self._reports.end(worker)

@@ -6,7 +6,7 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -78,16 +78,18 @@ class StandbyPool:
         if not rendezvous.has_host:
             rendezvous.start_host()
 
-    def hand_over(self, orders: dict[int, RankOrder]) -> tuple[dict[int, int], dict[int, str]]:
+    def end_others(self, orders: Mapping[int, RankOrder]) -> None:
+        """End the standbys of other local ranks than those that are ordered."""
+        for local_rank in self._standbys.keys() - orders.keys():
+            kill_group(self.take(local_rank).pid, signal.SIGKILL)
+
+    def hand_over(self, orders: Mapping[int, RankOrder]) -> tuple[dict[int, int], dict[int, str]]:
         """Return the standbys that have become workers, local rank -> pid, and why the others have not; those are ended."""
         given: list[tuple[warm.Standby, warm.WorkerOrder]] = []
         logs: list[int] = []
         descriptors = self._place.worker_descriptors()
-        for local_rank in list(self._standbys):
-            standby = self.take(local_rank)
-            if (order := orders.get(local_rank)) is None:
-                kill_group(standby.pid, signal.SIGKILL)
-                continue
+        for local_rank in self._standbys.keys() & orders.keys():
+            standby, order = self.take(local_rank), orders[local_rank]
             environment = {**self._place.worker_environment(), **order.environment}
             out, err = (open_log(Path(path)) if path else os.dup(fd) for path, fd in ((order.stdout, 1), (order.stderr, 2)))
             logs += [out, err]

@@ -41,6 +41,10 @@ class StandbyRequests:
         """Wait for the workers of a new generation."""
         self._began = 0.0
 
+    def request_again(self) -> None:
+        """Request standbys once more in this generation: some have become workers."""
+        self._requested = -1
+
     def request_if_due(self) -> None:
         """Request standbys for the next generation, once this one's workers need the processors no more than usual."""
         state = self._state

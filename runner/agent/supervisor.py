@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from headway.runner.agent.agent_link import AgentLink
@@ -30,6 +31,7 @@ from headway.runner.agent.protocol import (
     NodeState,
     RankOrder,
     Request,
+    Respawn,
     Spawn,
     Spawned,
     StartStandbys,
@@ -145,6 +147,8 @@ class Supervisor:
         match request:
             case Spawn():
                 self._spawn(request)
+            case Respawn():
+                self._respawn(request)
             case StartStandbys(workers, modules):
                 self._standbys.start(workers, modules)
             case KillWorkers():
@@ -166,16 +170,29 @@ class Supervisor:
         if serves := any(order.hosts_store for order in request.workers):
             self._rendezvous.serve()
         orders = {order.local_rank: order for order in request.workers}
+        self._standbys.end_others(orders)
+        cold = self._start(request.generation, orders)
+        self._workers.begin()
+        self._agent.report(Spawned(list(self._workers.by_pid.values()), cold))
+        if serves:
+            self._listen()
+
+    def _respawn(self, request: Respawn) -> None:
+        """Start some ranks of the generation again, next to those that run."""
+        orders = {order.local_rank: order for order in request.workers}
+        self._workers.forget_ended(orders)
+        cold = self._start(request.generation, orders)
+        self._agent.report(Spawned(list(self._workers.by_pid.values()), cold))
+
+    def _start(self, generation: int, orders: Mapping[int, RankOrder]) -> dict[int, str]:
+        """Start the workers, from standbys where they are ready. Return why the others' were not used, by local rank."""
         ready = self._standbys.ready()
         taken, cold = self._standbys.hand_over(orders)
         for local_rank, order in orders.items():
             pid = taken.get(local_rank) or self._fork(order)
             is_warm = local_rank in taken and local_rank in ready
-            self._workers.by_pid[pid] = WorkerProcess(order.rank, local_rank, request.generation, pid, is_warm)
-        self._workers.begin()
-        self._agent.report(Spawned(list(self._workers.by_pid.values()), cold))
-        if serves:
-            self._listen()
+            self._workers.by_pid[pid] = WorkerProcess(order.rank, local_rank, generation, pid, is_warm)
+        return cold
 
     def _fork(self, order: RankOrder) -> int:
         """Start a worker without a standby. Return its pid."""
@@ -190,7 +207,12 @@ class Supervisor:
         self._workers.read_events()
         # What has ended by itself was not asked to.
         self._reap()
-        meant = [worker for worker in self._workers.living() if worker.generation <= request.generation]
+        ranks = request.ranks
+        meant = [
+            worker
+            for worker in self._workers.living()
+            if worker.generation <= request.generation and (ranks is None or worker.rank in ranks)
+        ]
         if request.signal == signal.SIGKILL:
             self._strays.note_shared_memory(worker.pid for worker in meant)
         number = request.signal

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,12 @@ class Workers:
         self._leaving.clear()
         self._steps_due = None
         self._killed.clear()
+
+    def forget_ended(self, local_ranks: Collection[int]) -> None:
+        """Forget the ended workers of these local ranks, which start again."""
+        for pid, worker in list(self.by_pid.items()):
+            if worker.local_rank in local_ranks and worker.ended is not None:
+                del self.by_pid[pid]
 
     def begin(self) -> None:
         """Count the kernel's kills for memory from here on."""

@@ -168,6 +168,12 @@ class Saver:
         self._staging.close()
         self._buffers.close()
 
+    def forsake(self) -> None:
+        """Give up the saves in progress: ranks that take part in them are gone. `outcomes` still reports on them as they end."""
+        for lane in self._lanes.values():
+            lane.close()
+        self._buffers.close()
+
     def _raise_superseded(self) -> None:
         if self._reports.superseded is not None:
             raise self._reports.superseded

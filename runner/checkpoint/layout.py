@@ -114,7 +114,7 @@ class Planner:
 
     def _anew(self, tensors: Mapping[str, torch.Tensor], whole: bool) -> Planned:
         locals_ = {name: local_tensor(tensor) for name, tensor in tensors.items()}
-        sharers = {name: local.sharers for name, local in locals_.items()} | self._plain_sharers(tensors)
+        sharers = {name: self._ranks.holders(local.sharers) for name, local in locals_.items()} | self._plain_sharers(tensors)
         compared = [name for name, tensor in tensors.items() if _is_compared(tensor)]
         self._shared = [name for name in compared if len(sharers[name]) > 1]
         self._own = {name for name in compared if len(sharers[name]) == 1}
@@ -188,10 +188,10 @@ def who_wants(tensors: Mapping[str, LocalTensor], ranks: Ranks) -> dict[str, tup
     digests = ranks.gather(xxhash.xxh3_128_digest(names))
     everyone = tuple(range(ranks.world_size))
     if len(set(digests)) == 1:
-        return {name: local.sharers or everyone for name, local in tensors.items()}
+        return {name: ranks.holders(local.sharers) or everyone for name, local in tensors.items()}
     known = [set(json.loads(raw)) for raw in ranks.gather_any(names)]
     return {
-        name: local.sharers or tuple(rank for rank in everyone if _named(name, local) in known[rank])
+        name: ranks.holders(local.sharers) or tuple(rank for rank in everyone if _named(name, local) in known[rank])
         for name, local in tensors.items()
     }
 

@@ -24,17 +24,47 @@ class AbsentError(PeerError):
     """Ranks did not come to a collective step; the message names them."""
 
 
+class RankGroups:
+    """The process group of some ranks, and how to make another one of them: torch.distributed's default group where `group` is None.
+
+    Each of `copies` groups of consecutive ranks has device meshes of its own, and all of them hold the same.
+    """
+
+    def __init__(self, group: Any = None, store: Any = None, copies: int = 1) -> None:
+        """`store` is one that only these ranks share; the default store when omitted."""
+        self.group, self.store, self.copies = group, store, copies
+
+    def wait(self, work: Any) -> None:
+        """Return when a gather that has begun is complete."""
+        work.wait()
+
+    def make(self, store: Any, rank: int, world_size: int, patience: timedelta) -> Any:
+        """Return a gloo group of the ranks that share `store`."""
+        return gloo_group(store, rank, world_size, patience)
+
+    def with_group(self, group: Any, store: Any) -> "RankGroups":
+        """Return the same for another group of these ranks."""
+        return RankGroups(group)
+
+
 class Ranks:
     """This rank among all of them, over one CPU process group. One rank needs no group."""
 
-    def __init__(self, rank: int = 0, world_size: int = 1, group: Any = None) -> None:
-        """Use `group`, a process group of torch.distributed; its default group when omitted."""
-        self.rank, self.world_size, self._given = rank, world_size, group
-        self._name, self._met = "default", 0
+    def __init__(self, rank: int = 0, world_size: int = 1, groups: "RankGroups | None" = None) -> None:
+        """Use the process group of `groups`; torch.distributed's default group when omitted."""
+        self.rank, self.world_size = rank, world_size
+        self._groups = groups or RankGroups()
+        self._name = "default"
+        # Meetings, and groups made of this one.
+        self._met, self._apart = 0, 0
 
     @property
     def _group(self) -> Any:
-        return self._given or _get_default_group()
+        return self._groups.group or _get_default_group()
+
+    @property
+    def _store(self) -> Any:
+        return self._groups.store or _get_default_store()
 
     @classmethod
     def of_default_group(cls) -> "Ranks":
@@ -52,9 +82,20 @@ class Ranks:
         """
         if self.world_size == 1:
             return Ranks()
-        ranks = Ranks(self.rank, self.world_size, _gloo(self.rank, self.world_size, patience or default_pg_timeout))
-        ranks._name = str(len(_kept))
+        patience = patience or default_pg_timeout
+        self._apart += 1
+        # Ranks of which some came later have made other numbers of groups before.
+        name = str(len(_kept)) if self._groups.store is None else str(self._apart)
+        store = PrefixStore(f"headway/{name}", self._store)
+        group = self._groups.make(store, self.rank, self.world_size, patience)
+        ranks = Ranks(self.rank, self.world_size, self._groups.with_group(group, store))
+        ranks._name = name
         return ranks
+
+    def holders(self, sharers: Sequence[int]) -> tuple[int, ...]:
+        """Return the ranks that hold what the ranks `sharers` of one mesh hold."""
+        size = self.world_size // self._groups.copies
+        return tuple(copy * size + rank for copy in range(self._groups.copies) for rank in sharers)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every rank's `data`, in rank order. All must have the same length."""
@@ -62,7 +103,7 @@ class Ranks:
             return [data]
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
-        self._group.allgather([found], [mine]).wait()
+        self._groups.wait(self._group.allgather([found], [mine]))
         return [bytes(t.numpy()) for t in found]
 
     def gather_any(self, data: bytes) -> list[bytes]:
@@ -80,7 +121,7 @@ class Ranks:
         self._met += 1
         if self.world_size == 1:
             return [data]
-        store = PrefixStore(f"headway/met/{self._name}", _get_default_store())
+        store = PrefixStore(f"headway/met/{self._name}", self._store)
         store.set(str(self.rank), str(self._met))
         try:
             return self.gather(data)
@@ -143,14 +184,13 @@ def _outcome(error: Exception | None) -> bytes:
 _kept: list[Any] = []
 
 
-def _gloo(rank: int, world_size: int, patience: timedelta) -> Any:
-    """Return a gloo group of all ranks, over existing devices.
+def gloo_group(store: Any, rank: int, world_size: int, patience: timedelta) -> Any:
+    """Return a gloo group of the ranks that share `store`, over existing devices. Raises RuntimeError when they do not meet.
 
     torch's `new_group` makes a device for each group, and the thread of a device wakes up a hundred times a second,
     idle or not: 0.2 % of a core each.
     """
     gloo: Any = dist.ProcessGroupGloo
-    store = PrefixStore(f"headway/{len(_kept)}", _get_default_store())
     if devices := _devices():
         options = gloo._Options()
         options._devices, options._timeout = devices, patience

@@ -33,6 +33,7 @@ from headway.runner.contract.corpus import (
 from headway.runner.contract.heartbeat import HEARTBEAT, SECTIONS, HeartbeatPage
 from headway.runner.contract.history import Change, in_force, samples_before
 from headway.runner.contract.ledger import LEDGER_BUCKETS, cost_by_kind
+from headway.runner.contract.members import MOST_REPLICAS, Members
 from headway.runner.contract.metrics import MetricsLine
 from headway.runner.contract.profile import ProfileRequest
 from headway.runner.contract.run_config import (
@@ -79,6 +80,7 @@ __all__ = [
     "INDEX_NAME",
     "LARGEST_PERIOD",
     "LEDGER_BUCKETS",
+    "MOST_REPLICAS",
     "RUN_SCHEMA",
     "SECTIONS",
     "STACKS_SIGNAL",
@@ -102,6 +104,7 @@ __all__ = [
     "Exit",
     "HeartbeatPage",
     "Limits",
+    "Members",
     "Mesh",
     "MetricsLine",
     "Mixture",

@@ -241,6 +241,46 @@ class Failure(Entry):
 
 
 @dataclass(frozen=True)
+class ReplicaLost(Entry):
+    """A replica group has lost a rank: the others train on while its `ranks` start again. `cause` and `cause_kind` as in a failure's."""
+
+    KIND, ALARMS = "replica lost", True
+    replica: int
+    ranks: tuple[int, ...]
+    cause: str
+    cause_kind: str
+    fingerprint: str
+    rank: int | None = None
+    node: int | None = None
+    host: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class MembersChanged(Entry):
+    """These replica groups train together from now on; `epoch` counts the changes since the generation began."""
+
+    KIND = "members"
+    epoch: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Regrouped(Entry):
+    """The replica groups have agreed on their members, before the step after `step`; training waited `seconds` for that. `returned`
+    have got their state from another one's memory."""
+
+    KIND, FROM_NODES = "regrouped", True
+    epoch: int
+    step: int
+    seconds: float
+    replicas: tuple[int, ...]
+    returned: tuple[int, ...] = ()
+    rank: int | None = None
+    node: int | None = None
+
+
+@dataclass(frozen=True)
 class Hang(Entry):
     """A generation makes no progress. `ranks` are the culprits, `evidence` files below the run directory."""
 
@@ -399,6 +439,7 @@ JOURNAL_KINDS: Mapping[str, type[Entry]] = {
         *(Committed, Retired, Refused, Unread, Waited),
         *(Compared, Corruption, Transient, Spike),
         *(Failure, Hang, Straggler, Undead),
+        *(ReplicaLost, MembersChanged, Regrouped),
         *(LostNode, Excluded, Rebound, Regroup),
         *(Takeover, Adopted, Preempted),
         *(StandbysReady, WarmStart, RefusedFile, Unseen),

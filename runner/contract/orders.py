@@ -67,7 +67,34 @@ class Stop(Order):
     exit_code: int | None = None
 
 
-ORDERS: Mapping[str, type[Order]] = {kind.KIND: kind for kind in (Assign, StartRanks, Save, Survey, ProbeRanks, Stop)}
+@dataclass(frozen=True)
+class ChangeMembers(Order):
+    """From now on these replica groups train together; `epoch` counts the changes (`Members`)."""
+
+    KIND = "members"
+    epoch: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EndRanks(Order):
+    """End the processes of these ranks: another rank of their replica group has ended."""
+
+    KIND = "end"
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RestartRanks(Order):
+    """Start these ranks of a lost replica group again, in the generation that runs; `start` counts such starts, from 1."""
+
+    KIND = "restart"
+    ranks: tuple[int, ...]
+    start: int
+
+
+_KINDS: tuple[type[Order], ...] = (Assign, StartRanks, Save, Survey, ProbeRanks, Stop, ChangeMembers, EndRanks, RestartRanks)
+ORDERS: Mapping[str, type[Order]] = {kind.KIND: kind for kind in _KINDS}
 
 
 def body_of(order: Order) -> dict[str, Any]:

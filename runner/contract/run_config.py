@@ -251,6 +251,7 @@ class RunConfig:
     no more nodes. `partner_segment` consecutive slots may be lost together (one NVLink domain); copies for `peer` are in
     another segment if there is one. `segment_required`: each `segment_slots` consecutive slots must be in one of `domains`
     (groups of ranks that communicate over NVLink). `peer_dscp` marks the packets of peer copies; null: the system's default.
+    `replica_recovery`: the other replica groups train on while a lost one starts again.
     `cluster` names the list of suspect hosts, which jobs share. `metrics_port` serves Prometheus on loopback.
     """
 
@@ -275,6 +276,7 @@ class RunConfig:
     spares: int = 0
     min_slots: int | None = None
     corruption: Corruption | None = None
+    replica_recovery: bool = False
     notify: Notify | None = None
     limits: Limits = field(default_factory=Limits)
     domains: tuple[Domain, ...] = ()

@@ -28,6 +28,8 @@ DEFAULT_TIMEOUTS: Mapping[str, Timeout] = types.MappingProxyType(
         "node_spare": Timeout(3.0),
         # Until a node replaces one that was lost, if no spare is left. 0: the scheduler replaces it, in a new attempt.
         "replace": Timeout(0.0),
+        # Until a lost replica group trains again, before all ranks restart: the others cannot save while it is missing.
+        "replica": Timeout(300.0),
         # Until the node of slot 0 can listen for the rendezvous store's clients, once its generation is claimed.
         "listen": Timeout(60.0),
         # For a script's ranks between SIGTERM and SIGKILL after another rank has failed: torchrun's default (multiprocessing/api.py,

@@ -101,6 +101,16 @@ class RankLoaded:
 
 
 @dataclass(frozen=True)
+class RankReady:
+    """A rank of a lost replica group could take the state of another group; `start` is the number of its start."""
+
+    node: int
+    generation: int
+    rank: int
+    start: int
+
+
+@dataclass(frozen=True)
 class RankRaised:
     """An exception has ended a rank."""
 
@@ -171,7 +181,9 @@ class Tick:
     """Time passes."""
 
 
-Evidence = StopRequested | Surveyed | RankLoaded | RankRaised | RanksUndead | CorruptionFound | ReplicasEqual | Reported
+Evidence = (
+    StopRequested | Surveyed | RankLoaded | RankReady | RankRaised | RanksUndead | CorruptionFound | ReplicasEqual | Reported
+)
 Event = Joined | Lost | Beat | Exited | Probed | Recorded | Evidence | Claimed | ClaimRefused | Tick
 
 # --- actions: what to do ----------------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 from headway.runner.contract import CheckpointId, journal
-from headway.runner.coordinator import generations, losses, preemption
+from headway.runner.coordinator import generations, losses, preemption, replicas
 from headway.runner.coordinator.events import (
     CorruptionFound,
     Evidence,
     RankLoaded,
     RankRaised,
+    RankReady,
     RanksUndead,
     ReplicasEqual,
     Reported,
@@ -34,6 +35,8 @@ def take_of_generation(state: State, event: Evidence) -> None:
     match event:
         case RankLoaded(rank=rank, step=step):
             loaded(state, rank, step)
+        case RankReady(rank=rank, start=start):
+            replicas.ready(state, rank, start)
         case RankRaised(rank=rank, raised=raised):
             state.generation.raised[rank] = raised
         case RanksUndead():

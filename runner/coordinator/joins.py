@@ -1,10 +1,10 @@
 """Handles a node that joins, for the first time or again, and a coordinator that takes over a running generation."""
 
 from headway.runner.contract import journal, orders
-from headway.runner.coordinator import failures, fitness, generations
+from headway.runner.coordinator import failures, fitness, generations, replicas
 from headway.runner.coordinator.causes import STARTED_ANEW
 from headway.runner.coordinator.events import Joined, Send
-from headway.runner.coordinator.state import Phase, State
+from headway.runner.coordinator.state import Phase, Replicas, State
 
 
 def presume_running(state: State) -> None:
@@ -13,6 +13,7 @@ def presume_running(state: State) -> None:
     state.generation.started = True
     state.generation.world_size = state.roster.world_size
     state.generation.alive = set(range(state.generation.world_size))
+    state.generation.replicas = Replicas.of_earlier_coordinator(state.config, state.inherited_members)
     generations.watch_generation(state)
 
 
@@ -55,6 +56,7 @@ def welcome_back(state: State, event: Joined, knew: int | None) -> None:
             start_again(state, event.node, state.generation.order)
         else:
             failures.ranks_lost_with(state, event.node, STARTED_ANEW)
+    replicas.repeat(state, event.node)
     if state.phase is Phase.SURVEYING and event.node not in state.holdings:
         # The slots may have been bound again just now.
         if event.node in state.roster.slot_of:
@@ -83,6 +85,10 @@ def adopt(state: State, event: Joined) -> None:
     if state.adopting and not state.roster.away and state.phase is Phase.RUNNING:
         state.adopting = False
         state.note(journal.Adopted())
+        if state.misses_replicas:
+            # What its processes were doing died with the coordinator that had started them.
+            state.generation.regroups = True
+            failures.stop_workers(state)
 
 
 def could_be_larger(state: State) -> bool:

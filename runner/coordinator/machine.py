@@ -11,7 +11,7 @@ coordinator that comes back presumes that the newest generation runs where it wa
 from typing import get_args
 
 from headway.runner.contract import RunConfig
-from headway.runner.coordinator import ending, evidence, failures, generations, joins, losses, preemption, progress
+from headway.runner.coordinator import ending, evidence, generations, joins, losses, preemption, progress, replicas
 from headway.runner.coordinator.events import (
     Action,
     Beat,
@@ -73,7 +73,7 @@ class Coordinator(State):
             case Lost(node, unanswered):
                 self.roster.disconnected(node, self.now_s, unanswered=unanswered)
             case Exited():
-                failures.exited(self, event)
+                replicas.exited(self, event)
             case Probed() | Recorded():
                 progress.looked(self, event)
             case Claimed():
@@ -105,6 +105,7 @@ class Coordinator(State):
             losses.check_nodes(self)
         if self.phase is Phase.RUNNING and self.generation.started:
             progress.check_progress(self)
+            replicas.check(self)
 
     def _slept(self, stalled_s: float) -> None:
         """Shift all waits: this process was stopped or starved, so that nodes were not silent but unheard."""

@@ -29,6 +29,7 @@ from headway.runner.contract import (
     DEFAULT_TIMEOUTS,
     Base,
     Exit,
+    Members,
     RecordError,
     RunConfig,
     RunDirectory,
@@ -507,7 +508,7 @@ def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) 
         generation=newest.generation,
         base=newest.entry.base,
         committed_step=committed.step if committed else None,
-        restarts=len(failures),
+        restarts=len(failures) + sum(isinstance(entry, journal.ReplicaLost) for _, entry in own),
         slots=_nodes_of(starts[-1][1]) if starts else {},
         hosts={placed.node: placed.host or "" for _, start in starts for placed in start.nodes},
         started=bool(starts) and starts[-1][0] == newest.generation,
@@ -516,7 +517,14 @@ def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) 
         barred=frozenset(each.node for each in failures if each.cause_kind in FAULTY and each.node is not None),
         undying={each.node: frozenset(each.undying) for each in lost if each.undying is not None and each.node is not None},
         proven_step=proven_step,
+        members=_members(lines.get(newest.generation, ())),
     )
+
+
+def _members(entries: Iterable[journal.Entry]) -> Members | None:
+    """Return the replica groups that trained at last, if one was lost before."""
+    changes = list(_entries(journal.MembersChanged, entries))
+    return Members(changes[-1].epoch, changes[-1].replicas) if changes else None
 
 
 def _journal_of(directory: RunDirectory, generation: int) -> Iterator[journal.Entry]:

@@ -25,8 +25,10 @@ def beat(state: State, event: Beat) -> None:
     own = state.roster.ranks(event.node)
     if any(rank not in own for rank in event.ranks):
         return
-    state.vitals.beat(event.ranks, state.now_s)
-    state.watch.beat(event.ranks, state.now_s)
+    # The heartbeats of a lost replica group are of its next processes, which nothing waits for.
+    training = {rank: each for rank, each in event.ranks.items() if rank in state.generation.alive}
+    state.vitals.beat(training, state.now_s)
+    state.watch.beat(training, state.now_s)
     state.generation.best_step = max(state.generation.best_step, state.vitals.step)
     state.best_step = max(state.best_step, state.generation.best_step)
 

@@ -18,6 +18,7 @@ from headway.runner.coordinator.events import (
     Probed,
     RankLoaded,
     RankRaised,
+    RankReady,
     RanksUndead,
     Recorded,
     ReplicasEqual,
@@ -140,6 +141,11 @@ def _loaded(message: Message) -> RankLoaded:
     return RankLoaded(message.node, message.generation, int(message.body["rank"]), int(message.body["step"]))
 
 
+def _ready(message: Message) -> RankReady:
+    body = message.body
+    return RankReady(message.node, message.generation, _natural(body["rank"]), _natural(body["start"]))
+
+
 def _raised(message: Message) -> RankRaised:
     body = message.body
     at, step, sample = body.get("at"), body.get("step"), body.get("sample")
@@ -205,6 +211,7 @@ _EVIDENCE: Mapping[str, Callable[[Message], Event]] = {
     "preempted": _stop_requested,
     "held": _surveyed,
     "loaded": _loaded,
+    "ready": _ready,
     "exception": _raised,
     "undead": _undead,
     "corrupted": _corrupted,

@@ -10,12 +10,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headway.runner.checkpoint.keeper.protocol import Holding
-from headway.runner.contract import CAPTURED_TIERS, DEFAULT_TIMEOUTS, Base, CheckpointId, Exit, RunConfig, Timeout, journal
+from headway.runner.contract import (
+    CAPTURED_TIERS,
+    DEFAULT_TIMEOUTS,
+    Base,
+    CheckpointId,
+    Exit,
+    Members,
+    RunConfig,
+    Timeout,
+    journal,
+)
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order, StartRanks
 from headway.runner.coordinator.causes import Cause, Ended, Raised
 from headway.runner.coordinator.events import Action, Broadcast, Note, Send
-from headway.runner.coordinator.policy import Policy
+from headway.runner.coordinator.policy import Policy, RestartDecision
 from headway.runner.coordinator.roster import Roster
 from headway.runner.coordinator.vitals import Vitals
 from headway.runner.health.watch import Hang, Watch
@@ -50,13 +60,61 @@ class Phase(Enum):
 
 
 @dataclass
+class LostReplica:
+    """A replica group that was lost at `since_s`, by `exits`. `ending` are its ranks that are to end before it starts again; `started` is
+    the number of its start, 0 before. Since then these ranks are `ready` to be members, or `gone` again."""
+
+    since_s: float
+    exits: list[Ended]
+    ending: set[int]
+    started: int = 0
+    ready: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Replicas:
+    """The replica groups of a generation, of `size` consecutive ranks each: those that train, and those that were lost."""
+
+    size: int
+    members: Members
+    lost: dict[int, LostReplica] = field(default_factory=dict)
+    # Of lost groups.
+    starts: int = 0
+
+    @classmethod
+    def of_new_generation(cls, config: RunConfig) -> "Replicas | None":
+        """Return the groups of a generation that starts; None where a lost one stops all ranks."""
+        count = config.mesh.dp_replicate
+        if not config.replica_recovery or count == 1:
+            return None
+        return cls(config.mesh.world_size // count, Members.everyone(count))
+
+    @classmethod
+    def of_earlier_coordinator(cls, config: RunConfig, members: Members | None) -> "Replicas | None":
+        """Return the groups of a generation that an earlier coordinator started; None if one was lost then and was not back."""
+        found = cls.of_new_generation(config)
+        if found is None or members is None:
+            return found
+        return cls(found.size, members) if len(members.replicas) == config.mesh.dp_replicate else None
+
+    def of(self, rank: int) -> int:
+        """Return the rank's group."""
+        return rank // self.size
+
+    def ranks(self, replica: int) -> range:
+        return range(replica * self.size, (replica + 1) * self.size)
+
+
+@dataclass
 class Generation:
     """One gang start: its base, and the state of its ranks.
 
     `order` is the start that its agents got, for one that missed it. `known`: an agent has the order, or has reported this generation.
     `failed_nodes`: where a rank ended without an order. `unread`: reports that the base could not be read, by node.
     `corrupted`: the first report of corruption, as in the journal. `undead`: ranks that SIGKILL has not ended, with their process states.
-    `regroups`: it ends so that the next one can be larger.
+    `regroups`: it ends so that the next one can be larger. `replicas` is None where the loss of one stops all ranks; `decision` is what
+    was decided on the failure that stops them, if it was.
     """
 
     number: int
@@ -78,6 +136,15 @@ class Generation:
     hang: Hang | None = None
     undead: dict[int, str] = field(default_factory=dict)
     regroups: bool = False
+    replicas: Replicas | None = None
+    decision: RestartDecision | None = None
+
+    def dissolve_replicas(self) -> None:
+        """Count the processes of lost groups among those that are to end: all ranks stop."""
+        replicas, self.replicas = self.replicas, None
+        for replica, lost in () if replicas is None else replicas.lost.items():
+            assert replicas is not None  # noqa: S101  there is none without
+            self.alive |= set(replicas.ranks(replica)) - lost.gone if lost.started else lost.ending
 
 
 @dataclass(frozen=True)
@@ -87,7 +154,7 @@ class Inherited:
     `generation` is the newest that was claimed (0: none) and `base` its base; `slots` (slot -> node), `hosts` (by node), `started` and
     `corrupted` are the journal's lines on that generation. `barred` nodes must not compute in this attempt any more, and those with
     `undying` ranks not until these have ended. `proven_step` is the last commit of a script's run before its replicas were last equal.
-    `remaining_s` is the time to the run's next `limit`; None without one.
+    `remaining_s` is the time to the run's next `limit`; None without one. `members` are the replica groups that train, if that has changed.
     """
 
     generation: int = 0
@@ -103,6 +170,7 @@ class Inherited:
     proven_step: int | None = None
     remaining_s: float | None = None
     limit: str = ""
+    members: Members | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +213,7 @@ class State:
         self.gave_up: dict[int, str] = {}
 
         self.generation = Generation(inherited.generation, inherited.base, corrupted=inherited.corrupted)
+        self.inherited_members = inherited.members
         # The newest generation is a claim of this coordinator's.
         self.claim_stands = False
         # Nodes that were asked what their keepers hold and have not answered, and the answers.
@@ -196,6 +265,12 @@ class State:
 
     def timeout_s(self, name: str) -> float:
         return self.timeouts[name].floor_s
+
+    @property
+    def misses_replicas(self) -> bool:
+        """Whether an earlier coordinator had lost a replica group that was not back."""
+        found = self.inherited_members
+        return found is not None and len(found.replicas) < self.config.mesh.dp_replicate
 
     def tell(self, node: int, order: Order) -> None:
         self.actions.append(Send(node, self.generation.number, order))

@@ -38,7 +38,7 @@ from headway.runner.train.data import DataError, SampleSource, open_corpus
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
-from headway.runner.train.parallel import build, make_mesh
+from headway.runner.train.parallel import RankMesh, build, make_mesh
 from headway.runner.train.profile import StepProfiler
 from headway.runner.train.state import Consumed, TrainState
 from headway.runner.worker import Worker
@@ -54,25 +54,48 @@ class Trainer:
         self.worker, self.job, self.signs = worker, job, signs
         self.directory = RunDirectory.of(Path(worker.run_json), worker.attempt)
         self.device = _device(job.config.backend, worker.local_rank)
-        self.ranks = Ranks(worker.rank, worker.world_size)
+        self.ranks = self._ranks()
         assert job.config.data is not None and job.config.run is not None  # noqa: PT018, S101
         self.corpus = self._open_data()
         checkpoint = job.config.checkpoint
         self.place = place_of(worker, job.config, self.directory, checkpoint)
         self.chain = Chain(open_store(str(self.directory.chain)), self.place.run)
-        self.connect = connector(lambda: self.place, checkpoint, self.ranks)
-        self.saver = saver_of(self.place, self.chain, self.ranks, checkpoint, self.connect, self._sound_step)
+        self.connect = connector(lambda: self.place, checkpoint, Ranks(worker.rank, worker.world_size))
+        self._open_saver()
         self.schedule = TierSchedule(checkpoint.tiers, time.monotonic())
         # By saves since the last step.
         self._blocked_s = 0.0
         self._stepped = False
+        self._began = time.monotonic()
         self.profiler = StepProfiler(self.directory, worker.rank)
         self._is_profiled = False
         self._waited_ns = worker.not_own_ns
         self.state = self._build()
-        self.gradients = Gradients(worker, self.state, self.corpus, self.ranks, self.mesh, self._pipeline())
+        self.gradients = self._gradients_of_rank()
         if worker.rank == 0:
             cut_torn_line(self.directory.metrics)
+
+    # What differs where replica groups survive each other: see `replica_trainer.py`.
+
+    def _ranks(self) -> Ranks:
+        """Return all ranks of the job."""
+        return Ranks(self.worker.rank, self.worker.world_size)
+
+    def _open_saver(self) -> None:
+        """Begin to save; collective."""
+        self.saver = saver_of(self.place, self.chain, self.ranks, self.job.config.checkpoint, self.connect, self._sound_step)
+
+    def _mesh(self) -> RankMesh:
+        """Return this rank's place among those that it computes with; collective."""
+        return make_mesh(self.device.type, self.job.config.mesh, self.job.execution, self.worker.rank)
+
+    def _gradients_of_rank(self) -> Gradients:
+        return Gradients(self.worker, self.state, self.corpus, self.ranks, self.mesh, self._pipeline())
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this rank writes and decides for all."""
+        return self.worker.rank == 0
 
     def _open_data(self) -> SampleSource:
         """Return the job's samples; collective. Raises DataError before anything is trained on them."""
@@ -89,7 +112,7 @@ class Trainer:
         """Return the sharded model with its optimizer, as it is before step 0."""
         job, seed = self.job, self.job.config.seed
         sequence = job.batch.sequence_length
-        self.mesh = make_mesh(self.device.type, job.config.mesh, job.execution, self.worker.rank)
+        self.mesh = self._mesh()
         self.parts = build(job.model, job.execution, self.mesh, self.device, sequence, seed)
         seed_all(seed, self.worker.rank)
         optimizer = make_optimizer(self.parts, job.optimizer)
@@ -111,7 +134,7 @@ class Trainer:
         """Train to the last step, or until asked to save and stop. Collective throughout."""
         self._restore()
         self.saver.prepare(self._to_save())
-        began = self._clock = time.monotonic()
+        self._clock = time.monotonic()
         while self.state.step < self._last_step():
             stop = self._step()
             last = stop or self.state.step == self._last_step()
@@ -124,12 +147,18 @@ class Trainer:
                 self._wait()
                 return Exit.PREEMPTED
         self._wait()
+        self._finish()
+        return Exit.COMPLETED
+
+    def _finish(self) -> None:
+        """Report the hashes of the last state."""
         self.signs.base("finish")
         hashes = self.state.hashes(self.ranks)
         if self.worker.rank == 0:
             self.worker.say("finished", step=self.state.step, hashes=hashes)
-            print(json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - began, 3), "hashes": hashes}))
-        return Exit.COMPLETED
+            print(
+                json.dumps({"finished": self.state.step, "seconds": round(time.monotonic() - self._began, 3), "hashes": hashes})
+            )
 
     def _sound_step(self) -> int | None:
         return None if self.state.soundness is None else self.state.soundness.step
@@ -159,6 +188,12 @@ class Trainer:
         job, state = Job.of(at(self.job.config, self.state.step)), self.state
         state.consumed.position = self.worker.sample = position(self.job.config, state.step)
         agreed, stop = self._gradients(job)
+        self._apply(job, agreed)
+        return stop
+
+    def _apply(self, job: Job, agreed: StepConsensus) -> None:
+        """Step the optimizer."""
+        state = self.state
         set_hyperparameters(state.optimizer, job.optimizer, state.step, job.steps)
         state.optimizer.step()
         state.optimizer.zero_grad()
@@ -169,7 +204,6 @@ class Trainer:
             self._stepped = True
             suppress_errors(write_modules, self.worker)
         self._write_metrics(job, agreed)
-        return stop
 
     def _gradients(self, job: Job) -> tuple[StepConsensus, bool]:
         """Compute the gradients of the step, and return whether all ranks are to save and stop after it.
@@ -177,16 +211,18 @@ class Trainer:
         The first rank's clock decides which tiers are due. Raises SupersededError on all ranks when one has seen a
         newer claim.
         """
-        now = time.monotonic()
-        is_first = self.worker.rank == 0
-        late = [first and is_first for first in self.schedule.late(now)]
-        profiled = is_first and self.profiler.is_wanted()
+        late = [first and self._is_first for first in self.schedule.late(time.monotonic())]
+        profiled = self._is_first and self.profiler.is_wanted()
         agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, profiled, *late])
+        return agreed, self._follow(agreed)
+
+    def _follow(self, agreed: StepConsensus) -> bool:
+        """Take over what the ranks have agreed on. Returns whether all ranks are to save and stop after the step."""
         stop, superseded, self._is_profiled, *late = agreed.flags
         if superseded:
             raise SupersededError("a newer generation has claimed the run")
-        self._due = self.schedule.due(self.state.step + 1, late, now)
-        return agreed, stop
+        self._due = self.schedule.due(self.state.step + 1, late, time.monotonic())
+        return stop
 
     # --- saves and metrics --------------------------------------------------------------------------------------------
 
@@ -229,7 +265,7 @@ class Trainer:
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
         waited_ns, self._waited_ns = self.worker.not_own_ns - self._waited_ns, self.worker.not_own_ns
-        if self.worker.rank != 0:
+        if not self._is_first:
             return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -286,8 +322,12 @@ def _join(worker: Worker, signs: HeartbeatReporter, config: RunConfig) -> None:
 def train(worker: Worker, signs: HeartbeatReporter) -> Exit:
     """Run one generation of the builtin trainer on this rank."""
     config = from_json(RunConfig, Path(worker.run_json).read_text())
-    _join(worker, signs, config)
     try:
+        if config.replica_recovery and config.mesh.dp_replicate > 1:
+            from headway.runner.train.replica_trainer import ReplicaTrainer  # noqa: PLC0415  it needs this module
+
+            return ReplicaTrainer(worker, Job.of(config), signs).run()
+        _join(worker, signs, config)
         return Trainer(worker, Job.of(config), signs).run()
     except SupersededError:
         return Exit.SUPERSEDED

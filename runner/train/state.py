@@ -111,19 +111,23 @@ class TrainState:
         else:
             seed_all(self.seed + self.step, ranks.rank)
 
+    def own_hash(self) -> bytes:
+        """Return a hash of this rank's parameters and optimizer state."""
+        return _tensors_hash(self.parameters() | self.moments())
+
     def hashes(self, ranks: Ranks) -> dict[str, str]:
         """Return one hash for each part of the state over all ranks, and `state` over all parts; collective."""
         total = self.consumed.total(ranks)
         found = {
-            "parameters": _combined(_tensors_hash(self.parameters(), ranks), ranks),
-            "optimizer": _combined(_tensors_hash(self.moments(), ranks), ranks),
+            "parameters": _combined(_tensors_hash(self.parameters()), ranks),
+            "optimizer": _combined(_tensors_hash(self.moments()), ranks),
             "rng": _combined(_object_hash(rng_state(self.device)), ranks),
             "samples": xxhash.xxh3_128_hexdigest(f"{total.position}/{total.digest}".encode()),
         }
         return found | {"state": xxhash.xxh3_128_hexdigest("/".join(found.values()).encode())}
 
 
-def _tensors_hash(tensors: dict[str, torch.Tensor], ranks: Ranks) -> bytes:
+def _tensors_hash(tensors: dict[str, torch.Tensor]) -> bytes:
     digest = xxhash.xxh3_128()
     for name, tensor in tensors.items():
         local = local_tensor(tensor)

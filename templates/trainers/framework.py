@@ -29,7 +29,7 @@ from headway.templates.trainers.script.arguments import (
     values,
     written,
 )
-from headway.templates.trainers.script.check import check_corruption, check_history, defaults
+from headway.templates.trainers.script.check import check_corruption, check_history, check_replica_recovery, defaults
 from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table, flat, path_of
 
 # Below that, a name is more likely one of the user's script than a misspelt one of the framework.
@@ -154,6 +154,7 @@ class Framework:
         yield from _check_tiers(self.table, plan)
         yield from check_history(plan)
         yield from check_corruption(plan)
+        yield from check_replica_recovery(plan)
         yield from self.check(options, plan, cluster, known)
         yield from self._check_arguments(options, plan)
         untold = list(_untold(self.table, options, plan, known))

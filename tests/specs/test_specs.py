@@ -79,7 +79,7 @@ def test_fine_tuning_on_a_part_of_a_node() -> None:
 
 def test_a_queue_of_kueue_and_all_that_pods_need() -> None:
     (job,) = planned("kueue")
-    _, found = yaml.safe_load_all(rendered(job, ".yaml"))
+    found = yaml.safe_load(rendered(job, ".yaml"))
     template: dict[str, Any] = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod = template["spec"]
     assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"

@@ -166,8 +166,9 @@ def _changed_lines(before: str, after: str) -> int:
 def submitted(path: Path) -> dict[str, str]:
     """run.json and spec.json of a script or a manifest."""
     if path.suffix == ".yaml":
-        documents = yaml.safe_load_all(path.read_text())
-        return dict(next(document["data"] for document in documents if document["kind"] == "ConfigMap"))
+        (job,) = yaml.safe_load(path.read_text())["spec"]["replicatedJobs"]
+        annotations = job["template"]["spec"]["template"]["metadata"]["annotations"]
+        return {key.removeprefix("headway/"): value for key, value in annotations.items()}
     found = re.search(
         r"<<'RUN_JSON'[^\n]*\n(.*?)RUN_JSON\n(?: *cat [^\n]*<<'SPEC_JSON'\n)?(.*?)SPEC_JSON\n", path.read_text(), re.DOTALL
     )

@@ -103,6 +103,12 @@ def pod_of(text: str) -> Object:
     return found
 
 
+def data_of(text: str) -> dict[str, str]:
+    """The files that the pods get, by name: annotations with headway's prefix."""
+    annotations = job_of(text)["template"]["metadata"]["annotations"]
+    return {key.removeprefix("headway/"): value for key, value in annotations.items() if key.startswith("headway/")}
+
+
 def container_of(text: str) -> Object:
     (found,) = pod_of(text)["containers"]
     container: Object = found
@@ -137,7 +143,7 @@ def test_with_spares_a_killed_pod_comes_again_and_the_attempt_goes_on(tmp_path: 
     assert stop["onExitCodes"]["values"] == [83, 84, 85]
     assert (killed["action"], killed["onExitCodes"]["values"]) == ("Ignore", [134, 135, 137, 139])
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-    assert len(objects(text)["ConfigMap"]["data"]["nodes"].splitlines()) == 2
+    assert 'while [ "$index" -lt 2 ]' in data_of(text)["pod.sh"]
 
 
 def test_the_address_of_a_webhook_comes_from_a_secret_that_may_be_absent(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_the_address_of_a_webhook_comes_from_a_secret_that_may_be_absent(tmp_pat
 
 def test_all_objects_have_one_name_and_namespace(tmp_path: Path) -> None:
     found = objects(manifest(tmp_path, LEAST | {"namespace": "research"}))
-    assert list(found) == ["ConfigMap", "JobSet"]
+    assert list(found) == ["JobSet"]
     assert len({each["metadata"]["name"] for each in found.values()}) == 1
     assert {each["metadata"]["namespace"] for each in found.values()} == {"research"}
 
@@ -162,7 +168,7 @@ def test_pods_get_no_token_and_no_rights(tmp_path: Path) -> None:
 
 def test_an_account_is_used_and_none_is_made(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"service_account": "training"})
-    assert list(objects(text)) == ["ConfigMap", "JobSet"]
+    assert list(objects(text)) == ["JobSet"]
     assert pod_of(text)["serviceAccountName"] == "training"
     assert "serviceAccountName" not in pod_of(manifest(tmp_path, LEAST))
 
@@ -227,7 +233,8 @@ def test_a_jobs_request_is_merged_into_the_options_of_its_cluster(tmp_path: Path
     assert labels["kueue.x-k8s.io/queue-name"] == "research"
     assert (labels["site"], labels["team"]) == ("a", "nlp")
     assert job_of(text)["template"]["metadata"]["labels"]["team"] == "nlp"
-    assert job_of(text)["template"]["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
+    annotations = job_of(text)["template"]["metadata"]["annotations"]
+    assert [key for key in annotations if not key.startswith("headway/")] == ["karpenter.sh/do-not-disrupt"]
     assert (pod["priorityClassName"], pod["runtimeClassName"], pod["schedulerName"]) == ("high", "nvidia", "volcano")
     assert pod["imagePullSecrets"] == [{"name": "site"}, {"name": "mine"}]
     assert pod["nodeSelector"] == {"pool": "spot", "b": "c"}
@@ -264,7 +271,11 @@ def test_mounts_are_claims_or_directories_of_the_node(tmp_path: Path) -> None:
     assert mounted["/scratch"] == ({"persistentVolumeClaim": {"claimName": "scratch"}}, False)
     assert mounted["/data"] == ({"hostPath": {"path": "/mnt/data", "type": "Directory"}}, True)
     assert mounted["/dev/shm"] == ({"emptyDir": {"medium": "Memory"}}, False)
-    assert mounted["/etc/headway"] == ({"configMap": {"name": objects(text)["JobSet"]["metadata"]["name"]}}, True)
+    items = [
+        {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['headway/{name}']"}}
+        for name in ("pod.sh", "run.json", "spec.json")
+    ]
+    assert mounted["/etc/headway"] == ({"downwardAPI": {"items": items}}, True)
 
 
 def test_a_jobs_mounts_are_directories_of_the_node_beside_the_clusters(tmp_path: Path) -> None:
@@ -316,15 +327,12 @@ def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:
     assert "imagePullPolicy" not in without["containers"][0]
 
 
-def test_the_runner_is_told_by_a_configuration_that_cannot_change(tmp_path: Path) -> None:
+def test_the_runner_is_told_by_a_configuration_that_goes_with_the_jobset(tmp_path: Path) -> None:
     plan = planned(tmp_path, LEAST).plan
-    config = objects(manifest(tmp_path, LEAST))["ConfigMap"]
-    assert config["immutable"] is True
-    assert from_json(RunConfig, config["data"]["run.json"]) == plan.run
-    spec, run = (json.loads(config["data"][name]) for name in ("spec.json", "run.json"))
+    data = data_of(manifest(tmp_path, LEAST))
+    assert from_json(RunConfig, data["run.json"]) == plan.run
+    spec, run = (json.loads(data[name]) for name in ("spec.json", "run.json"))
     assert with_shared(spec, run) == plan.kept_spec
-    stem = plan.run_stem
-    assert config["data"]["nodes"] == f"{stem}-node-0-0.{stem}\n{stem}-node-0-1.{stem}\n"
 
 
 def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> None:
@@ -400,7 +408,7 @@ def test_hostile_values_arrive_as_they_are(value: str, tmp_path: Path) -> None:
     variable = EnvVar("HOSTILE", value, value if len(value.splitlines()) == 1 else "why", "where")
     plan = dataclasses.replace(found.plan, run=run, runs=f"/scratch/{value}", env=(variable,))
     (text,) = render(found.scheduler, plan, found.cluster).values()  # type: ignore[arg-type]
-    data = objects(text)["ConfigMap"]["data"]
+    data = data_of(text)
     assert from_json(RunConfig, data["run.json"]) == run
     environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
     assert environment["HOSTILE"] == value.replace("$", "$$"), "Kubernetes makes one dollar sign of two"
@@ -458,7 +466,7 @@ class Done:
 
 
 def prepare(data: Mapping[str, str], folder: Path) -> Path:
-    """The script with its ConfigMap in `folder`, and stand-ins for python3 and sleep in `folder/tools`."""
+    """The script with its other files in `folder`, and stand-ins for python3 and sleep in `folder/tools`."""
     (folder / "tools").mkdir(parents=True)
     for name, text in data.items():
         (folder / name).write_text(text.replace("/etc/headway/", f"{folder}/") if name == "pod.sh" else text)
@@ -489,7 +497,7 @@ def wait_for_text(path: Path) -> None:
 
 
 def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
-    data = objects(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))["ConfigMap"]["data"]
+    data = data_of(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))
     done = run_script(data, tmp_path / "pod", CODE="82")
     assert done.code == 82
     open_run = "-m headway.runner.rundir open /scratch/runs case-HASH-eb8cef1608f042728881787a1070b367"
@@ -502,13 +510,13 @@ def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_cannot_be_opened_starts_no_runner_and_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
-    done = run_script(objects(manifest(tmp_path, LEAST))["ConfigMap"]["data"], tmp_path / "pod", TAKEN="1")
+    done = run_script(data_of(manifest(tmp_path, LEAST)), tmp_path / "pod", TAKEN="1")
     assert (done.code, len(done.calls), done.calls[-1]) == (75, 2, "sleep 60")
 
 
 def test_a_failed_setup_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
-    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": [". /nowhere/activate"]}))["ConfigMap"]["data"], folder)
+    script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": [". /nowhere/activate"]})), folder)
     done = subprocess.run(["sh", str(script)], env=environment(folder), stderr=subprocess.DEVNULL, check=False, timeout=30)
     assert done.returncode not in {0, 82}
     assert (folder / "calls").read_text() == "sleep 60\n"
@@ -516,7 +524,7 @@ def test_a_failed_setup_waits_before_it_uses_up_a_restart(tmp_path: Path) -> Non
 
 def test_a_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
-    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": ["false"]}))["ConfigMap"]["data"], folder)
+    script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": ["false"]})), folder)
     held, holding = os.pipe()
     variables = environment(folder, HELD=f"/dev/fd/{held}")
     with (
@@ -533,7 +541,7 @@ def test_a_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
 def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     setup = [f"echo >{folder}/ready", f"while [ ! -e {folder}/go ]; do command -p sleep 0.02; done"]
-    script = prepare(objects(manifest(tmp_path, LEAST | {"setup": setup}))["ConfigMap"]["data"], folder)
+    script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": setup})), folder)
     with subprocess.Popen(["sh", str(script)], env=environment(folder)) as process:
         wait_for_text(folder / "ready")
         process.send_signal(signal.SIGTERM)
@@ -543,6 +551,6 @@ def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_p
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 def test_the_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    script = prepare(objects(manifest(tmp_path, LEAST))["ConfigMap"]["data"], tmp_path / "pod")
+    script = prepare(data_of(manifest(tmp_path, LEAST)), tmp_path / "pod")
     command = ["shellcheck", "--shell=sh", "--severity=style", str(script)]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""

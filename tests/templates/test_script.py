@@ -324,8 +324,8 @@ def _handed_over(text: str) -> str:
     if text.startswith("#!"):
         (found,) = re.findall(r"<<'RUN_JSON'[^\n]*\n(.*?)\nRUN_JSON\n", text, re.DOTALL)
         return str(found)
-    maps = [document for document in yaml.safe_load_all(text) if document["kind"] == "ConfigMap"]
-    return str(maps[0]["data"]["run.json"])
+    (job,) = yaml.safe_load(text)["spec"]["replicatedJobs"]
+    return str(job["template"]["spec"]["template"]["metadata"]["annotations"]["headway/run.json"])
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ COMMANDS = {
 "show hostnames n8") echo n8 ;;
 "show hostnames n[3,8]") printf "n3\\nn8\\n" ;;
 "show hostnames"*) printf "n1\\nn2\\n" ;;
-*"show job"*) echo "JobId=7 $JOB " ;;
+*"show job"*) echo "JobId=7 $JOB Restarts=${RESTARTS-${SLURM_RESTART_COUNT:-0}} " ;;
 requeue*)
   # slurmctld is away for the first tries.
   if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then exit 1; fi
@@ -64,7 +64,8 @@ requeue*)
 ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(primary) at a is DOWN"; else echo "is UP"; fi ;;
 esac
 """,
-    "sleep": "",
+    # The script waits for the verdict, and then for srun, in the background, where a pipe of the test is not to stay open.
+    "sleep": "exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n",
     "curl": 'cat >"${CALLS%/*}/curl.config"\n',
     "srun": """echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"
 run_json=$(printf '%s\\n' "$@" | grep /run.json)
@@ -128,7 +129,8 @@ def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
     (folder / "calls").touch()
     result = subprocess.run(["dash", "job.sbatch"], env=environment, capture_output=True, text=True, check=False, cwd=folder)
     (folder / "printed").write_text(result.stderr)
-    return result.returncode, (folder / "calls").read_text().splitlines()
+    calls = (folder / "calls").read_text().splitlines()
+    return result.returncode, [call for call in calls if call not in ("sleep 5", "sleep 43")]
 
 
 def _of_sbatch(script: str) -> dict[str, str]:
@@ -199,8 +201,33 @@ def test_the_runner_opens_the_attempt_with_its_configuration_and_the_whole_spec(
 
 def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUNS=str(tmp_path / "else where"))
-    (call,) = (without_hash(call) for call in calls if call.startswith("srun "))
+    (call,) = (without_hash(call) for call in calls if call.startswith("srun --job-name=runner"))
     assert call.endswith(f"headway.runner {tmp_path}/else where/case-HASH-7/attempts/3/run.json --attempt 3 --open")
+
+
+@pytest.mark.parametrize(("restarts", "skipped"), [("0", 0), ("3", 3), ("4", 0), ("9", 1)])
+def test_no_step_of_the_last_attempts_has_the_number_of_the_runners(
+    script: str, restarts: str, skipped: int, tmp_path: Path
+) -> None:
+    _, calls = run(script, tmp_path, SLURM_RESTART_COUNT=restarts)
+    steps = [call.split()[1] for call in calls if call.startswith("srun ")]
+    assert steps == [*["--job-name=skip"] * skipped, "--job-name=runner"]
+
+
+@pytest.mark.parametrize("verdict", ["80", "81", "82"])
+def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, verdict: str, tmp_path: Path) -> None:
+    known = {"SLURM_RESTART_COUNT": "1", "CODE": "1", "VERDICT": verdict, "SUSPECTS": "n2"}
+    code, calls = run(script, tmp_path, RESTARTS="2", **known)
+    assert code == int(verdict)
+    assert not [call for call in calls if call.startswith(("scontrol requeue", "scontrol update"))]
+    assert "Slurm has already requeued job 7" in (tmp_path / "printed").read_text()
+
+
+def test_a_script_requeues_nothing_while_it_does_not_know_how_often_slurm_has(script: str, tmp_path: Path) -> None:
+    code, calls = run(script, tmp_path, RESTARTS="", CODE="1", VERDICT="82")
+    assert code == 82
+    assert "scontrol requeue 7" not in calls
+    assert calls.count("sleep 30") == 60
 
 
 def earlier(folder: Path, attempt: int, **files: str) -> Path:
@@ -270,7 +297,8 @@ def test_the_verdict_decides_what_slurm_is_told(
 ) -> None:
     ended, calls = run(script, tmp_path, CODE=code, SUSPECTS=suspects, **({"VERDICT": verdict} if verdict else {}))
     assert ended == ends
-    assert [call.removeprefix("scontrol ") for call in calls if call.startswith("scontrol ")][1:] == does
+    done = [call.removeprefix("scontrol ") for call in calls if call.startswith("scontrol ") and "show" not in call]
+    assert done == does
 
 
 @pytest.mark.parametrize("verdict", ["80", "81"])
@@ -558,6 +586,54 @@ def test_groups_of_ranks_over_nodes_become_segments_of_blocks(
     (tmp_path / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{}"))
     told = [problem.code for problem in found(tmp_path) if problem.code == "HW425"]
     assert told == ([] if segment is None else ["HW425"])
+
+
+TREE = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm, options: OPTIONS}
+node_groups: [{name: gpu, count: 60, cpus: 96, gpu: H100-SXM-80, gpus: 8, nic: ConnectX-7, nic_speed: 400Gb/s,
+  nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]}]
+fabrics:
+  - {name: rails, role: scale-out, transport: infiniband, shape: rail-optimizedSWITCHES}
+storage: [{name: runs, kind: posix, path: /runs, shared: true}]
+"""
+PLANNED = ", switches: {model: QM9700, os: [{kind: opensm}]}"
+
+
+@pytest.mark.parametrize(
+    ("options", "switches", "nodes", "layout", "asked", "warned"),
+    [
+        # Leaves of 64 ports have 32 nodes: 60 nodes are below two sets of leaves.
+        ("topology: tree", PLANNED, 32, "{tp: 8}", "1", []),
+        ("topology: tree, leaf_nodes: 16, switch_wait: 12h", "", 32, "{tp: 8}", "2@12:00:00", []),
+        ("topology: tree, leaf_nodes: 16", "", 33, "{tp: 8}", "3", []),
+        ("topology: tree, leaf_nodes: 16", "", 16, "{ep: 16}", "1", []),
+        ("topology: tree, leaf_nodes: 16", "", 32, "{ep: 16}", "2", []),
+        ("topology: tree, leaf_nodes: 16", "", 24, "{ep: 16}", "2", ["HW425"]),
+        ("topology: tree, leaf_nodes: 15", "", 30, "{ep: 16}", "2", ["HW425"]),
+        # All leaf switches, one node, an option of the cluster's own, no switches known, no topology.
+        ("topology: tree, leaf_nodes: 16", "", 60, "{tp: 8}", None, []),
+        ("topology: tree, leaf_nodes: 16", "", 1, "{tp: 8}", None, []),
+        ("topology: tree, leaf_nodes: 16, directives: [--switches=3@1]", "", 16, "{tp: 8}", "3@1", []),
+        ("topology: tree", "", 16, "{tp: 8}", None, ["HW425"]),
+        ("", PLANNED, 32, "{tp: 8}", None, []),
+    ],
+)
+def test_a_job_asks_for_the_fewest_leaf_switches_that_hold_it(
+    *, options: str, switches: str, nodes: int, layout: str, asked: str | None, warned: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(TREE.replace("OPTIONS", f"{{{options}}}").replace("SWITCHES", switches))
+    (tmp_path / "job.yaml").write_text(
+        f"apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: case\ncluster: lab\nnodes: {nodes}\nlayout: {layout}\n"
+        "trainer: {kind: script, options: {argv: [train.py, '{layout.tp}', '{layout.ep}']}}\n"
+    )
+    planned = load_job_plan(tmp_path / "job.yaml")
+    assert planned is not None
+    script = next(text for path, text in planned.files().items() if path.suffix == ".sbatch")
+    assert [each for each in directives(script) if "switches" in each] == ([] if asked is None else [f"--switches={asked}"])
+    assert [problem.code for problem in found(tmp_path) if problem.code == "HW425"] == warned
 
 
 # --- containers, mounts, variables ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.cli.changes import judge, run_so_far
-from headway.cli.documents import load_job_plan
+from headway.cli.documents import load_job_plans
 from headway.cli.site import CLUSTER, known_run, stopping, tell
 from headway.cli.terminal import StopError
 from headway.cli.views.problems import print_problems
@@ -25,9 +25,9 @@ _TRIES = 5
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Check and render the job, ask the scheduler whether it would start it, and submit it under the name of its run. "
-        "Repeat the command if it was interrupted: a run never gets a second job."
+        "Repeat the command if it was interrupted: a run never gets a second job. Of a sweep, each run is submitted."
     )
-    parser.epilog = "Prints the name of the run on stdout."
+    parser.epilog = "Prints the name of each run on stdout."
     parser.add_argument("job", type=Path, metavar="JOB", help="a TrainingJob document")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="a Cluster document (default: the first that the job names)")
     which = parser.add_mutually_exclusive_group()
@@ -42,9 +42,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    planned = load_job_plan(args.job, args.cluster)
-    if planned is None:
+    runs = load_job_plans(args.job, args.cluster)
+    if not runs:
         return 1
+    if args.resume and len(runs) > 1:
+        raise StopError(1, f"{args.job} is a sweep of {len(runs)} runs; `headway resume RUN` continues one of them")
+    for planned in runs:
+        _submit_run(args, planned)
+    if len(runs) > 1 and not args.test_only:
+        tell(f"to watch the {len(runs)} runs of the sweep: headway status {args.job}")
+    return 0
+
+
+def _submit_run(args: argparse.Namespace, planned: PlannedJob) -> None:
     plan = planned.plan
     if plan.scheduler not in SUBMITTING:
         how = "run it with `headway run`" if plan.scheduler == "local" else "apply its rendered manifest with `kubectl apply`"
@@ -56,7 +66,8 @@ def _submit(args: argparse.Namespace) -> int:
         desk = site.desk(tell)
         for _ in range(_TRIES):
             try:
-                return _once(args, planned, script, desk)
+                _once(args, planned, script, desk)
+                return
             except TakenError as error:
                 tell(str(error))
     raise StopError(1, "other clients submit the same job at the same time; try again")
@@ -70,7 +81,7 @@ class _Chosen:
     job: ScheduledJob | None
 
 
-def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk) -> int:
+def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk) -> None:
     chosen = _resumed(args, planned, desk) if args.resume else _of_the_job(args, planned, desk)
     directory = desk.runs.fetch(chosen.name)
     numbers = directory.submission_numbers()
@@ -78,11 +89,11 @@ def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk
         _check_same(chosen, directory, numbers, script)
         tell(f"run `{chosen.name}` has been submitted: job {chosen.job.number} is {chosen.job.word}")
         print(chosen.name)
-        return 0
+        return
     request = desk.request(chosen.name, max(numbers, default=0) + 1, script)
     tell(desk.test(request))
     if args.test_only:
-        return 0
+        return
     print(f"$ {desk.command(request)}", file=sys.stderr, flush=True)
     described = {"job": str(args.job), "cluster": planned.plan.cluster, "spec_hash": planned.plan.spec_hash}
     submitted = desk.submit(request, described)
@@ -93,7 +104,6 @@ def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk
             f"`export {CLUSTER}={planned.cluster_document.name}` makes this cluster that of `status`, `logs`, `cancel` and `resume`"
         )
     print(submitted.run)
-    return 0
 
 
 def _of_the_job(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:

@@ -1,5 +1,6 @@
 """Shows runs as a list that fits the terminal."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
@@ -21,10 +22,11 @@ def print_runs(runs: Sequence[RunStatus], older: int) -> None:
 
 
 def runs_table(runs: Sequence[RunStatus], older: int, width: int) -> Table:
-    """Return the runs as a table that fits so many columns, with the number of older ones that it omits."""
+    """Return the runs as a table that fits so many columns, with how many are in each state, and the number of older ones that it omits."""
     table, _ = fitted_table(width, [_cells(run) for run in runs], _TEXTS, _DISPENSABLE)
-    if older:
-        table.caption = f"{older:,} older: --all"
+    states = Counter(run.state for run in runs)
+    counted = [", ".join(f"{number:,} {state}" for state, number in states.most_common())] if len(runs) > 1 else []
+    table.caption = "; ".join([*counted, *([f"{older:,} older: --all"] if older else [])]) or None
     return table
 
 

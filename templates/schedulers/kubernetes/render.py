@@ -20,8 +20,10 @@ _SCRIPT = Path(__file__).parent / "pod.sh.j2"
 
 CONFIG_PATH = "/etc/headway"
 SHM_PATH = "/dev/shm"
-# Indentation of the ConfigMap's literal blocks, below `data:` and a key.
-_INDENT = 4
+# Annotations of the pods with the prefix `headway/`, which the kubelet writes into files of these names.
+_FILES = ("pod.sh", "run.json", "spec.json")
+# Indentation of their literal blocks, below `annotations:` and a key.
+_INDENT = 18
 _REPLICATED_JOB = "node"
 # Lists of a pod to which options add, each at its own place in the manifest.
 _LISTS_OF_POD = ("containers", "initContainers", "volumes")
@@ -60,8 +62,8 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         config_path=CONFIG_PATH,
         setup=[Shell(line) for line in options.setup],
         job_setup=[Shell(line) for line in plan.spec["setup"]],
+        host=Shell(f"{_hosts(plan)}$index.{plan.run_stem}"),
     )
-    nodes = "".join(f"{host_name(plan, index)}.{plan.run_stem}\n" for index in range(plan.nodes))
     limits, mounts = _limits(options, plan, cluster), list(_mounts(options, plan))
     resources = {"requests": {"cpu": str(plan.cpus_per_slot), **limits}, **({"limits": limits} if limits else {})}
     locks = locks_memory(options, plan, cluster) and not options.restricted
@@ -76,7 +78,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         shm_path=SHM_PATH,
         command=["/bin/sh", f"{CONFIG_PATH}/pod.sh"],
         script=block(script, _INDENT),
-        nodes=block(nodes, _INDENT),
+        files=[{"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['headway/{name}']"}} for name in _FILES],
         run_json=block(to_json(plan.run), _INDENT),
         spec_json=block(json_text(plan.spec_without_run), _INDENT),
         image=plan.code["image"] or options.image,
@@ -117,7 +119,12 @@ def mounted(options: KubernetesOptions, plan: JobPlan) -> tuple[MountPlan, ...]:
 
 def host_name(plan: JobPlan, index: int) -> str:
     """Return the pod's host name in JobSet's form: set, replicated job, index of the Job, index of the pod."""
-    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{index}"
+    return f"{_hosts(plan)}{index}"
+
+
+def _hosts(plan: JobPlan) -> str:
+    """Return the part of the host names that all pods share."""
+    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-"
 
 
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:

@@ -18,6 +18,7 @@ from headway.templates.schedulers.containers import (
 )
 from headway.templates.schedulers.requests import check_memory_of_node, check_request, own_option, place_of, request_of
 from headway.templates.schedulers.slurm.options import SlurmOptions
+from headway.templates.schedulers.slurm.placement import crossing_group, leaf_nodes
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
 
 # Options of sbatch that the batch script sets itself, and the field that sets each of them, if there is one.
@@ -175,9 +176,11 @@ def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    if options.topology == "tree":
+        yield from _check_switches(options, plan, cluster)
     if plan.segment_nodes is None:
         return
-    if options.topology is not None:
+    if options.topology == "block":
         yield from _check_whole_segments(plan, plan.segment_nodes)
         return
     layout = plan.spec["layout"]
@@ -190,6 +193,22 @@ def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -
         "`scheduler.options`: jobs then request segments"
     )
     yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
+
+
+def _check_switches(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check that the nodes below a leaf switch are known, and that groups of ranks which span nodes stay below one."""
+    path: Path = ("scheduler", "options", "topology")
+    if leaf_nodes(options, cluster) is None:
+        message = f"`{cluster.name}` has no switches in its plan, so no job can ask for the fewest leaf switches that hold it"
+        yield Problem("HW425", CLUSTER, path, message, "set `leaf_nodes` to the nodes below one leaf switch", Severity.WARNING)
+    if (crossing := crossing_group(options, plan, cluster)) is not None:
+        axis, ranks, below = crossing
+        message = (
+            f"groups of {ranks} ranks may be placed across leaf switches: {plan.nodes} nodes do not fit below one of {below} nodes, "
+            f"and Slurm's topology/tree does not keep groups together"
+        )
+        hint = f"use a multiple of {below} nodes, which fill whole leaf switches, if groups of {ranks} ranks fill them exactly"
+        yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
 
 
 def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:

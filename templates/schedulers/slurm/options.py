@@ -59,10 +59,17 @@ class SlurmOptions(Section):
     kill_wait: Seconds = Field(30.0, gt=0, le=65533, examples=["2m"])
     """`KillWait` of slurm.conf: the time between a request to stop, by a requeue, a preemption or scancel, and the kill."""
     # topology/block allocates segments, each inside of one block; Slurm takes `--segment` since 24.05, and only a number that divides the
-    # job's nodes or is larger (SchedMD/slurm CHANGELOG/slurm-24.05.md, https://slurm.schedmd.com/topology.html).
-    topology: Literal["block"] | None = Field(None, examples=["block"])
+    # job's nodes or is larger (SchedMD/slurm CHANGELOG/slurm-24.05.md, https://slurm.schedmd.com/topology.html). topology/tree counts leaf
+    # switches (`--switches`).
+    topology: Literal["block", "tree"] | None = Field(None, examples=["block"])
     """Slurm's plugin for the network: `block` is topology/block of Slurm 24.05 or newer, with a block for each NVLink domain whose nodes
-    follow one another in name, as ranks do; jobs whose groups of ranks span nodes then request segments."""
+    follow one another in name, as ranks do; jobs whose groups of ranks span nodes then request segments. `tree` is topology/tree, with a
+    leaf switch for the nodes below the same leaves of the fabric; jobs then request the fewest leaf switches that hold them."""
+    leaf_nodes: int | None = Field(None, ge=1, le=4096, examples=[32])
+    """Nodes below one leaf switch of topology/tree; those of the fabric's plan when left out."""
+    switch_wait: Seconds | None = Field(None, ge=1, examples=["12h"])
+    """How long a job waits for so few leaf switches before it takes more. Slurm waits `max_switch_wait` of slurm.conf at most, which is
+    300 s unless it is set."""
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets nodes exclusively."""
     bundle: Place | None = Field(None, examples=["/shared/headway/headway-0.1.0-2f1c0a9b7d3e"])

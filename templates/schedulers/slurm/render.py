@@ -8,12 +8,14 @@ from headway.jobspec.resolve.placement import USER
 from headway.templates.kind import Files
 from headway.templates.schedulers.data import runs_word, script_data, take_secrets
 from headway.templates.schedulers.slurm.options import SlurmOptions
+from headway.templates.schedulers.slurm.placement import switches_of
 from headway.templates.schedulers.slurm.pyxis import container_of, staged_image
 from headway.templates.schedulers.slurm.request import with_request
 from headway.templates.shell import Shell, quote, render_shell
 
 _TEMPLATE = Path(__file__).parent / "job.sbatch.j2"
 
+_BLOCK = "block"
 # Slurm sends the signal up to 60 s early and never late; the batch script itself needs some seconds to requeue the job.
 _SIGNAL_MARGIN_S = 30
 # Percent of a node's memory that Slurm hands out: RealMemory of slurm.conf is less than what is built in.
@@ -45,7 +47,8 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         has_steps=image is not None or plan.outlives_nodes,
         memory=_memory(options, plan, cluster),
         nice=None if options.nice is None else str(options.nice),
-        in_blocks=options.topology is not None and plan.segment_nodes is not None,
+        segment=plan.segment_nodes if options.topology == _BLOCK else None,
+        switches=None if (fewest := switches_of(options, plan, cluster)) is None else Shell(fewest),
         webhook=None if plan.run.notify is None else Shell(plan.run.notify.webhook_env),
         webhook_value=None if plan.run.notify is None else Shell(f"${{{plan.run.notify.webhook_env}:-}}"),
         directives=[Shell(line) for line in options.directives],

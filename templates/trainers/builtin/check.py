@@ -56,6 +56,7 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
     yield from _check_axes(plan)
     yield from _check_microbatches(plan)
     yield from _check_replay(plan)
+    yield from _check_replica_recovery(plan)
     yield from _check_history(plan)
     yield from _check_weights(plan)
 
@@ -136,6 +137,39 @@ def _check_replay(plan: JobPlan) -> Iterator[Problem]:
         if plan.spec["compile"]:
             message = "the trainer `builtin` traces gradients of blocks that are not compiled"
             yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `compile: false`")
+
+
+def _check_replica_recovery(plan: JobPlan) -> Iterator[Problem]:
+    """Check that the other replica groups can compute a lost one's share and get the same result."""
+    if not plan.spec["resilience"]["replica_recovery"]:
+        return
+    path: Path = ("resilience", "replica_recovery")
+    for why, mend in _against_replica_recovery(plan):
+        message = f"the trainer `builtin` cannot train on without a replica group: {why}"
+        yield Problem("HW306", JOB, path, message, f"leave `replica_recovery` out, or {mend}", at_key=True)
+
+
+def _against_replica_recovery(plan: JobPlan) -> Iterator[tuple[str, str]]:
+    """Yield what makes it impossible, and what would make it possible."""
+    mesh, model = plan.mesh, plan.run.model
+    if mesh.dp_replicate == 1:
+        yield "`dp_replicate` is 1, so there is no other group", "set `dp_replicate: 2` or more"
+    if mesh.dp_replicate > contract.MOST_REPLICAS:
+        most = contract.MOST_REPLICAS
+        yield (
+            f"`dp_replicate` is {mesh.dp_replicate}, and it keeps track of {most} groups",
+            f"set `dp_replicate` to {most} or less",
+        )
+    if mesh.pp > 1:
+        yield f"the microbatches of a pipeline are fixed, and `pp` is {mesh.pp}", "set `pp: 1`"
+    if plan.run.backend != "gloo":
+        yield f"that was not built for collectives of `{plan.run.backend}`", "run the job on CPUs"
+    if plan.run.min_slots is not None:
+        yield "with `min_nodes` the number of groups may change", "leave `min_nodes` out"
+    if model is not None and model.dropout:
+        yield "another rank would draw other numbers for dropout", "set `dropout: 0` in the model"
+    if plan.run.corruption is not None:
+        yield "checks for silent corruption compare all ranks in each step", "leave `corruption` out"
 
 
 def _check_history(plan: JobPlan) -> Iterator[Problem]:

@@ -90,6 +90,7 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     yield from _check_first(options)
     yield from check_history(plan)
     yield from check_corruption(plan)
+    yield from check_replica_recovery(plan)
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
@@ -159,6 +160,14 @@ def check_history(plan: JobPlan) -> Iterator[Problem]:
             message = "a script reads its samples itself, so none can be skipped"
             path = ("history", index, "skip_samples")
             yield Problem("HW306", JOB, path, message, "skip them in the script and remove this line", at_key=True)
+
+
+def check_replica_recovery(plan: JobPlan) -> Iterator[Problem]:
+    """Check `replica_recovery`: it changes what a step computes, which a script does itself."""
+    if plan.spec["resilience"]["replica_recovery"]:
+        message = "a script's replica groups cannot take over a lost one's share of the batch from outside"
+        hint = "leave `replica_recovery` out, or use the trainer `builtin`"
+        yield Problem("HW306", JOB, ("resilience", "replica_recovery"), message, hint, at_key=True)
 
 
 def check_corruption(plan: JobPlan) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,13 @@ def job_of(text: str) -> str:
     return json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **replicated["template"]})
 
 
+def annotations_of(jobset: Object) -> dict[str, str]:
+    """The annotations of its pods, which have the files that they get."""
+    (job,) = jobset["spec"]["replicatedJobs"]
+    found: dict[str, str] = job["template"]["spec"]["template"]["metadata"]["annotations"]
+    return found
+
+
 def pod_of(text: str) -> str:
     """A pod that is to be made of that Job."""
     job = json.loads(job_of(text))
@@ -191,10 +199,9 @@ def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path
     hostile = 'it\'s "a": #b $(HOME) $$ {x} \\ \u2028\x85\ufeff\x7f\U0001f642'
     options = NOWHERE | {"setup": [f": '{hostile}'", "- &a *a !!b", "\tindented", "yes"]}
     text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b é')
-    stored = {each["kind"]: each for each in control_plane.dry_run(text)}
-    rendered = {each["kind"]: each for each in yaml.safe_load_all(text)}
-    assert stored["ConfigMap"]["data"] == rendered["ConfigMap"]["data"]
-    assert hostile in stored["ConfigMap"]["data"]["pod.sh"]
+    (stored,), rendered = control_plane.dry_run(text), yaml.safe_load(text)
+    assert annotations_of(stored) == annotations_of(rendered)
+    assert hostile in annotations_of(stored)["headway/pod.sh"]
 
 
 @pytest.mark.parametrize("options", [NOWHERE, EVERYTHING])
@@ -206,8 +213,7 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
         control_plane.apply(manifest(tmp_path, unplaced))
         pods = pods_of(control_plane, namespace, 0)
         assert [pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in pods] == ["0", "1"]
-        (told,) = [each["data"] for each in control_plane.objects("configmaps", "-n", namespace) if "pod.sh" in each["data"]]
-        assert told["nodes"].splitlines() == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+        assert told_nodes(pods[0]) == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
         (service,) = control_plane.objects("services", "-n", namespace)
         assert service["metadata"]["name"] == pods[0]["spec"]["subdomain"]
         assert service["metadata"]["ownerReferences"][0]["kind"] == "JobSet"
@@ -216,6 +222,23 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
             (container,) = pod["spec"]["containers"]
             assert not [mount for mount in container["volumeMounts"] if "serviceaccount" in mount["mountPath"]]
             assert "jobset.sigs.k8s.io/jobset-uid" in pod["metadata"]["labels"]
+        # Nothing is left of a JobSet that was deleted.
+        control_plane.kubectl("delete", "jobsets", "--all", "-n", namespace)
+        kinds = "jobsets,jobs,services,configmaps,secrets"
+        control_plane.wait(
+            "an empty namespace",
+            lambda: [each["metadata"]["name"] for each in control_plane.objects(kinds, "-n", namespace)],
+            lambda names: names == ["kube-root-ca.crt"],
+            LIMIT_S,
+        )
+
+
+def told_nodes(pod: Object) -> list[str]:
+    """HEADWAY_NODES as the pod's script sets it."""
+    script: str = pod["metadata"]["annotations"]["headway/pod.sh"]
+    (lines,) = re.findall(r"^(HEADWAY_NODES=''.*?)^export", script, re.DOTALL | re.MULTILINE)
+    found = subprocess.run(["sh", "-euc", f'{lines}echo "$HEADWAY_NODES"'], capture_output=True, text=True, check=True)
+    return found.stdout.strip().split(",")
 
 
 def end_pod(plane: ControlPlane, pod: Object, exit_code: int) -> None:

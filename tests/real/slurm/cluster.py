@@ -195,7 +195,8 @@ class SlurmCluster:
 
     def node_state(self, name: str) -> str:
         """sinfo's word: idle, allocated, mixed, draining, drained, down, ...; a `*` behind it: the node does not answer."""
-        return self.run("sinfo", "--noheader", "--Node", f"--nodes={name}", "--format=%T").stdout.strip()
+        where = (f"--partition={self.shape.partition}", f"--nodes={name}")
+        return self.run("sinfo", "--noheader", "--Node", *where, "--format=%T").stdout.strip()
 
     def wait_node(self, name: str, states: Collection[str], timeout_s: float) -> str:
         """The node's state once it is in `states`; raises ClusterError after `timeout_s`."""
@@ -212,6 +213,13 @@ class SlurmCluster:
         """Power loss: slurmd and every process of the node are gone on return. Slurm learns of it by itself."""
         self.machines[name].kill()
 
+    def freeze_node(self, name: str) -> None:
+        """Stop every process of the node, as a hypervisor that stalls does; its connections stay open. `thaw_node` continues it."""
+        self.machines[name].freeze()
+
+    def thaw_node(self, name: str) -> None:
+        self.machines[name].thaw()
+
     def boot_node(self, name: str) -> None:
         """Switch a killed node on and return when slurmctld has heard of it; raises RuntimeError if it is on.
 
@@ -223,7 +231,9 @@ class SlurmCluster:
 
     def mend_node(self, name: str) -> None:
         """Whatever a test did to the node: switch it on, put it back into service, return when it is idle."""
-        if not self.machines[name].is_on:
+        if self.machines[name].is_on:
+            self.thaw_node(name)
+        else:
             self.boot_node(name)
         if self.node_state(name).startswith(OUT_OF_SERVICE):
             self.set_node(name, "resume", "mended")

@@ -18,6 +18,8 @@ class Shape:
     partition: str = "main"
     cred_expire_s: int = 5
     settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, str] = field(default_factory=dict)
+    """Further partitions of all nodes: their options, by name."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -29,6 +31,8 @@ def slurm_conf(shape: Shape, root: Path, addresses: Addresses) -> str:
     lines = [f"{key}={value}" for key, value in settings.items()]
     lines += [_node_line(shape, addresses, index) for index in range(1, shape.nodes + 1)]
     lines.append(f"PartitionName={shape.partition} Nodes={','.join(shape.node_names)} Default=YES MaxTime=INFINITE State=UP")
+    nodes = ",".join(shape.node_names)
+    lines += [f"PartitionName={name} Nodes={nodes} State=UP {options}" for name, options in shape.partitions.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,5 +1,6 @@
 """A process tree in namespaces of its own that is switched off like a machine, and goes off with the process that booted it."""
 
+import contextlib
 import os
 import select
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 BOOT_S = 30.0
@@ -90,9 +92,49 @@ class Machine:
         self._unshare.wait(timeout=OFF_S)
         self._unshare = None
 
+    def freeze(self) -> None:
+        """Return when every process of the machine is stopped; raises ProcessLookupError if it is off."""
+        while running := [process for process in self._processes() if process.state not in "TXZ"]:
+            for process in running:
+                process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue every process of the machine; nothing happens to those that run."""
+        for process in self._processes():
+            process.signal(signal.SIGCONT)
+
+    def _processes(self) -> list["_Process"]:
+        namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        return [_Process(int(entry.name)) for entry in Path("/proc").glob("[0-9]*") if _namespace(entry) == namespace]
+
     def enter(self, argv: Sequence[str], directory: Path) -> list[str]:
         """The command line that runs `argv` inside, in `directory`."""
         return ["nsenter", f"--target={self.pid}", "--all", f"--wdns={directory}", "--", *argv]
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process of the machine, which may end at any time."""
+
+    pid: int
+
+    @property
+    def state(self) -> str:
+        """As /proc/PID/stat has it; X once it has ended."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0]
+        except OSError:
+            return "X"
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def _namespace(entry: Path) -> Path | None:
+    with contextlib.suppress(OSError):
+        return (entry / "ns/pid").readlink()
+    return None
 
 
 def _host_namespaces() -> tuple[str, ...]:

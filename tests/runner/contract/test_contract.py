@@ -315,6 +315,7 @@ def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
         "save_request": 1,
         "pulse": 0,
         "own_ns": 0,
+        "members": 0,
     }
     assert set(page.read(0).values()) == set(page.read(2).values()) == {0}
 
@@ -322,8 +323,8 @@ def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
 def test_a_word_of_the_heartbeat_page_lies_where_the_layout_says() -> None:
     buffer = bytearray(HeartbeatPage.bytes_for(2))
     HeartbeatPage(memoryview(buffer)).write(1, step=-3)
-    assert int.from_bytes(buffer[64 + 16 : 64 + 24], "little", signed=True) == -3
-    assert len(buffer) == 128
+    assert int.from_bytes(buffer[128 + 16 : 128 + 24], "little", signed=True) == -3
+    assert len(buffer) == 256
 
 
 def test_an_unknown_word_of_the_heartbeat_page_is_refused() -> None:

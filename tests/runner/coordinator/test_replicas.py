@@ -1,0 +1,205 @@
+"""What the coordinator does when a replica group loses a rank: the others train on, and all ranks stop where that cannot be."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headway.runner.contract import Members, Mesh, Restart, Timeout
+from headway.runner.contract.orders import StartRanks
+from headway.runner.coordinator.events import Action, Broadcast, Lost, Note
+from headway.runner.coordinator.machine import Coordinator
+from headway.runner.coordinator.state import Inherited, Phase
+from tests.support.coordinator import BASE, Bench, as_json, config, evidence, facts, joined, sent, told
+
+KILLED = -9
+# Two nodes of two ranks: replica group 0 on node 0, and 1 on node 1.
+JOB = replace(config(), mesh=Mesh(dp_replicate=2, dp_shard=2), replica_recovery=True, restart=Restart(budget=5))
+
+
+def bench(**changes: Any) -> Bench:
+    return Bench(replace(JOB, **changes)).started(BASE).loaded()
+
+
+def orders_of(actions: Sequence[Action]) -> list[tuple[str, dict[str, Any]]]:
+    found = [action.order for action in actions if isinstance(action, Broadcast)]
+    return [(order.KIND, as_json(vars(order))) for order in found]
+
+
+def lost(at: Bench, rank: int = 3) -> Bench:
+    """A rank is killed; its group's other one ends as ordered."""
+    at.end(rank, KILLED, step=25)
+    at.end(rank ^ 1, KILLED, step=25, asked=True)
+    return at
+
+
+def ready(at: Bench, rank: int, start: int) -> list[Action]:
+    return at.do(evidence(rank // 2, at.generation, {"what": "ready", "rank": rank, "start": start}))
+
+
+def test_the_others_get_the_new_members_at_once_and_the_group_starts_when_it_has_ended() -> None:
+    at = bench()
+    assert orders_of(at.end(3, KILLED, step=25)) == [
+        ("members", {"epoch": 1, "replicas": [0]}),
+        ("end", {"ranks": [2]}),
+    ]
+    assert orders_of(at.end(2, KILLED, step=25, asked=True)) == [("restart", {"ranks": [2, 3], "start": 1})]
+    assert at.machine.phase is Phase.RUNNING
+    assert at.note("replica lost") == {
+        "replica": 1,
+        "ranks": [2, 3],
+        "cause": "killed by 9",
+        "cause_kind": "crash",
+        "fingerprint": "crash: killed by 9",
+        "rank": 3,
+        "node": 1,
+        "host": "host-1",
+        "step": 25,
+    }
+    assert "failure" not in at.notes()
+
+
+def test_it_is_a_member_again_when_all_of_its_new_ranks_are_ready() -> None:
+    at = lost(bench())
+    assert ready(at, 2, 1) == []
+    assert orders_of(ready(at, 3, 1)) == [("members", {"epoch": 2, "replicas": [0, 1]})]
+    assert at.machine.generation.alive == {0, 1, 2, 3}
+    at.end_all([0, 0, 0, 0], step=100)
+    assert at.finish().exit_code == 0
+    assert at.finish().cause == "all ranks finished"
+
+
+def test_a_run_may_end_while_a_group_starts() -> None:
+    at = lost(bench())
+    at.end(0, 0, step=100)
+    at.end(1, 0, step=100)
+    assert at.finish().exit_code == 0
+
+
+def test_reports_of_an_earlier_start_make_no_member() -> None:
+    at = lost(bench())
+    ready(at, 2, 1), ready(at, 3, 1)
+    lost(at, 2)
+    for rank in (2, 3):
+        assert ready(at, rank, 1) == [], "an agent repeats them when it connects again"
+    ready(at, 2, 2)
+    assert orders_of(ready(at, 3, 2)) == [("members", {"epoch": 4, "replicas": [0, 1]})]
+
+
+def test_a_group_that_dies_while_it_starts_starts_again() -> None:
+    at = lost(bench())
+    ready(at, 2, 1)
+    assert orders_of(at.end(3, KILLED, step=0)) == [("end", {"ranks": [2]})]
+    assert orders_of(at.end(2, KILLED, asked=True)) == [("restart", {"ranks": [2, 3], "start": 2})]
+    assert at.machine.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("name", ["before all have loaded", "switched off", "an exception of the code", "a preempted run"])
+def test_all_ranks_stop_where_another_start_of_the_group_does_not_help(name: str) -> None:
+    at = Bench(replace(JOB, replica_recovery=name != "switched off")).started(BASE)
+    if name != "before all have loaded":
+        at.loaded()
+    if name == "an exception of the code":
+        at.say("exception", 3, type="KeyError", text="'x'", at="train.py:3 f", step=25)
+    if name == "a preempted run":
+        at.say("preempted", 0, age_s=0.0)
+    actions = at.end(3, 1 if name == "an exception of the code" else KILLED, step=25)
+    assert len(told(actions, "stop")) == 1
+    assert at.machine.phase is Phase.STOPPING
+    assert "replica lost" not in at.notes()
+
+
+def test_all_ranks_stop_when_the_last_group_with_the_state_is_lost() -> None:
+    at = lost(bench())
+    actions = at.end(0, KILLED, step=26)
+    assert len(told(actions, "stop")) == 1
+    for rank in (1, 2, 3):
+        at.end(rank, KILLED, asked=True)
+    assert at.note("failure")["rank"] == 0
+    assert at.machine.phase is Phase.CLAIMING
+
+
+def test_a_node_that_is_lost_with_its_group_ends_the_wait_for_it() -> None:
+    at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
+    at.do(Lost(1))
+    at.pass_time(29.0, 0, step=27)
+    assert at.machine.phase.value == "running", "the others train"
+    at.pass_time(2.0, 0, step=28)
+    assert at.machine.phase is Phase.STOPPING
+    for rank in (0, 1):
+        at.end(rank, KILLED, asked=True)
+    at.pass_time(20.0, 0)
+    assert at.machine.phase is not Phase.STOPPING
+    assert "lost" in at.notes()
+
+
+def test_a_group_that_does_not_come_back_in_time_costs_a_restart_of_all() -> None:
+    at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
+    at.pass_time(29.0, 0, 1, step=27)
+    assert at.machine.phase.value == "running"
+    at.pass_time(2.0, 0, 1, step=28)
+    assert at.machine.phase is Phase.STOPPING
+    for rank in range(4):
+        at.end(rank, KILLED, asked=True)
+    assert at.note("failure")["cause"] == "killed by 9"
+
+
+def test_the_budget_of_restarts_counts_lost_groups() -> None:
+    at = bench(restart=Restart(budget=1))
+    lost(at)
+    ready(at, 2, 1), ready(at, 3, 1)
+    at.pass_time(1.0, 0, 1, step=30)
+    assert len(told(at.end(0, KILLED, step=30), "stop")) == 1
+    for rank in (1, 2, 3):
+        at.end(rank, KILLED, asked=True)
+    assert at.finish().cause.startswith("no restart left in the budget of 1")
+
+
+def test_a_node_that_connects_again_gets_the_members() -> None:
+    at = lost(bench())
+    assert sent(at.do(joined(0, at.generation, (0, 1))), "members") == [0]
+
+
+def test_the_next_coordinator_goes_on_with_all_groups() -> None:
+    machine = adopted(Members(2, (0, 1)))
+    assert machine.generation.replicas is not None
+    assert machine.generation.replicas.members == Members(2, (0, 1))
+
+
+def test_the_next_coordinator_restarts_all_ranks_if_a_group_was_missing() -> None:
+    machine = adopted(Members(1, (0,)))
+    assert machine.generation.replicas is None
+    notes = []
+    for node in (0, 1):
+        actions = machine.handle(joined(node, 3, range(2 * node, 2 * node + 2)), 1.0)
+        notes += [facts(action.entry) for action in actions if isinstance(action, Note)]
+    assert machine.phase is Phase.STOPPING
+    assert machine.generation.regroups, "no failure is charged for it"
+
+
+def adopted(members: Members) -> Coordinator:
+    """A coordinator that takes generation 3 over."""
+    inherited = Inherited(3, BASE, slots={0: 0, 1: 1}, hosts={0: "host-0", 1: "host-1"}, started=True, members=members)
+    return Coordinator(JOB, inherited, 0.0)
+
+
+def test_a_generation_starts_with_all_groups() -> None:
+    at = lost(bench())
+    at.machine.generation.hang = None
+    at.end(0, KILLED, step=26)
+    for rank in (1, 2, 3):
+        at.end(rank, KILLED, asked=True)
+    at.started(BASE)
+    assert at.machine.generation.replicas is not None
+    assert at.machine.generation.replicas.members == Members.everyone(2)
+    assert isinstance(at.machine.generation.order, StartRanks)
+
+
+def test_members_are_one_word_of_the_heartbeat_page() -> None:
+    for members in (Members.everyone(3), Members(1, (0, 2)), Members(7, (1,)), Members(1 << 20, (0, 1, 2))):
+        assert Members.of_word(members.word, 3) == members
+        assert -(1 << 63) <= members.word < 1 << 63
+    many = Members(9, tuple(range(40)))
+    assert Members.of_word(many.word, 40) == many
+    assert many.after({1, 0}) == Members(10, (0, 1))
