@@ -222,5 +222,6 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW865": "adapters of NCCL that are not those of the hosts",
         "HW866": "a socket interface that does not reach all nodes",
         "HW867": "a variable that loads the fabric more than it has to",
+        "HW870": "a subnet manager whose paths fail, loop, or come late",
     }
 )

@@ -46,9 +46,9 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class _Said:
-    """A fact that some ends of a file share."""
+    """A fact that some ends of each of the files share."""
 
-    file: str
+    files: tuple[str, ...]
     ends: tuple[str, ...]
     fact: Fact
     value: Value
@@ -95,17 +95,27 @@ def _distinct(reading: Reading) -> list[tuple[QosView, tuple[str, ...]]]:
     """Return the views of the file, each with its ends: most ports of a switch are equal, and there are thousands of them."""
     found: list[tuple[QosView, list[str]]] = []
     for end, view in reading.qos.items():
-        ends = next((ends for other, ends in found if other == view), None)
+        ends = next((ends for other, ends in found if other is view or other == view), None)
         if ends is None:
             found.append((view, ends := []))
         ends.append(end)
     return [(view, tuple(ends)) for view, ends in found]
 
 
-def _statements(file: str, reading: Reading) -> Iterator[_Said]:
+def _statements(files: tuple[str, ...], reading: Reading) -> Iterator[_Said]:
+    """Yield what each of the files states, which have equal views of ends with equal names."""
     for view, ends in _distinct(reading):
         for fact, value in facts(view).items():
-            yield _Said(file, ends, fact, value)
+            yield _Said(files, ends, fact, value)
+
+
+def _alike(readings: Mapping[str, Reading]) -> Iterator[tuple[tuple[str, ...], Reading]]:
+    """Yield a reading for all files of one kind of device that share its views, as the switches of a tier do."""
+    groups: dict[object, dict[str, Reading]] = {}
+    for file, reading in readings.items():
+        groups.setdefault((_scope(reading), id(reading.qos)), {})[file] = reading
+    for group in groups.values():
+        yield tuple(group), next(iter(group.values()))
 
 
 def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Disagreement]:
@@ -120,7 +130,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
         fabric = cluster.fabric(switch.fabric) if switch else cluster.scale_out
         if fabric is not None and fabric.qos is not None:
             agreed = intended(fabric.qos)
-            said = [*_statements(file, reading), *_unsaid(file, reading, agreed)]
+            said = [*_statements((file,), reading), *_unsaid(file, reading, agreed)]
             yield from _dissent(said, agreed, dict.fromkeys(agreed, "the cluster file"))
             yield from _absent(file, reading, cluster, switch)
         if switch is not None and reading.routing is not None:
@@ -129,14 +139,14 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
 
 def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
     """Compare the files with each other, then every end with the chain."""
-    said = [(_scope(reading), statement) for file, reading in readings.items() for statement in _statements(file, reading)]
+    said = [(_scope(reading), each) for files, reading in _alike(readings) for each in _statements(files, reading)]
     by_end = len(readings) == 1
     agreed, authorities = _majority([each for _, each in said], by_end)
     of_all = [each for _, each in said if each.fact[0] not in _OF_DEVICES and _counts(each.fact, agreed)]
     yield from _dissent(of_all, agreed, authorities)
     for scope in dict.fromkeys(scope for scope, _ in said):
         own = [each for other, each in said if other == scope and each.fact[0] in _OF_DEVICES]
-        for found in _dissent(own, *_majority(own, by_end or len({each.file for each in own}) == 1)):
+        for found in _dissent(own, *_majority(own, by_end or len({file for each in own for file in each.files}) == 1)):
             # On these an engineer gives ports a profile one by one, and storage or management ports none.
             yield replace(found, doubtful=True) if scope[0] in FOREIGN else found
     yield from _chain(readings, agreed)
@@ -196,7 +206,7 @@ def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterat
         said = facts(view)
         for fact in wanted:
             if fact[0] in view.says and fact not in said:
-                yield _Said(file, ends, fact, None)
+                yield _Said((file,), ends, fact, None)
 
 
 def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPlan | None) -> Iterator[Disagreement]:
@@ -216,7 +226,7 @@ def _majority(said: Iterable[_Said], by_end: bool) -> tuple[dict[Fact, Value], d
     """Return the facts of most files, and these files: a file counts once for each value. In one file, return the facts
     of most of its ends."""
     voters: dict[Fact, dict[Value, list[str]]] = {}
-    votes = dict.fromkeys((each.fact, each.value, voter) for each in said for voter in (each.ends if by_end else (each.file,)))
+    votes = dict.fromkeys((each.fact, each.value, voter) for each in said for voter in (each.ends if by_end else each.files))
     for fact, value, voter in votes:
         voters.setdefault(fact, {}).setdefault(value, []).append(voter)
     agreed, authorities = {}, {}
@@ -233,7 +243,8 @@ def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: M
     ends: dict[tuple[str, Fact, Value], list[str]] = {}
     for statement in said:
         if statement.fact in agreed and statement.value != agreed[statement.fact]:
-            ends.setdefault((statement.file, statement.fact, statement.value), []).extend(statement.ends)
+            for file in statement.files:
+                ends.setdefault((file, statement.fact, statement.value), []).extend(statement.ends)
     for (file, fact, value), names in ends.items():
         message = f"the {fact[0]} {fact[1]} is {_word(value)}, but {_word(agreed[fact])} in {authorities[fact]}"
         yield Disagreement(file, _listed(names), message, _hint(fact))
@@ -244,14 +255,14 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
     dscp, cnp = agreed.get(_COLLECTIVES), agreed.get(_CNP)
     if not isinstance(dscp, int):
         return
-    views = [view for reading in readings.values() for view in reading.qos.values()]
+    views = [view for _, reading in _alike(readings) for view in reading.qos.values()]
     others = _Others(
         pause=any(on for view in views for on in view.pfc.values()),
         mark=any(ecn is not None for view in views for ecn in view.ecn.values())
         or any(any(view.reacts.values()) for view in views),
     )
-    for file, reading in readings.items():
-        if _is_unmarked(reading):
+    for files, reading in _alike(readings):
+        for file in (file for file in files if _is_unmarked(readings[file])):
             message = f"its RDMA traffic has no DSCP (`NCCL_IB_TC`), but other senders have {dscp}: switches treat it as ordinary traffic"
             yield Disagreement(file, "NCCL", message, _CHAIN_HINT)
         found: dict[tuple[str, bool], list[str]] = {}
@@ -259,7 +270,7 @@ def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Ite
             for link in _open_links(view, dscp, cnp if isinstance(cnp, int) else None, others):
                 found.setdefault(link, []).extend(ends)
         for (message, doubtful), names in found.items():
-            yield Disagreement(file, _listed(names), message, _CHAIN_HINT, doubtful)
+            yield from (Disagreement(file, _listed(names), message, _CHAIN_HINT, doubtful) for file in files)
 
 
 def _is_unmarked(reading: Reading) -> bool:

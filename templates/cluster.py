@@ -17,6 +17,7 @@ from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
 from headway.templates.switches.limits import check_fabric, check_switch
+from headway.templates.switches.opensm import READERS as OPENSM_READERS
 
 # Options of each operating system of a fabric's switches, by fabric and kind.
 SwitchOptions = Mapping[tuple[str, str], BaseModel]
@@ -86,6 +87,8 @@ def reader_of(path: PurePath) -> Reader | None:
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
+    if path.name in OPENSM_READERS:
+        return OPENSM_READERS[path.name]
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A value as it is in the file, and its line, counted from 1."""
 
     value: str
@@ -60,8 +63,7 @@ class RoutingView:
     max_paths: int | None = None
 
 
-@dataclass(frozen=True)
-class PortView:
+class PortView(NamedTuple):
     """A port of a switch, or an adapter of a host. None: the file does not set it.
 
     `fec`: `rs`, `fc`, `none`, `auto`. `addresses` have prefix lengths. `peer`: the device and the port that the file names as the other
@@ -79,11 +81,10 @@ class PortView:
     has_link_local: bool | None = None
     metres: int | None = None
     gateway: str | None = None
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = _NOTHING
 
 
-@dataclass(frozen=True)
-class NeighborView:
+class NeighborView(NamedTuple):
     """A BGP neighbor, with what its group sets. `remote_as`: a number, `external` or `internal`.
 
     `is_up`: it is not shut down, has an AS, and is active for IPv4. `policies`: names of route maps by direction.
@@ -94,7 +95,7 @@ class NeighborView:
     is_up: bool = True
     hold_s: int | None = None
     bfd: bool | None = None
-    policies: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, str] = _NOTHING
     allows_own_as: bool = False
 
 

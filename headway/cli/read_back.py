@@ -91,7 +91,9 @@ def _problem_of(found: Finding, readings: Mapping[str, Reading]) -> Problem:
     return Problem(found.code, found.file, (), found.message, found.hint, severity, span=span)
 
 
-def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -> Iterator[Problem]:
+def changed_settings(
+    readings: Mapping[str, Reading], documents: Mapping[str, Document], cluster: PlannedCluster
+) -> Iterator[Problem]:
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
     rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
     by_tail = {path.parts[2:]: path for path in rendered}
@@ -105,13 +107,15 @@ def changed_settings(readings: Mapping[str, Reading], cluster: PlannedCluster) -
         tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]
         path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, rendered)
         reader = reader_of(path) if path is not None else None
+        if path is not None and documents[file].text == rendered[path]:
+            continue
         if path is None and reading.device is not None and reading.device.os in FOREIGN:
             # A running configuration also has what the site and the system set; `compare` has compared what it means.
             continue
         if path is not None and reader is not None:
             yield from _changes(file, reading, reader(rendered[path]))
             if path.name == SCRIPT.name:
-                yield from _changed_script(file, Path(file).read_text(encoding="utf-8"), rendered[path])
+                yield from _changed_script(file, documents[file].text, rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
             message = "it has no counterpart among the cluster's rendered files; only its traffic classes were compared"
@@ -146,7 +150,18 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
+    traffic_class = reading.settings.get("NCCL_IB_TC")
+    if traffic_class is not None and "NCCL_IB_TC" in found and _same_dscp(found, wanted) != found:
+        planned = wanted["NCCL_IB_TC"].value
+        message = f"`NCCL_IB_TC` is {traffic_class.value}, and {planned} in the cluster file; their two ECN bits differ"
+        span = Span(traffic_class.line - 1, 0, traffic_class.line, 0)
+        hint = f"set {planned}, unless the adapter sets the bits itself"
+        yield Problem("HW603", file, (), message, hint, Severity.WARNING, span=span)
     for name, setting in reading.settings.items():
+        if name.startswith(_CLUSTERS) and name not in wanted and rival_of(name) not in wanted:
+            message = f"`{name}` is {setting.value}, which does not follow from the cluster file"
+            span = Span(setting.line - 1, 0, setting.line, 0)
+            yield Problem("HW603", file, (), message, f"remove `{name}`, unless the job needs it", Severity.WARNING, span=span)
         rival = rival_of(name)
         if rival in wanted and name not in wanted:
             message = f"`{name}` is {setting.value}, which goes against `{rival}={wanted[rival].value}` of the cluster file"

@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
@@ -158,7 +158,7 @@ def _merged(known: Port, view: PortView, file: str) -> Port:
             changes[name] = value
             files[name] = file
     keys = {**ours.keys, **{name: key for name, key in view.keys.items() if name in changes}}
-    return Port(replace(ours, **changes, keys=keys), files)
+    return Port(ours._replace(**changes, keys=keys), files)
 
 
 def _named(file: str, device: DeviceView) -> str:

@@ -43,22 +43,23 @@ def _odd(members: Mapping[tuple[str, str], Mapping[str, str]]) -> list[tuple[tup
     """Return the members that alone differ from all others, each with its keys, its values and the others'."""
     if len(members) < _FEWEST:
         return []
+    # Most ports of a fabric share one mapping, and there are hundreds of thousands of them.
+    alike = Counter(map(id, members.values()))
+    distinct = {id(own): own for own in members.values()}
     counts: dict[str, Counter[str]] = {}
-    for own in members.values():
+    for place, own in distinct.items():
         for key, value in own.items():
-            counts.setdefault(key, Counter())[value] += 1
-    total, odd = len(members), dict[tuple[str, str], list[tuple[str, str, str]]]()
+            counts.setdefault(key, Counter())[value] += alike[place]
     wanted = {key: (value, count) for key, values in counts.items() for value, count in values.most_common(1)}
-    unequal = {key for key, (_, count) in wanted.items() if count == total - 1}
+    unequal = {key for key, (_, count) in wanted.items() if count == len(members) - 1}
     strange = {key for key, values in counts.items() if sum(values.values()) == 1}
-    for member, own in members.items() if unequal or strange else ():
-        for key in unequal:
-            value = wanted[key][0]
-            if own.get(key) != value:
-                odd.setdefault(member, []).append((key, own.get(key, _ABSENT), value))
-        for key in strange & own.keys():
-            odd.setdefault(member, []).append((key, own[key], _ABSENT))
-    return [(member, sorted(differences)) for member, differences in odd.items()]
+    odd: dict[int, list[tuple[str, str, str]]] = {}
+    for place, own in distinct.items() if unequal or strange else ():
+        differing = [(key, own.get(key, _ABSENT), wanted[key][0]) for key in unequal if own.get(key) != wanted[key][0]]
+        differing += [(key, own[key], _ABSENT) for key in strange & own.keys()]
+        if differing:
+            odd[place] = sorted(differing)
+    return [(member, odd[id(own)]) for member, own in members.items() if id(own) in odd]
 
 
 def _shown(key: str, ours: str, theirs: str) -> str:

@@ -21,6 +21,8 @@ def check_queues(machine: Machine) -> Iterator[Finding]:
             yield from _marking(file, name, marking)
         views = machine.files[file].qos
         if machine.os == "host":
+            for adapter, view in views.items():
+                yield from _paused_by_host(file, adapter, view)
             continue
         seen: set[int] = set()
         for port, view in views.items():
@@ -35,6 +37,23 @@ def check_queues(machine: Machine) -> Iterator[Finding]:
                 "until somebody finds it"
             )
             yield Finding("HW810", file, "", message, "turn the PFC watchdog on", doubtful=True)
+
+
+def _paused_by_host(file: str, adapter: str, view: QosView) -> Iterator[Finding]:
+    """Compare the priorities that an adapter pauses with those of its DSCPs."""
+    paused = {priority for priority, on in view.pfc.items() if on}
+    if not view.priorities or not paused:
+        return
+    if view.priorities.get(0) in paused:
+        message = (
+            f"{adapter} gives unmarked packets priority {view.priorities[0]}, which it pauses; storage and TCP stop "
+            "collectives, and the other way round"
+        )
+        yield Finding("HW812", file, "", message, "give RDMA a priority of its own", doubtful=True)
+    used = paused & set(view.priorities.values())
+    for priority in sorted(paused - used) if used else ():
+        message = f"{adapter} pauses priority {priority}, and gives it to no DSCP; a pause from a switch stops what else has it"
+        yield Finding("HW812", file, "", message, "enable PFC for the priority of the RDMA traffic alone", doubtful=True)
 
 
 def _marking(file: str, name: str, marking: MarkingView) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ _SLOW_HOLD_S = 60
 _MULTIPLIER = 3
 # Less than the scheduling delay of a busy switch's CPU.
 _FASTEST_BFD_MS = 50
+# FRR's, EOS's and Cumulus's defaults are 900 ms.
+_SLOWEST_BFD_MS = 5000
 
 
 def hold_of(bgp: BgpView, neighbor: NeighborView) -> int | None:
@@ -47,6 +49,12 @@ def _bfd(machine: Machine) -> Iterator[Finding]:
                     "under every collective"
                 )
                 yield Finding("HW841", file, view.key, message, "use 300 ms and a multiplier of 3")
+            elif time_ms > _SLOWEST_BFD_MS:
+                message = (
+                    f"BFD takes a dead link down after {time_ms / 1000:g} s; collectives over it stand still as long, although "
+                    "BFD is there to find it within a second"
+                )
+                yield Finding("HW841", file, view.key, message, "use 300 ms and a multiplier of 3", doubtful=True)
 
 
 def _sessions(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
@@ -74,12 +82,16 @@ def _sessions(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
 
 
 def _remote(machine: Machine, bgp: BgpView, peers: dict[str, Machine]) -> Iterator[Finding]:
-    by_address = {
-        address.partition("/")[0]: other
-        for other in peers.values()
-        for port in other.ports.values()
-        for address in port.view.addresses
-    }
+    by_address = (
+        {
+            address.partition("/")[0]: other
+            for other in peers.values()
+            for port in other.ports.values()
+            for address in port.view.addresses
+        }
+        if (bgp.neighbors or {}).keys() - peers.keys()
+        else {}
+    )
     for name, neighbor in (bgp.neighbors or {}).items():
         other = peers.get(name) or by_address.get(name)
         asn = other.bgp.asn if other is not None and other.bgp is not None else None
@@ -190,7 +202,7 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
         if any(address in network for address in addresses for network in networks):
             continue
         unheard = next(
-            (each for each in networks if not any(is_within(each, other) for other in announced)),
+            (each for each in networks if each not in announced and not any(is_within(each, other) for other in announced)),
             None,
         )
         if unheard is not None:
@@ -210,7 +222,7 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
     if not any(name.startswith(("Loopback", "lo")) for name in own) and bgp.router_id:
         every += [network] if (network := network_of(f"{bgp.router_id}/32")) is not None else []
     addressed = any(networks for name, networks in own.items() if not name.startswith(("Loopback", "lo")))
-    for network in sorted(announced, key=str) if addressed else ():
+    for network in sorted(announced.difference(every), key=str) if addressed else ():
         if not any(is_within(each, network) for each in every):
             message = (
                 f"it announces {network}, and none of its ports is in it; packets for it come here and are dropped, or it is "

@@ -141,7 +141,27 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
     "NCCL_SHM_DISABLE": (
         _Harm(_is("1"), "ranks of a node without a direct path use the network for each other's data", _UNLESS, doubtful=True),
     ),
-    "NCCL_NVLS_ENABLE": (),
+    "NCCL_NVLS_ENABLE": (
+        _Harm(
+            _is("0"), "NVSwitches do not reduce data, and collectives of a node take up to a third longer", _UNLESS, doubtful=True
+        ),
+    ),
+    "NCCL_PXN_DISABLE": (
+        _Harm(
+            _is("1"),
+            "messages to another rail cross the spines, and not NVLink to the GPU on that rail",
+            _UNLESS,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_IB_RETURN_ASYNC_EVENTS": (
+        _Harm(
+            _is("0"),
+            "NCCL does not end a job whose adapter fails, and its ranks hang until a watchdog does",
+            _LEAVE,
+            doubtful=True,
+        ),
+    ),
     "NCCL_NET_GDR_LEVEL": (
         _Harm(_is("LOC", "0"), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _UNLESS),
     ),
@@ -274,6 +294,11 @@ def _chosen(name: str, value: str) -> Iterator[Fault]:
     allowed = _ALGORITHMS if name == "NCCL_ALGO" else _PROTOCOLS
     words = [word.strip().lstrip("^").upper() for part in value.split(";") for word in part.rpartition(":")[2].split(",")]
     unknown = next((word for word in words if word and word not in allowed), None)
+    if name == "NCCL_PROTO" and unknown is None and "SIMPLE" not in words and "^" not in value:
+        message = (
+            f"`{name}` is {value}: large messages do without the protocol that fills a link, or whose order the adapter must keep"
+        )
+        yield Fault("HW862", name, message, _LEAVE, doubtful=True)
     if unknown is not None:
         message = f"`{name}` has `{unknown}`, which NCCL does not know; the first collective ends with an error"
         yield Fault("HW861", name, message, f"use {', '.join(sorted(allowed))}")
@@ -294,6 +319,12 @@ def _interface(name: str, value: str) -> Iterator[Fault]:
 def _together(settings: Mapping[str, Setting]) -> Iterator[Fault]:
     """Find variables that undo each other."""
     values = {name: setting.value.strip() for name, setting in settings.items()}
+    family, network = values.get("NCCL_IB_ADDR_FAMILY", "").upper(), values.get("NCCL_IB_ADDR_RANGE", "")
+    if family and network and (family == "AF_INET6") != (":" in network):
+        message = (
+            f"`NCCL_IB_ADDR_FAMILY` is {family}, and {network} is of the other family; NCCL finds no GID, and connections fail"
+        )
+        yield Fault("HW863", "NCCL_IB_ADDR_FAMILY", message, "set the family of the adapters' addresses")
     if values.get("NCCL_NET", "").lower() == "socket" and values.get("NCCL_IB_HCA"):
         message = f"`NCCL_NET` is Socket beside `NCCL_IB_HCA`: {_RDMA_OFF}"
         yield Fault("HW862", "NCCL_NET", message, "leave out the one that is not meant")

@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
+from headway.cli.read_back import changed_settings
+from headway.compile import compile_documents
+from headway.jobspec.document import Document
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.resolve.environment import resolve_environment
@@ -114,3 +117,45 @@ def test_nccl_gets_the_service_level_and_sharp_and_no_network_that_keeps_the_plu
     assert "NCCL_NET" not in found
     plain = plan()
     assert not {"NCCL_IB_SL", "NCCL_COLLNET_ENABLE"} & {each.name for each in resolve_environment(plain, plain.groups[0])}
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("routing_engine ar_updwn", "routing_engine"),
+        ("routing_engine minhop", "routing_engine"),
+        ("routing_engine updn", "routing_engine"),
+        ("lmc 8", "lmc"),
+        ("sweep_interval 0", "sweep_interval"),
+        ("sweep_on_trap FALSE", "sweep_on_trap"),
+        ("subnet_timeout 31", "subnet_timeout"),
+        ("max_op_vls 1", "max_op_vls"),
+        ("packet_life_time 0x1", "packet_life_time"),
+        ("subnet_prefix 0x0", "subnet_prefix"),
+    ],
+)
+def test_a_setting_that_harms_any_fabric_is_reported(line: str, key: str) -> None:
+    assert [(fault.code, fault.key) for fault in read(f"qos FALSE\n{line}\n").faults()] == [("HW870", key)]
+
+
+def test_opensms_own_defaults_have_no_fault() -> None:
+    # opensm --create-config of opensm 3.3.23 writes these.
+    text = (
+        "routing_engine (null)\nroot_guid_file (null)\nlmc 0\nsweep_interval 10\nsweep_on_trap TRUE\nsubnet_timeout 18\n"
+        "max_op_vls 5\npacket_life_time 0x12\nsubnet_prefix 0xfe80000000000000\nqos FALSE\n"
+    )
+    assert list(read(text).faults()) == []
+
+
+@pytest.mark.parametrize("name", ["root-guids", "partitions.conf", "ib-node-name-map", "topology.net"])
+def test_a_line_that_is_missing_next_to_opensm_conf_is_reported(name: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "infiniband"
+    (cluster,) = compile_documents([example / "cluster.yaml"], kinds=("Cluster",)).clusters
+    path = example / "rendered" / "pod-of-31" / "fabrics" / "compute" / name
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    for kept, expected in ((lines, []), (lines[:-1], ["HW603"])):
+        text = "".join(f"{line}\n" for line in kept)
+        reader = reader_of(path)
+        assert reader is not None
+        found = changed_settings({str(path): reader(text)}, {str(path): Document(str(path), text)}, cluster)
+        assert [problem.code for problem in found] == expected

@@ -693,3 +693,31 @@ def test_sonics_platforms_keep_room_for_two_lossless_classes() -> None:
     other = {**ROCE, "priority": 5}
     ((_, path, _, _),) = problems(cluster([other, CNP], model="7060X6-64PE", speed="800Gb/s"))
     assert path == ("fabrics", 1, "classes", 0, "priority")
+
+
+def test_a_file_in_another_layout_has_the_same_reading() -> None:
+    text = rendered(plan := cluster(), plan.switches[0])
+    for layout in (
+        json.dumps(json.loads(text)),
+        json.dumps(json.loads(text), indent=1),
+        text.replace("\n", "\n\n"),
+        f" {text}\n\n",
+    ):
+        reading = SONIC.read(layout)
+        assert (reading.qos, reading.device, reading.routing) == (
+            SONIC.read(text).qos,
+            SONIC.read(text).device,
+            SONIC.read(text).routing,
+        )
+
+
+def test_switches_with_equal_tables_keep_their_own_names_and_addresses() -> None:
+    plan = cluster()
+    first, second = (SONIC.read(rendered(plan, switch)) for switch in plan.switches[:2])
+    assert first.qos is second.qos
+    assert first.device is not None
+    assert second.device is not None
+    assert first.device.name != second.device.name
+    ours, theirs = first.device.ports["Ethernet0"], second.device.ports["Ethernet0"]
+    assert ours.addresses != theirs.addresses
+    assert ours.mtu == theirs.mtu

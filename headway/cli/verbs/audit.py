@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     problems = problems.plus(compare(found.readings, cluster.plan if cluster else None))
     problems = problems.plus(harms(found.readings))
     if cluster is not None:
-        problems = problems.plus(changed_settings(found.readings, cluster))
+        problems = problems.plus(changed_settings(found.readings, found.documents, cluster))
     print_problems(problems, sys.stdout, args.color)
     print(f"{counted(len(found.readings), 'file')}: {counts(problems, 'problem')}")
     if found.readings and cluster is None and not carries_collectives(found.readings.values()):

@@ -4,12 +4,13 @@ vtysh's rules: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for w
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
-from headway.templates.reading import Reading, RoutingView, Setting
-from headway.templates.switches.frr.view import as_number, device_view, exchanges_routes, faults, traits, unicast
+from headway.templates.reading import BgpView, Reading, RoutingView, Setting
+from headway.templates.switches.frr.view import bgp_of, device_view, faults, traits
 
 # The blocks of a file, their inner blocks, and the ends of blocks.
 _OUTER = re.compile(r"(interface|router|vrf|route-map|key chain|nexthop-group|pbr-map) .+|bfd|line vty|segment-routing")
@@ -26,7 +27,6 @@ _ONE_VALUE = re.compile(
     r"|detect-multiplier|receive-interval|transmit-interval) (.+)"
 )
 _NEIGHBOR = re.compile(r"neighbor (\S+) (.+)")
-_DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
 
 _YES, _NO = "yes", "no"
 
@@ -37,83 +37,99 @@ def read(text: str) -> Reading:
     `router bgp 65001|neighbor FABRIC|remote-as` -> `external`. The value of a command without one is `yes`, after `no`
     it is `no`.
     """
-    lines = [(number, " ".join(line.split()), line) for number, line in enumerate(text.splitlines(), 1)]
-    commands = [(number, words, _indent(line)) for number, words, line in lines if words and words[0] not in "!#"]
-    if not any(_FRR.fullmatch(words) for _, words, _ in commands):
+    commands = [(number, command) for number, line in enumerate(text.splitlines(), 1) if (command := _command(line)) is not None]
+    if not any(command.is_frr for _, command in commands):
         raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
     settings = dict(_settings(commands))
     values = {key: setting.value for key, setting in settings.items()}
+    bgp = bgp_of(values)
+    device = device_view(values, bgp)
     return Reading(
         settings,
-        routing=_routing(values),
-        device=device_view(values),
-        faults=partial(faults, values),
+        routing=_routing(device.bgp),
+        device=device,
+        faults=partial(faults, values, bgp),
         traits=partial(traits, values),
     )
+
+
+def _routing(bgp: BgpView | None) -> RoutingView:
+    """Return BGP of the default VRF, only with neighbors that can exchange IPv4 routes."""
+    if bgp is None:
+        return RoutingView()
+    up = frozenset(name for name, neighbor in (bgp.neighbors or {}).items() if neighbor.is_up)
+    return RoutingView(bgp.asn, bgp.router_id, up, bgp.max_paths)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
+class _Command(NamedTuple):
+    """A line by itself: `key` below its block, and which blocks it begins or ends."""
+
+    words: str
+    indent: int
+    key: str
+    value: str
+    is_frr: bool
+    is_outer: bool
+    is_inner: bool
+    is_exit: bool
+
+
 @dataclass
 class _Block:
-    words: str
+    path: str
     indent: int
     has_indented: bool = False
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+@lru_cache(65536)
+def _command(line: str) -> _Command | None:
+    """Return the command of the line; None for an empty one or a comment. A fabric's switches have most lines in common."""
+    words = " ".join(line.split())
+    if not words or words[0] in "!#":
+        return None
+    bare, path = words.removeprefix("no "), ""
+    if neighbor := _NEIGHBOR.fullmatch(bare):
+        path, bare = f"neighbor {neighbor[1]}|", neighbor[2]
+    valued = _ONE_VALUE.fullmatch(bare)
+    key, value = (valued[1], valued[2]) if valued else (bare, _YES)
+    return _Command(
+        words,
+        len(line) - len(line.lstrip()),
+        path + key,
+        _NO if words.startswith("no ") else value,
+        is_frr=_FRR.fullmatch(words) is not None,
+        is_outer=_OUTER.fullmatch(words) is not None,
+        is_inner=_INNER.fullmatch(words) is not None,
+        is_exit=words == "end" or _EXIT.fullmatch(words) is not None,
+    )
 
 
-def _settings(commands: list[tuple[int, str, int]]) -> Iterator[tuple[str, Setting]]:
+def _settings(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, Setting]]:
     inside: list[_Block] = []
-    for number, words, indent in commands:
-        _leave(inside, words, indent)
-        if words == "end" or _EXIT.fullmatch(words):
+    for number, command in commands:
+        indent = command.indent
+        if inside:
+            _leave(inside, command)
+        if command.is_exit:
             continue
         for block in inside:
             block.has_indented |= indent > block.indent
-        yield _setting([block.words for block in inside], words, number)
-        if (_INNER if inside else _OUTER).fullmatch(words):
-            inside.append(_Block(words, indent))
+        path = inside[-1].path if inside else ""
+        yield path + command.key, Setting(command.value, number)
+        if command.is_inner if inside else command.is_outer:
+            inside.append(_Block(f"{path}{command.words}|", indent))
 
 
-def _leave(inside: list[_Block], words: str, indent: int) -> None:
+def _leave(inside: list[_Block], command: _Command) -> None:
     """Take off the blocks that end before or with this line. FRR ignores indentation: it counts in a block that has used it."""
-    if words == "end" or (indent == 0 and _OUTER.fullmatch(words)):
+    if command.words == "end" or (command.indent == 0 and command.is_outer):
         inside.clear()
-    elif _EXIT.fullmatch(words):
+    elif command.is_exit:
         del inside[-1:]
-    elif len(inside) > 1 and _INNER.fullmatch(words):
+    elif len(inside) > 1 and command.is_inner:
         del inside[1:]
-    while inside and inside[-1].has_indented and indent <= inside[-1].indent:
+    while inside and inside[-1].has_indented and command.indent <= inside[-1].indent:
         inside.pop()
-
-
-def _setting(path: list[str], words: str, line: int) -> tuple[str, Setting]:
-    bare = words.removeprefix("no ")
-    if neighbor := _NEIGHBOR.fullmatch(bare):
-        path, bare = [*path, f"neighbor {neighbor[1]}"], neighbor[2]
-    valued = _ONE_VALUE.fullmatch(bare)
-    key, value = (valued[1], valued[2]) if valued else (bare, _YES)
-    return "|".join([*path, key]), Setting(_NO if words.startswith("no ") else value, line)
-
-
-# --- BGP --------------------------------------------------------------------------------------------------------------
-
-
-def _routing(values: Mapping[str, str]) -> RoutingView:
-    """Return BGP of the default VRF, only with neighbors that can exchange IPv4 routes."""
-    instance = next((found for key in values if (found := _DEFAULT_BGP.fullmatch(key))), None)
-    if instance is None:
-        return RoutingView()
-    bgp = {key.removeprefix(f"{instance[0]}|"): value for key, value in values.items() if key.startswith(f"{instance[0]}|")}
-    names = {found[1] for key in bgp if (found := re.match(r"neighbor ([^|]+)\|", key))}
-    max_paths = unicast(bgp, "maximum-paths")
-    return RoutingView(
-        asn=as_number(instance[1]),
-        router_id=bgp.get("bgp router-id", values.get("ip router-id")),
-        neighbors=frozenset(name for name in names if exchanges_routes(bgp, name)),
-        max_paths=int(max_paths) if max_paths is not None and max_paths.isdecimal() else None,
-    )

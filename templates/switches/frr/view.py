@@ -5,10 +5,13 @@ Defaults: FRRouting/frr bgpd/bgp_vty.c (FRR_CFG_DEFAULT), by `frr defaults`.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, NeighborView, PortView, Traits
 
 _DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
+_PROFILE = re.compile(r"bfd\|profile ([^|\s]+)")
+_ROUTE_MAP = re.compile(r"route-map (\S+) (permit|deny) \d+")
 _UNICAST = ("address-family ipv4 unicast", "address-family ipv4")
 _YES, _NO = "yes", "no"
 _HOLD_S = {"datacenter": 9}
@@ -18,13 +21,41 @@ _SLOW_CONNECT_S = 30
 _SLOW_ADVERTISEMENT_S = 5
 
 
-def device_view(values: Mapping[str, str]) -> DeviceView:
+@dataclass(frozen=True)
+class Bgp:
+    """BGP's default instance: `key` is its command. `commands` are below it, `neighbors` those of each neighbor and group.
+
+    A neighbor's command has the block that it is in: `("address-family ipv4 unicast", "activate", "yes")`.
+    """
+
+    key: str
+    commands: Mapping[str, str]
+    neighbors: Mapping[str, tuple[tuple[str, str, str], ...]]
+
+    @property
+    def names(self) -> list[str]:
+        """Neighbors and groups with a command outside of address families."""
+        return [name for name, commands in self.neighbors.items() if any(not block for block, _, _ in commands)]
+
+    def is_group(self, name: str) -> bool:
+        """Whether the name is a peer group's."""
+        return ("", "peer-group", _YES) in self.neighbors.get(name, ())
+
+    def of(self, name: str) -> tuple[tuple[tuple[str, str, str], ...], ...]:
+        """The commands of the neighbor and of its group, which fully describe it."""
+        own = self.neighbors.get(name, ())
+        top = {command: value for block, command, value in own if not block}
+        group = top.get("interface peer-group") or top.get("peer-group")
+        return (own,) if group is None else (own, self.neighbors.get(group, ()))
+
+
+def device_view(values: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
     """Return the switch, given every setting's value by its key."""
     return DeviceView(
         os="frr",
         name=values.get("hostname"),
         ports=dict(_ports(values)),
-        bgp=_bgp(values),
+        bgp=None if bgp is None else _view_of_bgp(values, bgp),
         bfd=dict(_bfd(values)),
         keys={"name": "hostname"},
     )
@@ -39,7 +70,23 @@ def traits(values: Mapping[str, str]) -> Traits:
 
 def instance_of(values: Mapping[str, str]) -> str | None:
     """Return the command of BGP's default instance; None without one."""
-    return next((key for key in values if _DEFAULT_BGP.fullmatch(key)), None)
+    return next((key for key in values if key.startswith("router bgp ") and _DEFAULT_BGP.fullmatch(key)), None)
+
+
+def bgp_of(values: Mapping[str, str]) -> Bgp | None:
+    """Return BGP's default instance, given every setting's value by its key; None without one."""
+    instance = instance_of(values)
+    if instance is None:
+        return None
+    start = len(instance) + 1
+    commands = {key[start:]: value for key, value in values.items() if key.startswith(f"{instance}|")}
+    neighbors: dict[str, list[tuple[str, str, str]]] = {}
+    for key, value in commands.items():
+        block, place, rest = ("", "neighbor ", key[9:]) if key.startswith("neighbor ") else key.rpartition("|neighbor ")
+        name, bar, command = rest.partition("|")
+        if place and bar:
+            neighbors.setdefault(name, []).append((block, command, value))
+    return Bgp(instance, commands, {name: tuple(own) for name, own in neighbors.items()})
 
 
 def as_number(text: str) -> int:
@@ -48,28 +95,30 @@ def as_number(text: str) -> int:
     return int(high or 0) * 65536 + int(low)
 
 
-def exchanges_routes(bgp: Mapping[str, str], name: str) -> bool:
-    """Return whether it is not a group, has an AS, is not shut down, and is active for IPv4, by its own lines or its group's."""
-    if bgp.get(f"neighbor {name}|peer-group") == _YES:
-        return False
-    members = _members(bgp, name)
-    has_as = any(
-        bgp.get(f"neighbor {each}|{key}", _NO) != _NO for each in members for key in ("remote-as", "interface remote-as")
-    )
-    is_shut = any(bgp.get(f"neighbor {each}|shutdown") == _YES for each in members)
-    said = [word for each in members if (word := unicast(bgp, f"neighbor {each}|activate")) is not None]
-    is_active = said[0] == _YES if said else bgp.get("bgp default ipv4-unicast") != _NO
+def _exchanges_routes(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...]) -> bool:
+    """Return whether it has an AS, is not shut down, and is active for IPv4, by its own lines or its group's."""
+    top = [{command: value for block, command, value in each if not block} for each in members]
+    has_as = any(each.get(key, _NO) != _NO for each in top for key in ("remote-as", "interface remote-as"))
+    is_shut = any(each.get("shutdown") == _YES for each in top)
+    said = [
+        word
+        for each in members
+        if (
+            word := next(
+                (value for place in (*_UNICAST, "") for block, command, value in each if (block, command) == (place, "activate")),
+                None,
+            )
+        )
+        is not None
+    ]
+    is_active = said[0] == _YES if said else bgp.commands.get("bgp default ipv4-unicast") != _NO
     return has_as and not is_shut and is_active
 
 
-def unicast(bgp: Mapping[str, str], key: str) -> str | None:
+def _unicast(bgp: Bgp, key: str) -> str | None:
     """Return a setting of IPv4 routes: from their block, or, as in old files, from BGP's own."""
-    return next((bgp[place] for place in (*(f"{block}|{key}" for block in _UNICAST), key) if place in bgp), None)
-
-
-def _members(bgp: Mapping[str, str], name: str) -> list[str]:
-    group = bgp.get(f"neighbor {name}|interface peer-group") or bgp.get(f"neighbor {name}|peer-group")
-    return [name] if group is None else [name, group]
+    places = (*(f"{block}|{key}" for block in _UNICAST), key)
+    return next((bgp.commands[place] for place in places if place in bgp.commands), None)
 
 
 def _number(text: str | None) -> int | None:
@@ -109,7 +158,7 @@ def _ports(values: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
 
 def _bfd(values: Mapping[str, str]) -> Iterator[tuple[str, BfdView]]:
     for key in values:
-        found = re.fullmatch(r"bfd\|profile ([^|\s]+)", key)
+        found = _PROFILE.fullmatch(key) if key.startswith("bfd|") else None
         if found:
             transmit, receive, multiplier = (
                 _number(values.get(f"{key}|{name}")) for name in ("transmit-interval", "receive-interval", "detect-multiplier")
@@ -118,74 +167,63 @@ def _bfd(values: Mapping[str, str]) -> Iterator[tuple[str, BfdView]]:
             yield found[1], BfdView(key, transmit or 300, receive or 300, multiplier or 3)
 
 
-def _bgp(values: Mapping[str, str]) -> BgpView | None:
-    instance = instance_of(values)
-    if instance is None:
-        return None
-    found = _DEFAULT_BGP.fullmatch(instance)
-    bgp = {key.removeprefix(f"{instance}|"): value for key, value in values.items() if key.startswith(f"{instance}|")}
-    names = [each for each in dict.fromkeys(_names(bgp)) if bgp.get(f"neighbor {each}|peer-group") != _YES]
-    commands = _of_neighbors(bgp)
+def _view_of_bgp(values: Mapping[str, str], bgp: Bgp) -> BgpView:
+    found = _DEFAULT_BGP.fullmatch(bgp.key)
     profile = values.get("frr defaults", "traditional")
-    timers = bgp.get("timers bgp", "").split()
+    timers = bgp.commands.get("timers bgp", "").split()
     is_free = profile == "datacenter"
-    required = bgp.get("bgp ebgp-requires-policy", _NO if is_free else _YES) == _YES
-    family = f"{instance}|{_UNICAST[0]}"
+    required = bgp.commands.get("bgp ebgp-requires-policy", _NO if is_free else _YES) == _YES
     return BgpView(
-        instance,
+        bgp.key,
         asn=as_number(found[1]) if found else None,
-        router_id=bgp.get("bgp router-id", values.get("ip router-id")),
-        neighbors={name: _neighbor(instance, bgp, commands, name) for name in names},
-        max_paths=_number(unicast(bgp, "maximum-paths")),
-        relaxes=bgp.get("bgp bestpath as-path multipath-relax") == _YES,
+        router_id=bgp.commands.get("bgp router-id", values.get("ip router-id")),
+        neighbors=_neighbors(bgp),
+        max_paths=_number(_unicast(bgp, "maximum-paths")),
+        relaxes=bgp.commands.get("bgp bestpath as-path multipath-relax") == _YES,
         requires_policy=required,
         hold_s=_number(timers[1]) if len(timers) > 1 else _HOLD_S.get(profile, _USUAL_HOLD_S),
         policies=dict(_policies(values)),
-        announces=_announced(bgp),
+        announces=_announced(bgp.commands),
         keys={
-            "asn": instance,
-            "router_id": f"{instance}|bgp router-id",
-            "max_paths": f"{family}|maximum-paths",
-            "relaxes": f"{instance}|bgp bestpath as-path multipath-relax",
-            **({"hold_s": f"{instance}|timers bgp"} if timers else {}),
+            "asn": bgp.key,
+            "router_id": f"{bgp.key}|bgp router-id",
+            "max_paths": f"{bgp.key}|{_UNICAST[0]}|maximum-paths",
+            "relaxes": f"{bgp.key}|bgp bestpath as-path multipath-relax",
+            **({"hold_s": f"{bgp.key}|timers bgp"} if timers else {}),
         },
     )
 
 
-def _names(bgp: Mapping[str, str]) -> Iterator[str]:
-    for key in bgp:
-        if key.startswith("neighbor ") and "|" in key:
-            yield key[len("neighbor ") : key.index("|")]
-
-
-def _of_neighbors(bgp: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the commands of each neighbor and group, also those in the blocks of address families."""
-    found: dict[str, dict[str, str]] = {}
-    for key, value in bgp.items():
-        _, start, rest = key.rpartition("neighbor ") if not key.startswith("neighbor ") else ("", "neighbor ", key[9:])
-        name, bar, command = rest.partition("|")
-        if start and bar:
-            found.setdefault(name, {}).setdefault(command, value)
+def _neighbors(bgp: Bgp) -> dict[str, NeighborView]:
+    """Return the neighbors. Most of a switch have the same commands."""
+    made: dict[object, NeighborView] = {}
+    found = {}
+    for name in bgp.names:
+        if not bgp.is_group(name):
+            members = bgp.of(name)
+            if members not in made:
+                made[members] = _neighbor(bgp, members)
+            found[name] = made[members]._replace(key=f"{bgp.key}|neighbor {name}")
     return found
 
 
-def _neighbor(instance: str, bgp: Mapping[str, str], commands: Mapping[str, Mapping[str, str]], name: str) -> NeighborView:
-    members = [commands.get(each, {}) for each in _members(bgp, name)]
+def _neighbor(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...]) -> NeighborView:
+    # The blocks of address families count with the rest.
+    every = [(key, value) for each in members for key, value in {key: value for _, key, value in reversed(each)}.items()]
 
     def of(key: str) -> str | None:
-        return next((each[key] for each in members if key in each), None)
+        return next((value for each, value in every if each == key), None)
 
     remote = of("remote-as") or of("interface remote-as")
     timers = (of("timers") or "").split()
-    every = [(key, value) for each in members for key, value in each.items()]
     policies: dict[str, str] = {}
     for key, value in every:
         if key.startswith("route-map ") and value == _YES and len(words := key.split()) == 3:
             policies.setdefault(words[2], words[1])
     return NeighborView(
-        f"{instance}|neighbor {name}",
+        "",
         remote_as=as_number(remote) if remote and re.fullmatch(r"\d+(\.\d+)?", remote) else remote,
-        is_up=exchanges_routes(bgp, name),
+        is_up=_exchanges_routes(bgp, members),
         hold_s=_number(timers[1]) if len(timers) > 1 else None,
         bfd=any(value != _NO for key, value in every if key == "bfd" or key.startswith("bfd ")),
         policies=policies,
@@ -211,7 +249,7 @@ def _policies(values: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
     """Yield each route map and whether it permits anything."""
     permits: dict[str, bool] = {}
     for key, value in values.items():
-        found = re.fullmatch(r"route-map (\S+) (permit|deny) \d+", key)
+        found = _ROUTE_MAP.fullmatch(key) if key.startswith("route-map ") else None
         if found and value == _YES:
             permits[found[1]] = permits.get(found[1], False) or found[2] == "permit"
     yield from permits.items()
@@ -220,15 +258,14 @@ def _policies(values: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
 # --- faults of one file -----------------------------------------------------------------------------------------------
 
 
-def faults(values: Mapping[str, str]) -> Iterator[Fault]:
+def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
     """Yield the faults of the file."""
-    instance = instance_of(values)
-    if instance is None:
+    if bgp is None:
         return
-    bgp = {key.removeprefix(f"{instance}|"): value for key, value in values.items() if key.startswith(f"{instance}|")}
-    profiles = {found[1] for key in values if (found := re.fullmatch(r"bfd\|profile ([^|\s]+)", key))}
-    groups = {name for name in _names(bgp) if bgp.get(f"neighbor {name}|peer-group") == _YES}
-    for key, value in bgp.items():
+    instance = bgp.key
+    profiles = {found[1] for key in values if key.startswith("bfd|") and (found := _PROFILE.fullmatch(key))}
+    groups = {name for name in bgp.names if bgp.is_group(name)}
+    for key, value in bgp.commands.items():
         if key.endswith("|bfd profile") and value not in profiles:
             message = (
                 f"there is no BFD profile {value}; the session runs with BFD's defaults, or without, and a dead link is found "

@@ -17,6 +17,15 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
+def _read_lines(text: str) -> Reading:
+    from headway.templates.switches.opensm.read import read_lines  # noqa: PLC0415 (a job's check reads no switch's file)
+
+    return read_lines(text)
+
+
+READERS = dict.fromkeys(OTHERS, _read_lines)
+"""Readers of the files next to `opensm.conf`, by name."""
+
 OPENSM = SwitchKind(
     "opensm",
     OpensmOptions,

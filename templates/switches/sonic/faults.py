@@ -2,12 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from headway.templates.reading import Fault
 from headway.templates.switches.sonic.hardware import Hardware, HwSku, hardware
 from headway.templates.switches.sonic.headroom import headroom_faults
-from headway.templates.switches.sonic.tables import Row, Tables, by_port, number, numbers_of, referred, row_of
+from headway.templates.switches.sonic.tables import Alike, Row, Tables, by_port, number, numbers_of, referred, row_of
 from headway.templates.switches.sonic.view import cable_metres
 
 _QUEUES = range(8)
@@ -42,8 +43,13 @@ _OF_PORTS = ("QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "PORT_QOS_MAP", "PFC_WD", "IN
 _NO_PORTS = ("global", "GLOBAL", "CPU", "PortChannel", "Vlan", "Loopback", "eth", "Po", "usb", "mgmt")
 
 
-def faults(tables: Tables) -> Iterator[Fault]:
-    """Yield the faults of the file."""
+@lru_cache(128)
+def faults(same: Alike) -> tuple[Fault, ...]:
+    """Return the faults of the file. They do not depend on the switch's names, addresses and numbers."""
+    return tuple(_faults(same.tables))
+
+
+def _faults(tables: Tables) -> Iterator[Fault]:
     yield from _dangling(tables)
     yield from _hardware(tables)
     yield from _ports(tables)
@@ -180,6 +186,30 @@ def _ports(tables: Tables) -> Iterator[Fault]:
             )
             yield Fault("HW812", f"PORT|{port}|pfc_asym", message, "set `pfc_asym` to `off`", doubtful=True)
     yield from _breakouts(tables)
+    yield from _members(tables)
+    yield from _containers(tables)
+
+
+def _members(tables: Tables) -> Iterator[Fault]:
+    """Find routed ports that are members of a VLAN or a LAG (sonic-vlan.yang, sonic-portchannel.yang)."""
+    routed = {key.partition("|")[0] for key in tables.get("INTERFACE", {})}
+    for table in ("VLAN_MEMBER", "PORTCHANNEL_MEMBER"):
+        for key in tables.get(table, {}):
+            group, _, port = key.partition("|")
+            if port in routed:
+                message = (
+                    f"{port} is a member of {group}, and `INTERFACE` routes it; SONiC makes one of both, and the link carries no "
+                    "routed packet"
+                )
+                yield Fault("HW838", f"{table}|{key}", message, f"remove it from {group}, or from `INTERFACE`")
+
+
+def _containers(tables: Tables) -> Iterator[Fault]:
+    for name, effect in (("bgp", "the switch exchanges no route"), ("swss", "no port comes up"), ("syncd", "no port comes up")):
+        if row_of(tables, "FEATURE", name).get("state") == "disabled":
+            yield Fault(
+                "HW833", f"FEATURE|{name}|state", f"the container {name} is disabled; {effect}", "enable it", name == "bgp"
+            )
 
 
 def _speed(port: str, row: Row, lanes: int) -> Iterator[Fault]:
@@ -306,6 +336,12 @@ def _chain(tables: Tables, key: str, maps: Row, priorities: tuple[int, ...]) -> 
                 f"PFC pauses queue {queue}, which has DSCP 48 in it: BGP and congestion notifications; a pause then ends sessions"
             )
             yield Fault("HW812", f"{place}|pfc_enable", message, "leave this priority out of `pfc_enable`")
+        if queues.get(classes.get(0, -1)) == queue:
+            message = (
+                f"PFC pauses queue {queue}, which has all unmarked traffic in it; storage and TCP stop collectives, and the "
+                "other way round"
+            )
+            yield Fault("HW812", f"{place}|pfc_enable", message, "give RDMA a class of its own", doubtful=True)
 
 
 _SAME = "map its class to the queue and the group of one priority"
@@ -402,8 +438,19 @@ def _holds(tables: Tables, row: Row) -> bool:
     return name == "NULL" or name.startswith("pg_lossless") or "xoff" in profile or profile.get("headroom_type") == "dynamic"
 
 
+def _computes_headroom(tables: Tables) -> bool:
+    is_dynamic = row_of(tables, "DEVICE_METADATA", "localhost").get("buffer_model") == "dynamic"
+    return is_dynamic and any(row.get("profile") == "NULL" for row in tables.get("BUFFER_PG", {}).values())
+
+
 def _cables(tables: Tables, lossless: Mapping[str, tuple[int, ...]]) -> Iterator[Fault]:
     cables = cable_metres(tables)
+    if not cables and any(lossless.values()) and _computes_headroom(tables):
+        message = (
+            "`CABLE_LENGTH` has no cable, and groups have the profile `NULL`; SONiC computes no headroom, and what arrives after "
+            "a pause is dropped"
+        )
+        yield Fault("HW808", "BUFFER_PG", message, "add the lengths of the cables to `CABLE_LENGTH`")
     for port, priorities in lossless.items():
         if not priorities or port == "global" or not cables:
             continue

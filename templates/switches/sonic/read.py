@@ -7,12 +7,24 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from headway.templates.reading import EcnView, LazySettings, QosView, Reading, RoutingView, Setting
 from headway.templates.switches.sonic.faults import faults
-from headway.templates.switches.sonic.tables import Row, Tables, by_port, number, numbers_of, referred, row_of
+from headway.templates.switches.sonic.tables import (
+    Alike,
+    Row,
+    SharedTable,
+    Tables,
+    alike,
+    by_port,
+    number,
+    numbers_of,
+    referred,
+    row_of,
+    table_of,
+)
 from headway.templates.switches.sonic.view import device_view, traits
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -67,11 +79,23 @@ def read(text: str) -> Reading:
 
 
 def _read(text: str) -> Reading:
-    # SONiC's numbers are texts; one that is not stays as written, however long.
-    document = json.loads(text, parse_int=str, parse_float=str)
-    tables = _tables(document)
+    tables = _tables(text)
     if not _TABLES & tables.keys():
         raise ValueError("line 1: no `PORT`, `QUEUE` or other table of SONiC in it, so this is not a config_db.json")
+    same = alike(tables)
+    return Reading(
+        LazySettings(partial(_settings, text)),
+        _views(same),
+        _routing(tables),
+        device_view(tables, same),
+        partial(faults, same),
+        partial(traits, same),
+    )
+
+
+@lru_cache(128)
+def _views(same: Alike) -> Mapping[str, QosView]:
+    tables = same.tables
     queues, groups = by_port(tables, "QUEUE"), by_port(tables, "BUFFER_PG")
     maps = _maps(tables)
     # Most ports of a switch have equal rows, and there are thousands of them.
@@ -85,33 +109,52 @@ def _read(text: str) -> Reading:
         if rows not in made:
             made[rows] = _view(tables, port, *own[:3])
         views[port] = made[rows]
-    return Reading(
-        LazySettings(partial(_settings, text, document)),
-        views,
-        _routing(tables),
-        device_view(tables),
-        partial(faults, tables),
-        partial(traits, tables),
-    )
+    return views
 
 
-def _tables(document: Any) -> dict[str, dict[str, Row]]:
-    """Return the parts of the document that have the shape of a table."""
-    tables = document.items() if isinstance(document, dict) else ()
-    return {
-        name: {key: row for key, row in rows.items() if isinstance(row, dict)} for name, rows in tables if isinstance(rows, dict)
-    }
+def _parsed(text: str) -> Any:
+    """SONiC's numbers are texts; one that is not stays as written, however long."""
+    return json.loads(text, parse_int=str, parse_float=str)
+
+
+def _tables(text: str) -> dict[str, SharedTable]:
+    """Return the parts of the document that have the shape of a table.
+
+    SONiC writes a table in lines of its own, and most switches of a fabric have the same ones. If every piece between them is a member of
+    an object, so is the whole, and each needs to be parsed once only.
+    """
+    whole = text.strip()
+    if whole.startswith("{\n") and whole.endswith("\n    }\n}"):
+        pieces = [_members(f"{piece}\n    }}") for piece in whole[2:-8].split("\n    },\n")]
+        if all(piece is not None for piece in pieces):
+            return {name: table for piece in pieces if piece is not None for name, table in piece}
+    return dict(_of_document(_parsed(text)))
+
+
+@lru_cache(1024)
+def _members(text: str) -> tuple[tuple[str, SharedTable], ...] | None:
+    """Return the tables among an object's members; None for another text."""
+    try:
+        return tuple(_of_document(_parsed(f"{{{text}}}")))
+    except (json.JSONDecodeError, RecursionError):
+        return None
+
+
+def _of_document(document: Any) -> Iterator[tuple[str, SharedTable]]:
+    for name, rows in document.items() if isinstance(document, dict) else ():
+        if isinstance(rows, dict):
+            yield name, table_of({key: row for key, row in rows.items() if isinstance(row, dict)})
 
 
 # --- settings and their lines -----------------------------------------------------------------------------------------
 
 
-def _settings(text: str, document: Any) -> dict[str, Setting]:
+def _settings(text: str) -> dict[str, Setting]:
     """Return path in the tables -> value. A list is one value, its items separated by commas; an object without fields
     is the value ``."""
     ends = [match.start() for match in re.finditer("\n", text)]
     lines = {path: bisect_left(ends, position) + 1 for path, position in _places(text)}
-    return {"|".join(path): Setting(value, lines[path]) for path, value in _leaves(document, ())}
+    return {"|".join(path): Setting(value, lines[path]) for path, value in _leaves(_parsed(text), ())}
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

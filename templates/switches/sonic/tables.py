@@ -1,12 +1,73 @@
-"""Looks rows up in the tables of a `config_db.json` whose parts may be missing or malformed."""
+"""Looks rows up in the tables of a `config_db.json` whose parts may be missing or malformed.
 
+The switches of a fabric have equal tables, except for names and addresses. Each is one object here, and what follows from it is computed
+once: for 448 switches that is most of the work.
+"""
+
+import marshal
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 Row = Mapping[str, Any]
+
+
+class SharedTable(dict[str, Row]):
+    """Key -> row. Tables of equal content from `table_of` are one object, and caches find it by its identity. It must not be changed."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 Tables = Mapping[str, Mapping[str, Row]]
+
+_EMPTY = SharedTable()
+
+# Content -> the table that has it, while anything refers to that.
+_KNOWN: WeakValueDictionary[bytes, SharedTable] = WeakValueDictionary()
+
+# Fields that a switch shares with no other.
+_OWN = {"PORT": frozenset({"description"}), "DEVICE_METADATA": frozenset({"hostname", "mac", "bgp_asn", "bgp_router_id"})}
+# Tables of which only the names of ports are alike: `INTERFACE|Ethernet0|10.0.0.0/31`.
+_NAMING = ("INTERFACE", "DEVICE_NEIGHBOR")
+_ADDRESSED = ("LOOPBACK_INTERFACE", "DEVICE_NEIGHBOR_METADATA", "MGMT_INTERFACE", "BGP_NEIGHBOR")
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The tables of a switch without its own names, addresses and numbers: equal for all switches of a tier, and hashable."""
+
+    items: tuple[tuple[str, SharedTable], ...]
+
+    @property
+    def tables(self) -> Tables:
+        """The tables by name."""
+        return dict(self.items)
+
+
+def table_of(rows: Mapping[str, Row]) -> SharedTable:
+    """Return the table with these rows, the same object for equal ones."""
+    content = marshal.dumps(dict(rows), 2)
+    found = _KNOWN.get(content)
+    if found is None:
+        found = _KNOWN[content] = SharedTable(rows)
+    return found
+
+
+def alike(tables: Mapping[str, SharedTable]) -> Alike:
+    """Return what the switch usually shares with others. Rules on a switch by itself need no more."""
+    found = {name: table for name, table in tables.items() if name not in _ADDRESSED}
+    for name in _NAMING:
+        if name in found:
+            found[name] = table_of({key.partition("|")[0]: dict.fromkeys(row, "") for key, row in found[name].items()})
+    for name, fields in _OWN.items():
+        if name in found:
+            found[name] = table_of(
+                {key: {each: row[each] for each in row if each not in fields} for key, row in found[name].items()}
+            )
+    return Alike(tuple(found.items()))
 
 
 def row_of(tables: Tables, table: str, key: str) -> Row:
@@ -35,10 +96,16 @@ def _parsed(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else None
 
 
-def by_port(tables: Tables, table: str) -> dict[str, dict[int, Row]]:
+def by_port(tables: Tables, table: str) -> Mapping[str, Mapping[int, Row]]:
     """Return port -> number of its queue or group -> row. Fields of several rows are merged, those of the shorter range last."""
+    rows = tables.get(table, _EMPTY)
+    return _by_port(rows if isinstance(rows, SharedTable) else table_of(rows))
+
+
+@lru_cache(64)
+def _by_port(table: SharedTable) -> Mapping[str, Mapping[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
-    for key, row in sorted(tables.get(table, {}).items(), key=lambda each: -len(_key_numbers(each[0]))):
+    for key, row in sorted(table.items(), key=lambda each: -len(_key_numbers(each[0]))):
         for port in _key_ports(key):
             rows = found.setdefault(port, {})
             rows.update({each: {**rows.get(each, {}), **row} for each in _key_numbers(key)})

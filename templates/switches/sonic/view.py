@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 
 from headway.templates.reading import BgpView, DeviceView, EcnView, MarkingView, NeighborView, PortView, Traits
-from headway.templates.switches.sonic.tables import Row, Tables, number, referred, row_of
+from headway.templates.switches.sonic.tables import Alike, Row, Tables, number, referred, row_of
 
 _COLOURS = ("green", "yellow", "red")
 # sonic-device_metadata.yang, `type`; BackEnd* and the like have the same endings.
@@ -34,17 +36,24 @@ _OF_DEVICE = (
 _METADATA = ("hwsku", "platform", "buffer_model", "docker_routing_config_mode", "frr_mgmt_framework_config", "zebra_nexthop")
 
 
-def device_view(tables: Tables) -> DeviceView:
+def device_view(tables: Tables, same: Alike) -> DeviceView:
     """Return the switch; fields that the tables do not have are None."""
+    device, usual = row_of(tables, "DEVICE_METADATA", "localhost"), _alike_view(same)
+    return replace(usual, name=_text(device.get("hostname")), ports=_ports(tables, usual.ports), bgp=_bgp(tables, device))
+
+
+@lru_cache(128)
+def _alike_view(same: Alike) -> DeviceView:
+    """Return the switch without its name, BGP, and its ports' addresses and peers."""
+    tables = same.tables
     device = row_of(tables, "DEVICE_METADATA", "localhost")
     watched = [row for port, row in tables.get("PFC_WD", {}).items() if port != "GLOBAL"]
     times = [time for row in watched if (time := number(row.get("detection_time"))) is not None]
+    cables = cable_metres(tables)
     return DeviceView(
         os="sonic",
-        name=_text(device.get("hostname")),
         role=next((role for ending, role in _ROLES.items() if str(device.get("type")).endswith(ending)), None),
-        ports=_ports(tables),
-        bgp=_bgp(tables, device),
+        ports={name: _port(name, row, cables) for name, row in tables.get("PORT", {}).items()},
         marking=dict(_marking(tables)),
         hashed=_hashed(tables),
         watches=bool(watched) or device.get("default_pfcwd_status") == "enable",
@@ -53,8 +62,10 @@ def device_view(tables: Tables) -> DeviceView:
     )
 
 
-def traits(tables: Tables) -> Traits:
-    """Return what a switch and each of its ports in use usually share with others."""
+@lru_cache(128)
+def traits(same: Alike) -> Traits:
+    """Return what a switch and each of its ports in use usually share with others. Ports with equal values share one mapping."""
+    tables = same.tables
     device = {
         f"{table}|{key}|{name}": str(value)
         for table in _OF_DEVICE
@@ -78,7 +89,8 @@ def traits(tables: Tables) -> Traits:
             port, _, queue = key.rpartition("|")
             if port in ports:
                 ports[port].update({f"{table}|*|{queue}|{name}": str(value) for name, value in row.items()})
-    return Traits(device, ports)
+    made: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    return Traits(device, {port: made.setdefault(tuple(own.items()), own) for port, own in ports.items()})
 
 
 def cable_metres(tables: Tables) -> Mapping[str, tuple[str, int | None]]:
@@ -91,49 +103,53 @@ def cable_metres(tables: Tables) -> Mapping[str, tuple[str, int | None]]:
     return found
 
 
-def _ports(tables: Tables) -> dict[str, PortView]:
+def _ports(tables: Tables, usual: Mapping[str, PortView]) -> dict[str, PortView]:
+    """Return the ports with their addresses and peers."""
     addresses: dict[str, list[str]] = {}
+    origins: dict[str, str] = {}
     for table in ("INTERFACE", "LOOPBACK_INTERFACE"):
         for key in tables.get(table, {}):
             name, _, address = key.partition("|")
+            origins[name] = f"{table}|{name}"
             addresses.setdefault(name, []).extend([address] if address else [])
-    cables = cable_metres(tables)
-    neighbors, interfaces, rows = (tables.get(name, {}) for name in ("DEVICE_NEIGHBOR", "INTERFACE", "PORT"))
-    return {
-        name: _port(name, rows.get(name, {}), neighbors.get(name, {}), interfaces.get(name), addresses.get(name, ()), cables)
-        for name in {**rows, **addresses}
-    }
+    neighbors, interfaces = tables.get("DEVICE_NEIGHBOR", {}), tables.get("INTERFACE", {})
+    found = dict(usual)
+    for name in (*addresses, *neighbors):
+        view = usual.get(name)
+        if view is None and name not in addresses:
+            continue
+        own, neighbor, interface = addresses.get(name, ()), neighbors.get(name, {}), interfaces.get(name)
+        keys = dict(view.keys) if view is not None else {"port": f"PORT|{name}"}
+        if own:
+            keys["addresses"] = f"{origins[name]}|{own[0]}"
+        peer = (_text(neighbor.get("name")), _text(neighbor.get("port")))
+        if neighbor:
+            keys["peer"] = f"DEVICE_NEIGHBOR|{name}|name"
+        if interface is not None:
+            keys["has_link_local"] = f"INTERFACE|{name}"
+        is_port = view is not None and view.has_link_local is not None
+        found[name] = (view or PortView())._replace(
+            addresses=tuple(own),
+            peer=(peer[0], peer[1] or "") if peer[0] else None,
+            has_link_local=(interface or {}).get("ipv6_use_link_local_only") == "enable" if is_port else None,
+            keys=keys,
+        )
+    return found
 
 
-def _port(
-    name: str,
-    row: Row,
-    neighbor: Row,
-    interface: Row | None,
-    addresses: list[str] | tuple[()],
-    cables: Mapping[str, tuple[str, int | None]],
-) -> PortView:
-    table = "LOOPBACK_INTERFACE" if name.startswith("Loopback") else "INTERFACE"
+def _port(name: str, row: Row, cables: Mapping[str, tuple[str, int | None]]) -> PortView:
+    """Return the port without what the switch shares with no other."""
     keys = {"port": f"PORT|{name}", **{field: f"PORT|{name}|{own}" for field, own in _PORT_KEYS.items() if own in row}}
-    if addresses:
-        keys["addresses"] = f"{table}|{name}|{addresses[0]}"
-    if neighbor:
-        keys["peer"] = f"DEVICE_NEIGHBOR|{name}|name"
-    if interface is not None:
-        keys["has_link_local"] = f"INTERFACE|{name}"
     metres = None
     if name in cables:
         keys["metres"], metres = cables[name]
-    peer = (_text(neighbor.get("name")), _text(neighbor.get("port")))
     return PortView(
         # sonic-port.yang: a port without `admin_status` is down.
         enabled=row.get("admin_status", "down") == "up" if row else None,
         mtu=number(row.get("mtu")),
         mbps=number(row.get("speed")),
         fec=_text(row.get("fec")),
-        addresses=tuple(addresses),
-        peer=(peer[0], peer[1] or "") if peer[0] else None,
-        has_link_local=(interface or {}).get("ipv6_use_link_local_only") == "enable" if row else None,
+        has_link_local=False if row else None,
         metres=metres,
         keys=keys,
     )

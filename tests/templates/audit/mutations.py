@@ -88,6 +88,13 @@ _WRED, _MAP = "WRED_PROFILE/queue3", "PORT_QOS_MAP/Ethernet0"
 _UP = "PORT/Ethernet256"
 
 SONIC = (
+    sonic("unmarked traffic in the lossless class, everywhere", ("DSCP_TO_TC_MAP/AZURE/0", "3"), at=EVERY),
+    sonic(
+        "routed port in a VLAN", ("VLAN/Vlan10", {"vlanid": "10"}), ("VLAN_MEMBER/Vlan10|Ethernet0", {"tagging_mode": "untagged"})
+    ),
+    sonic("routed port in a LAG", ("PORTCHANNEL_MEMBER/PortChannel1|Ethernet256", {"NULL": "NULL"})),
+    sonic("container of BGP disabled", ("FEATURE/bgp/state", "disabled")),
+    sonic("no length of any cable", ("CABLE_LENGTH", None)),
     sonic("DSCP of the collectives in another class", ("DSCP_TO_TC_MAP/AZURE/26", "0")),
     sonic("DSCP of the collectives in another class, everywhere", ("DSCP_TO_TC_MAP/AZURE/26", "6"), at=EVERY),
     sonic("DSCP of the notifications in the lossless class", ("DSCP_TO_TC_MAP/AZURE/48", "3"), at=EVERY),
@@ -176,6 +183,7 @@ SONIC = (
 )
 
 FRR = (
+    frr("BFD that waits for 50 packets", "detect-multiplier 3", "detect-multiplier 50", at=EVERY),
     frr("AS number of another leaf", r"router bgp \d+", "router bgp 4200000002"),
     frr("AS number of the spines", r"router bgp \d+", "router bgp 4200000000"),
     frr("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
@@ -237,6 +245,8 @@ FRR = (
 )
 
 HOSTS = (
+    host("unmarked packets in the lossless priority", "dscp-prio 48:6", "dscp-prio 48:6 0:3"),
+    host("PFC for one priority more", "all:off 3:on", "all:off 3:on 4:on"),
     host("DSCP of another priority", "dscp-prio 26:3", "dscp-prio 26:5"),
     host("another DSCP", "dscp-prio 26:3", "dscp-prio 34:3"),
     host("PFC for another priority", "all:off 3:on", "all:off 4:on"),
@@ -266,6 +276,13 @@ HOSTS = (
 )
 
 JOBS = (
+    nccl("address family of another network", r"ADDR_FAMILY=AF_INET\b", "ADDR_FAMILY=AF_INET6"),
+    added("NVLink SHARP off", "NCCL_NVLS_ENABLE=0"),
+    added("PXN off", "NCCL_PXN_DISABLE=1"),
+    added("one protocol alone", "NCCL_PROTO=LL128"),
+    added("an adapter's failure ignored", "NCCL_IB_RETURN_ASYNC_EVENTS=0"),
+    added("partition of no one", "NCCL_IB_PKEY=5"),
+    nccl("ECN bits missing", "NCCL_IB_TC=106", "NCCL_IB_TC=104"),
     nccl("DSCP of no class", "NCCL_IB_TC=106", "NCCL_IB_TC=32"),
     nccl("DSCP instead of the traffic class", "NCCL_IB_TC=106", "NCCL_IB_TC=26"),
     nccl("traffic class missing", r"NCCL_IB_TC=106 ?"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.read_back import changed_settings, compare, harms
+from headway.jobspec.document import Document
 from headway.jobspec.problem import Problem
 from headway.templates.cluster import reader_of, recognized
 from headway.templates.reading import Reading
@@ -38,14 +39,12 @@ def healthy(os: str) -> Mapping[str, str]:
 
 
 def with_cluster(mutation: Mutation, folder: Path) -> list[Problem]:
-    """What the cluster adds to the files alone; files are found by their folders' names."""
+    """What the cluster adds to the files alone, below `folder`; files are found by their folders' names."""
     texts = {str(folder / name): text for name, text in mutation.apply(healthy(mutation.os)).items()}
-    for name, text in texts.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text)
     found = readings(texts)
+    documents = {name: Document(name, text) for name, text in texts.items()}
     cluster = planned(mutation.os)
-    return [*compare(found, cluster.plan), *changed_settings(found, cluster)]
+    return [*compare(found, cluster.plan), *changed_settings(found, documents, cluster)]
 
 
 @pytest.mark.parametrize("os", ["sonic", "nvue", "eos"])

@@ -1,0 +1,1 @@
+"""Measures what a fabric costs to render and to audit, compared with pyavd."""
