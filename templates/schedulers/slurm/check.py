@@ -123,8 +123,8 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
 
 def _check_topology(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn about blocks of NVLink domains where each domain is in one node."""
-    if options.topology is not None and not any(group.nvlink_domain > group.gpus > 0 for group in cluster.groups):
-        message = f"`topology: {options.topology}` has no effect: no NVLink domain of `{plan.cluster}` spans several nodes"
+    if options.topology == "block" and not any(group.nvlink_domain > group.gpus > 0 for group in cluster.groups):
+        message = f"`topology: block` has no effect: no NVLink domain of `{plan.cluster}` spans several nodes"
         hint = "leave it out, or set `nvlink_domain` and `imex` of the group whose racks have one"
         yield Problem("HW210", CLUSTER, ("scheduler", "options", "topology"), message, hint, Severity.WARNING, at_key=True)
 

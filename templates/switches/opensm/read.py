@@ -47,7 +47,9 @@ def _faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
     engines = [each.strip() for each in values.get("routing_engine", "").split(",") if each.strip()]
     for engine in engines:
         if engine not in _ENGINES | _OF_NVIDIA:
-            message = f"neither opensm nor NVIDIA's build documents the routing engine {engine}; one that does not know it takes the next, or Min Hop"
+            message = (
+                f"neither opensm nor NVIDIA's build documents the routing engine {engine}, and both skip what they do not know"
+            )
             # A vendor's build may have more of them.
             yield Fault("HW870", "routing_engine", message, "use `ar_updn,updn`, or `ftree` for a full fat tree", doubtful=True)
     if engines and set(engines) <= {"minhop", "dor", "file"}:

@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" own-script-8a5ebfdb-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" own-script-537527c2-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -84,6 +84,7 @@ open_run() {
   "peer_dscp": null,
   "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,
+  "replica_recovery": false,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
   "run": null,
   "schema": "headway.run/1",
@@ -92,7 +93,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "8a5ebfdbf74a9c9817f3d8934cb87d811c7b658320e10a12ff987a2cec91f041",
+  "spec_hash": "537527c202c3e4d6a2efd7a39c8300eb46d1f1fbf978532d241148c4780fe8b6",
   "steps": 60,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -111,6 +112,7 @@ open_run() {
     "node": {"factor": 1.0, "floor_s": 10.0},
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
+    "replica": {"factor": 1.0, "floor_s": 300.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
     "store": {"factor": 1.0, "floor_s": 600.0},
     "terminate": {"factor": 1.0, "floor_s": 30.0},
@@ -158,7 +160,7 @@ RUN_JSON
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
-  "resilience": {"corruption": null, "notify": null},
+  "resilience": {"corruption": null, "notify": null, "replica_recovery": false},
   "scheduler": null,
   "secrets": [],
   "setup": [],

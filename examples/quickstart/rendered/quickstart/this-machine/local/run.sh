@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" quickstart-cee56de1-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" quickstart-17bb29c3-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -95,6 +95,7 @@ open_run() {
   "peer_dscp": null,
   "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,
+  "replica_recovery": false,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
   "run": null,
   "schema": "headway.run/1",
@@ -103,7 +104,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "cee56de12950ebaf78648a6a00b09f5f7737d4c15f435a195987cd5763ebd8b4",
+  "spec_hash": "17bb29c36026788d5c0a7ae4eecd5d4ef5d3fe25a858d613d2c23bdbf8b1a035",
   "steps": 160,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -122,6 +123,7 @@ open_run() {
     "node": {"factor": 1.0, "floor_s": 10.0},
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
+    "replica": {"factor": 1.0, "floor_s": 300.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
     "store": {"factor": 1.0, "floor_s": 600.0},
     "terminate": {"factor": 1.0, "floor_s": 30.0},
@@ -179,7 +181,7 @@ RUN_JSON
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": null, "parameters": null, "reduce": null},
   "recompute": null,
-  "resilience": {"corruption": null, "notify": null},
+  "resilience": {"corruption": null, "notify": null, "replica_recovery": false},
   "scheduler": null,
   "secrets": [],
   "setup": [],

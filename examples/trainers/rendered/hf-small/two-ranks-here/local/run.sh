@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" hf-small-6a4a69c4-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" hf-small-be12c009-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -95,6 +95,7 @@ open_run() {
   "peer_dscp": null,
   "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,
+  "replica_recovery": false,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
   "run": null,
   "schema": "headway.run/1",
@@ -103,7 +104,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "6a4a69c41796cbbcba6a94167f9c74d853b98955624b11c08703b18b13d55e41",
+  "spec_hash": "be12c009c40b70a3bd9f93139319ead07f4af2da138e0716ab42b2b983feaa8c",
   "steps": 100,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -122,6 +123,7 @@ open_run() {
     "node": {"factor": 1.0, "floor_s": 10.0},
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
+    "replica": {"factor": 1.0, "floor_s": 300.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
     "store": {"factor": 1.0, "floor_s": 600.0},
     "terminate": {"factor": 1.0, "floor_s": 30.0},
@@ -207,7 +209,7 @@ RUN_JSON
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": "fp32", "parameters": null, "reduce": null},
   "recompute": null,
-  "resilience": {"corruption": null, "notify": null},
+  "resilience": {"corruption": null, "notify": null, "replica_recovery": false},
   "scheduler": null,
   "secrets": [],
   "setup": [],

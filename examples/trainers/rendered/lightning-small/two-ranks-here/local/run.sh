@@ -5,7 +5,7 @@ set -euo pipefail
 main() {
   runs=${HEADWAY_RUNS:-runs}
   export HEADWAY_NODES=127.0.0.1
-  run_json=$(open_run "$runs" lightning-small-de572527-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
+  run_json=$(open_run "$runs" lightning-small-d65c68ce-"$(date +%Y%m%dT%H%M%S.%N)" --attempt 0)
 
   runners=()
   signalled=
@@ -84,6 +84,7 @@ open_run() {
   "peer_dscp": null,
   "ports": {"coordinator": 0, "store": 0},
   "procs_per_slot": 2,
+  "replica_recovery": false,
   "restart": {"budget": 3, "no_progress": 3, "refill_steps": 100},
   "run": null,
   "schema": "headway.run/1",
@@ -92,7 +93,7 @@ open_run() {
   "segment_slots": 1,
   "slots": 1,
   "spares": 0,
-  "spec_hash": "de572527da479580049439d995b29936939a1755b4487642a0191918f3604ad3",
+  "spec_hash": "d65c68ce143a695c560b703e9c77e9d6d38e37e92e0d944e7761a5caa92b40fd",
   "steps": 200,
   "store": {"kind": "posix", "url": null},
   "timeouts": {
@@ -111,6 +112,7 @@ open_run() {
     "node": {"factor": 1.0, "floor_s": 10.0},
     "node_spare": {"factor": 1.0, "floor_s": 3.0},
     "replace": {"factor": 1.0, "floor_s": 0.0},
+    "replica": {"factor": 1.0, "floor_s": 300.0},
     "start": {"factor": 1.0, "floor_s": 1800.0},
     "store": {"factor": 1.0, "floor_s": 600.0},
     "terminate": {"factor": 1.0, "floor_s": 30.0},
@@ -187,7 +189,7 @@ RUN_JSON
   "overlap": {"experts": null, "gradients": null, "parameters": null, "pipeline": null, "tensor": null},
   "precision": {"compute": "fp32", "parameters": null, "reduce": null},
   "recompute": null,
-  "resilience": {"corruption": null, "notify": null},
+  "resilience": {"corruption": null, "notify": null, "replica_recovery": false},
   "scheduler": null,
   "secrets": [],
   "setup": [],
