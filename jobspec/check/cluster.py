@@ -7,10 +7,13 @@ from headway.jobspec.check.names import check_host, normal_host
 from headway.jobspec.check.nodes import check_adapters, check_nodes
 from headway.jobspec.check.storage import check_shared, check_storage, check_storage_groups
 from headway.jobspec.check.versions import check_gpu_versions, check_nccl_version, check_versions
-from headway.jobspec.notation import counted
+from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
+
+# Published clusters have months; an hour is a wrong unit.
+_SHORTEST_MTBF_S = 3600.0
 
 
 def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -37,6 +40,21 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
             )
 
 
+def _check_failures(cluster: Cluster) -> Iterator[Problem]:
+    """Warn about rates with which no job gets anywhere: a wrong unit, or the two of them exchanged."""
+    mtbf_s, repair_s = cluster.failures.node_mtbf, cluster.failures.repair
+    if mtbf_s is not None and mtbf_s < _SHORTEST_MTBF_S:
+        message = (
+            f"a job of 100 nodes that fail every {write_duration(mtbf_s)} is interrupted every {write_duration(mtbf_s / 100)}"
+        )
+        hint = "set the mean time between failures of one node, for example `300d`"
+        yield Problem("HW241", CLUSTER, ("failures", "node_mtbf"), message, hint, Severity.WARNING)
+    elif mtbf_s is not None and repair_s is not None and repair_s >= mtbf_s:
+        message = f"nodes that fail every {write_duration(mtbf_s)} and are repaired for {write_duration(repair_s)} are mostly out"
+        hint = "set the mean time until a lost node is back, for example `1d`"
+        yield Problem("HW241", CLUSTER, ("failures", "repair"), message, hint, Severity.WARNING)
+
+
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:
     if cluster.health is not None:
         message = "`health` is not implemented yet: nodes are neither checked nor excluded"
@@ -58,5 +76,6 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("versions",), check_versions),
     (("versions", "node_groups"), check_gpu_versions),
     (("versions", "node_groups", "fabrics"), check_nccl_version),
+    (("failures",), _check_failures),
     (("health",), _check_pending),
 )

@@ -23,6 +23,8 @@ _GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
 _DIGEST = re.compile(r"[^@]+@([a-z0-9]+(?:[+._-][a-z0-9]+)*):([A-Za-z0-9=_-]+)")
 _HEX_DIGITS = {"sha256": 64, "sha512": 128}
+# Some optimizers take 1, as a factor of a rate of their own.
+_LARGEST_RATE = 1.0
 # Apptainer and enroot images are files.
 _IMAGE_FILE = (".sif", ".sqsh")
 HOW_TO_PIN = "pin it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
@@ -104,6 +106,16 @@ def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
         message = f"the warm-up of {counted(job.optimizer.warmup_steps, 'step')} is longer than the run of {job.steps}"
         hint = f"`lr` is never reached; use at most {job.steps}"
         yield Problem("HW308", JOB, ("optimizer", "warmup_steps"), message, hint, Severity.WARNING)
+
+
+def _check_rate(job: TrainingJob) -> Iterator[Problem]:
+    """Warn about a rate with which AdamW, whose steps are about as long as the rate, destroys any weight in a step."""
+    if job.optimizer is not None and job.optimizer.lr > _LARGEST_RATE:
+        digits, exponent = f"{job.optimizer.lr:e}".split("e")
+        meant = f"{float(digits):g}e-{max(abs(int(exponent)), 1)}"
+        message = f"AdamW moves each weight by about `lr` in a step, and `{job.optimizer.lr:g}` leaves nothing of it"
+        hint = f"did you mean `{meant}`?"
+        yield Problem("HW329", JOB, ("optimizer", "lr"), message, hint, Severity.WARNING)
 
 
 def _check_decay(job: TrainingJob) -> Iterator[Problem]:
@@ -285,6 +297,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("checkpoint", "nodes"), check_peer),
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
+    (("optimizer",), _check_rate),
     (("optimizer",), _check_decay),
     (("optimizer",), _check_end_of_decay),
     (("precision",), _check_formats),

@@ -105,6 +105,8 @@ class Framework:
     needs: tuple[str, ...] = ("batch", "steps")
     # A file of `names`: all keys of the version that the table was written for.
     names: str | None = None
+    # Keys of the user that exclude a key that headway sets.
+    excludes: Mapping[str, str] = field(default_factory=dict)
 
     def kind(self) -> JobKind:
         """Return the trainer."""
@@ -168,7 +170,8 @@ class Framework:
         known, invalid = values(plan), {"model"} if plan.model is None and plan.spec["model"] is not None else set()
         ours = self._set(options, plan)
         for path, key, value in _own_keys(options):
-            clash = next((each for each in ours if _overlap(self.normal(key), each)), None)
+            excluded = self.excludes.get(self.normal(key))
+            clash = next((each for each in ours if each == excluded or _overlap(self.normal(key), each)), None)
             if clash is not None:
                 setter = self.table.field_of(clash)
                 whose = f"the job's `{setter}` sets" if setter else "headway sets"

@@ -7,7 +7,7 @@ Start reading: `table.py`.
 from headway.jobspec.plan import JobPlan
 from headway.templates.trainers.framework import CONFIG, Command, Framework, Late, started
 from headway.templates.trainers.hf.options import HuggingFaceOptions
-from headway.templates.trainers.hf.table import TABLE
+from headway.templates.trainers.hf.table import SHARDED, TABLE
 from headway.templates.trainers.table import Config, nested
 
 _FILE = "training_args.json"
@@ -17,5 +17,5 @@ def _command(options: HuggingFaceOptions, plan: JobPlan, config: Config) -> Comm
     return Command(started(options, Late(f"{CONFIG}/{_FILE}")), {_FILE: nested(config)})
 
 
-HF_FRAMEWORK = Framework(TABLE, HuggingFaceOptions, _command, names="hf")
+HF_FRAMEWORK = Framework(TABLE, HuggingFaceOptions, _command, names="hf", excludes={"deepspeed": SHARDED})
 HF = HF_FRAMEWORK.kind()

@@ -18,7 +18,7 @@ _FORMATS: Mapping[str, Mapping[str, Any]] = {
     "fp16": {"bf16": None, "fp16": True},
 }
 # What decides on FSDP.
-_SHARDED = "fsdp"
+SHARDED = "fsdp"
 
 
 def _own(known: Known) -> dict[str, Any]:
@@ -37,11 +37,11 @@ def _sharding(known: Known) -> dict[str, Any]:
         return {}
     keep = known["layout.sharding"] == "gradients"
     recompute = {"fsdp_config.activation_checkpointing": True} if known["recompute"] == "full" else {}
-    return {_SHARDED: True, "fsdp_config.version": 2, "fsdp_config.reshard_after_forward": not keep, **recompute}
+    return {SHARDED: True, "fsdp_config.version": 2, "fsdp_config.reshard_after_forward": not keep, **recompute}
 
 
 def _sharding_back(config: Config, ranks: int) -> dict[str, Any]:
-    if not config.get(_SHARDED):
+    if not config.get(SHARDED):
         return {"layout.dp_replicate": ranks, "layout.dp_shard": 1, "layout.sharding": "none"}
     sharding = "parameters" if config.get("fsdp_config.reshard_after_forward", True) else "gradients"
     return {"layout.dp_replicate": 1, "layout.dp_shard": ranks, "layout.sharding": sharding}
@@ -142,7 +142,7 @@ TABLE = Table(
         Elsewhere(("model",), "the script builds the model"),
         Computed(
             ("layout.dp_shard", "layout.dp_replicate", "layout.sharding"),
-            (_SHARDED, "fsdp_config.version", "fsdp_config.reshard_after_forward"),
+            (SHARDED, "fsdp_config.version", "fsdp_config.reshard_after_forward"),
             _sharding,
             _sharding_back,
             _sharding_objection,
