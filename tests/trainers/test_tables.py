@@ -127,7 +127,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("hf", {"options": {"arguments": {"output_dir": "/x"}}}, "trainer.options.arguments.output_dir", "HW327"),
     ("hf", {"options": {"arguments": {"fsdp_config": "a.json"}}}, "trainer.options.arguments.fsdp_config", "HW327"),
     ("hf", {"options": {"arguments": {"deepspeed": "ds.json"}}}, "trainer.options.arguments.deepspeed", "HW327"),
-    ("deepspeed", {"options": {"argv": ["--deepspeed-config=a.json"]}}, "trainer.options.argv.0", "HW327"),
+    ("deepspeed", {"options": {"argv": ["--deepspeed-config=a.json"]}}, "trainer.options.argv[0]", "HW327"),
     ("megatron", {"options": {"arguments": {"--train-iters": 3}}}, "trainer.options.arguments.--train-iters", "HW327"),
     ("torchtitan", {"options": {"arguments": {"training": {"seq-len": 3}}}}, "trainer.options.arguments.training", "HW327"),
     ("lightning", {"options": {"arguments": {"trainer": {"max_steps": 3}}}}, "trainer.options.arguments.trainer", "HW327"),
