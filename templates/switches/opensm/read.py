@@ -8,7 +8,7 @@ from functools import partial
 
 from headway.templates.reading import Fault, Reading, Setting
 
-# Those that opensm 3.3.24 lists in the file it creates (linux-rdma/opensm opensm/osm_opensm.c); then those of NVIDIA's build.
+# Those that opensm 3.3.23 lists in the file it creates (linux-rdma/opensm opensm/osm_opensm.c); then those of NVIDIA's build.
 _ENGINES = frozenset({"minhop", "updn", "dnup", "file", "ftree", "lash", "dor", "torus-2QoS", "nue", "dfsssp", "sssp"})
 _OF_NVIDIA = frozenset(
     {"ar_updn", "ar_ftree", "ar_torus", "ar_dor", "ar_minhop", "pqft", "kdor-hc", "kdor-ghc", "chain", "auto", "no_fallback"}
