@@ -29,6 +29,8 @@ _PASS = "pass a file that a device or a job has in force"
 
 # NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
 _CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_CROSS_NIC")
+# Those of other libraries, which a file of NCCL's variables need not have.
+_OTHERS = ("GLOO_SOCKET_IFNAME", "FI_PROVIDER")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     if not any(name.startswith("NCCL_") for name in reading.settings):
         return
     variables = resolve_environment(cluster, group_of_job(cluster, None))
-    wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS)}
+    others = {each.name for each in variables if each.name in _OTHERS} & reading.settings.keys()
+    wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS) or each.name in others}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
     traffic_class = reading.settings.get("NCCL_IB_TC")

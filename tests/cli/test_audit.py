@@ -290,3 +290,13 @@ def test_sonics_own_maps_beside_a_plain_host_are_no_false_alarm(tmp_path: Path, 
     (tmp_path / "job.env").write_text("NCCL_IB_TC=104\n")
     audit(tmp_path / "config_db.json", f"host:{tmp_path / 'host.sh'}", tmp_path / "job.env")
     assert "of DSCP 0" not in capsys.readouterr().out
+
+
+def test_a_variable_of_gloo_is_compared_where_the_file_sets_it(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rendered / ARTIFACTS["nccl"]
+    text = file.read_text()
+    file.write_text(text.replace("export GLOO_SOCKET_IFNAME=eth0\n", ""))
+    assert audit(file, "--cluster", CLUSTER) == 0
+    file.write_text(text.replace("export GLOO_SOCKET_IFNAME=eth0\n", "export GLOO_SOCKET_IFNAME=lo\n"))
+    assert audit(file, "--cluster", CLUSTER) == 1
+    assert "GLOO_SOCKET_IFNAME" in capsys.readouterr().out
