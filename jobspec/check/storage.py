@@ -132,7 +132,7 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
         whole = "$" not in meant and "~" not in meant
         hint = f"write the path out, `{meant}` where it has the user's name" if whole else "write the path out"
         yield Problem("HW703", CLUSTER, at, message, hint)
-    elif "{" in found.replace(USER, "") or "}" in found.replace(USER, ""):
+    elif re.search(r"\{[A-Za-z_][\w.-]*\}", found.replace(USER, "")):
         message = f"the braces of `{found}` would be taken literally: only `{USER}` stands for a name"
         yield Problem("HW703", CLUSTER, at, message, f"write `{USER}` for the user, or the path out")
     elif normpath(found) in ("/", "//"):
