@@ -140,10 +140,11 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment for a client of the cluster: no other Slurm's variables, this one's SLURM_CONF."""
+        """This process's environment for a client of the cluster: no other Slurm's variables, this one's SLURM_CONF. Jobs keep no
+        standbys, whose imports take longer than most of them."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN", "SALLOC"))}
         path = f"{self.programs.clients}{os.pathsep}{kept.get('PATH', os.defpath)}"
-        return kept | {"PATH": path, "SLURM_CONF": str(self.root / "etc" / "slurm.conf")}
+        return {"HEADWAY_STANDBY": "0"} | kept | {"PATH": path, "SLURM_CONF": str(self.root / "etc" / "slurm.conf")}
 
     def run(
         self,
