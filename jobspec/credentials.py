@@ -54,7 +54,7 @@ _TOKEN_OF = re.compile(
 )
 _KEY_OF = re.compile(
     "text|json|data|dataset|sort|group|label|input|output|primary|foreign|public|cache|partition|shard|index|feature|image|target"
-    "|source|column|field|name|query|tokenizer|token|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item"
+    "|source|column|field|name|query|tokenizer|token|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item|topology"
 )
 
 # Before `pass`: a number of passes.

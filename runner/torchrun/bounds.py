@@ -11,6 +11,8 @@ PREFIX, GRACE = "HEADWAY_TIMEOUT_", "HEADWAY_GRACE"
 OFF_S = 100 * 365.0 * 86400
 # A rank's activities: without these timeouts only a proven hang ends a generation.
 SECTIONS = frozenset({"start", "data", "compute", "compile", "collective", "checkpoint", "evaluation", "busy"})
+# Only the builtin trainer has replica groups that survive each other.
+_TIMEOUTS = {name: timeout for name, timeout in DEFAULT_TIMEOUTS.items() if name != "replica"}
 _UNITS = MappingProxyType({"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0})
 
 
@@ -21,12 +23,10 @@ def given(environment: Mapping[str, str]) -> dict[str, Timeout]:
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name not in DEFAULT_TIMEOUTS or variable != variable_of(name):
-            raise ValueError(f"{variable}: there is no such timeout; there are {', '.join(map(variable_of, DEFAULT_TIMEOUTS))}")
+        if name not in _TIMEOUTS or variable != variable_of(name):
+            raise ValueError(f"{variable}: there is no such timeout; there are {', '.join(map(variable_of, _TIMEOUTS))}")
         can_be_off, least_s = name in SECTIONS, 0.0 if name == "replace" else None
-        found[name] = Timeout(
-            _seconds(variable, environment[variable], least_s, can_be_off=can_be_off), DEFAULT_TIMEOUTS[name].factor
-        )
+        found[name] = Timeout(_seconds(variable, environment[variable], least_s, can_be_off=can_be_off), _TIMEOUTS[name].factor)
     return found
 
 
@@ -55,7 +55,7 @@ def defaults() -> dict[str, str]:
     """Return the default of each variable. Several nodes wait for each other, and for a replacement, as long as under
     torchrun."""
     return {
-        **{variable_of(name): _shown(timeout) for name, timeout in DEFAULT_TIMEOUTS.items()},
+        **{variable_of(name): _shown(timeout) for name, timeout in _TIMEOUTS.items()},
         GRACE: _shown(Timeout(RunConfig.grace_s)),
     }
 

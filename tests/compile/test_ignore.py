@@ -140,6 +140,8 @@ def test_codes_that_may_be_ignored_are_those_that_some_check_reports_as_a_warnin
         for found in call.finditer(path.read_text())
         if "Severity.WARNING" in found[0]
     }
+    # `audit` reports HW603 of files in force, which have no `ignore`.
+    warnings -= {"HW603"}
     # HW520 is turned into a warning where an inventory is a stray, HW509 where a cluster has no switches.
     assert {code for code in CODES if may_be_ignored(code)} == warnings | JUDGEMENTS | {"HW509", "HW520"}
 
