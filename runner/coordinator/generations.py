@@ -13,7 +13,7 @@ from headway.runner.contract import CheckpointId, Exit, RunConfig, journal, orde
 from headway.runner.coordinator import ending
 from headway.runner.coordinator.events import Claimed, MakeClaim
 from headway.runner.coordinator.roster import Member
-from headway.runner.coordinator.state import Generation, Phase, Replicas, State
+from headway.runner.coordinator.state import Generation, Phase, ReplicaGroups, State
 
 # The journal's start lists the hosts of so many nodes at most; of larger jobs it lists the slots that moved.
 NODES_LISTED = 256
@@ -187,7 +187,7 @@ def start(state: State) -> None:
     state.generation.started, state.generation.known, state.generation.order = True, True, order
     state.generation.world_size = state.roster.world_size
     state.generation.alive = set(range(state.generation.world_size))
-    state.generation.replicas = Replicas.of_new_generation(state.config)
+    state.generation.replicas = ReplicaGroups.of_new_generation(state.config)
     state.gave_up, state.failure, state.adopting = {}, None, False
     watch_generation(state)
     note_start(state, order)

@@ -4,7 +4,7 @@ from headway.runner.contract import journal, orders
 from headway.runner.coordinator import failures, fitness, generations, replicas
 from headway.runner.coordinator.causes import STARTED_ANEW
 from headway.runner.coordinator.events import Joined, Send
-from headway.runner.coordinator.state import Phase, Replicas, State
+from headway.runner.coordinator.state import Phase, ReplicaGroups, State
 
 
 def presume_running(state: State) -> None:
@@ -13,7 +13,7 @@ def presume_running(state: State) -> None:
     state.generation.started = True
     state.generation.world_size = state.roster.world_size
     state.generation.alive = set(range(state.generation.world_size))
-    state.generation.replicas = Replicas.of_earlier_coordinator(state.config, state.inherited_members)
+    state.generation.replicas = ReplicaGroups.of_earlier_coordinator(state.config, state.inherited_members)
     generations.watch_generation(state)
 
 

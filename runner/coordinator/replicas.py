@@ -14,7 +14,7 @@ from headway.runner.contract import CauseKind, Members, journal, orders
 from headway.runner.coordinator import failures
 from headway.runner.coordinator.causes import Cause, Ended, cause_of
 from headway.runner.coordinator.events import Exited
-from headway.runner.coordinator.state import LostReplica, Phase, Replicas, State
+from headway.runner.coordinator.state import LostReplica, Phase, ReplicaGroups, State
 
 # Causes that end with the process that they end: a device, a node or the numbers are not mended by another start in the same place.
 _OF_A_PROCESS = frozenset({CauseKind.CRASH, CauseKind.OUT_OF_MEMORY})
@@ -75,7 +75,7 @@ def repeat(state: State, node: int) -> None:
 # --- a group is lost --------------------------------------------------------------------------------------------------
 
 
-def _lose(state: State, replicas: Replicas, end: Ended) -> bool:
+def _lose(state: State, replicas: ReplicaGroups, end: Ended) -> bool:
     """Have the others continue without the rank's group. Returns False where all ranks must stop."""
     replica = replicas.of(end.rank)
     if not _can_go_on(state, replicas, replica, end) or (cause := _curable(state, end)) is None:
@@ -93,7 +93,7 @@ def _lose(state: State, replicas: Replicas, end: Ended) -> bool:
     return True
 
 
-def _can_go_on(state: State, replicas: Replicas, replica: int, end: Ended) -> bool:
+def _can_go_on(state: State, replicas: ReplicaGroups, replica: int, end: Ended) -> bool:
     generation = state.generation
     failed = not end.asked and end.code not in state.agreed_codes and end.rank in generation.alive
     is_undisturbed = (
@@ -117,7 +117,7 @@ def _curable(state: State, end: Ended) -> Cause | None:
     return None
 
 
-def _ended_in_lost(state: State, replicas: Replicas, lost: LostReplica, end: Ended) -> None:
+def _ended_in_lost(state: State, replicas: ReplicaGroups, lost: LostReplica, end: Ended) -> None:
     """Count an end in a lost group: one that was waited for, or one of a new rank, whose group starts once more."""
     replica = replicas.of(end.rank)
     if not lost.started:
@@ -136,7 +136,7 @@ def _ended_in_lost(state: State, replicas: Replicas, lost: LostReplica, end: End
     _end_or_start(state, replicas, replica, lost)
 
 
-def _end_or_start(state: State, replicas: Replicas, replica: int, lost: LostReplica) -> None:
+def _end_or_start(state: State, replicas: ReplicaGroups, replica: int, lost: LostReplica) -> None:
     if lost.ending:
         state.tell_all(orders.EndRanks(tuple(sorted(lost.ending))))
         return
@@ -153,7 +153,7 @@ def _is_late(state: State, lost: LostReplica) -> bool:
     return state.now_s - lost.since_s > state.timeout_s("replica")
 
 
-def _change(state: State, replicas: Replicas, members: set[int]) -> None:
+def _change(state: State, replicas: ReplicaGroups, members: set[int]) -> None:
     replicas.members = replicas.members.after(members)
     state.tell_all(_order(replicas.members))
     state.note(journal.MembersChanged(replicas.members.epoch, replicas.members.replicas))

@@ -73,7 +73,7 @@ class LostReplica:
 
 
 @dataclass
-class Replicas:
+class ReplicaGroups:
     """The replica groups of a generation, of `size` consecutive ranks each: those that train, and those that were lost."""
 
     size: int
@@ -83,7 +83,7 @@ class Replicas:
     starts: int = 0
 
     @classmethod
-    def of_new_generation(cls, config: RunConfig) -> "Replicas | None":
+    def of_new_generation(cls, config: RunConfig) -> "ReplicaGroups | None":
         """Return the groups of a generation that starts; None where a lost one stops all ranks."""
         count = config.mesh.dp_replicate
         if not config.replica_recovery or count == 1:
@@ -91,7 +91,7 @@ class Replicas:
         return cls(config.mesh.world_size // count, Members.everyone(count))
 
     @classmethod
-    def of_earlier_coordinator(cls, config: RunConfig, members: Members | None) -> "Replicas | None":
+    def of_earlier_coordinator(cls, config: RunConfig, members: Members | None) -> "ReplicaGroups | None":
         """Return the groups of a generation that an earlier coordinator started; None if one was lost then and was not back."""
         found = cls.of_new_generation(config)
         if found is None or members is None:
@@ -136,7 +136,7 @@ class Generation:
     hang: Hang | None = None
     undead: dict[int, str] = field(default_factory=dict)
     regroups: bool = False
-    replicas: Replicas | None = None
+    replicas: ReplicaGroups | None = None
     decision: RestartDecision | None = None
 
     def dissolve_replicas(self) -> None:

@@ -24,7 +24,7 @@ from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
 from headway.runner.train.optimizer import clip_gradients
 from headway.runner.train.parallel import RankMesh, sync_gradients
-from headway.runner.train.replicas import ORDER_S, ReplicaChangeError, Replicas, Standing, succeeds
+from headway.runner.train.replicas import ORDER_S, ReplicaChangeError, ReplicaLink, ReplicaState, succeeds
 from headway.runner.train.state import Consumed
 from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
@@ -44,7 +44,7 @@ class SharedConsumed(Consumed):
 class ReplicaGradients(Gradients):
     """Gradients of all groups' shares, summed over the groups that are there. `of` raises ReplicaChangeError when one of them is lost."""
 
-    replicas: Replicas = field(kw_only=True)
+    replicas: ReplicaLink = field(kw_only=True)
     # Whether `.grad` has the sum over the groups, clipped.
     summed: bool = False
     # The digest of the samples before this step.
@@ -125,7 +125,7 @@ class ReplicaTrainer(Trainer):
         signs.base("rendezvous")
         if worker.rank == 0:
             worker.say("section", name="rendezvous")
-        self.replicas = Replicas(worker, job.config)
+        self.replicas = ReplicaLink(worker, job.config)
         self.replicas.join_own(job.config.backend)
         # A group that was lost has no state until it gets another one's.
         self.state_is_missing = self.replicas.start > 0
@@ -261,7 +261,7 @@ class ReplicaTrainer(Trainer):
     def _settle(self) -> list[int]:
         """Bring all ranks to one step. Return the groups that took another one's state. Raises ReplicaChangeError."""
         own = self._standing()
-        heard = list(map(Standing.unpack, self.replicas.exchange(own.pack())))
+        heard = list(map(ReplicaState.unpack, self.replicas.exchange(own.pack())))
         furthest = max(heard, key=lambda each: each.level)
         # Odd: some have the next sum of gradients, which no rank has applied.
         step, is_summed = divmod(furthest.level, 2)
@@ -282,11 +282,11 @@ class ReplicaTrainer(Trainer):
             raise ConnectionResetError("saves cannot begin on all ranks")
         return sorted(set(returned))
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> ReplicaState:
         state, applied = self.state, self._applied
         if self.state_is_missing:
-            return Standing(-1)
-        return Standing(
+            return ReplicaState(-1)
+        return ReplicaState(
             2 * state.step + self._of_step.summed,
             applied.loss if applied else 0.0,
             applied.norm if applied else 0.0,
@@ -297,11 +297,11 @@ class ReplicaTrainer(Trainer):
             self._stop,
         )
 
-    def _tiers_of(self, heard: Sequence[Standing]) -> set[str]:
+    def _tiers_of(self, heard: Sequence[ReplicaState]) -> set[str]:
         tiers = enumerate(self.job.config.checkpoint.tiers)
         return {tier.kind for place, tier in tiers if any(each.due >> place & 1 for each in heard)}
 
-    def _apply_late(self, ahead: Standing) -> None:
+    def _apply_late(self, ahead: ReplicaState) -> None:
         """Apply the step that another group has applied: the sum of its gradients is here too."""
         job = Job.of(at(self.job.config, self.state.step))
         flags = tuple(bool(ahead.flags >> place & 1) for place in range(3 + len(self.schedule.late(time.monotonic()))))
@@ -310,7 +310,7 @@ class ReplicaTrainer(Trainer):
         self._stop |= self._follow(agreed)
         self._apply(job, agreed)
 
-    def _send_state(self, returned: Sequence[int], step: int, furthest: Standing) -> None:
+    def _send_state(self, returned: Sequence[int], step: int, furthest: ReplicaState) -> None:
         """Give the groups that return the state of the first other one."""
         sender = next(replica for replica in self.replicas.members.replicas if replica not in returned)
         with torch.no_grad(), in_section("restore"):

@@ -45,7 +45,7 @@ class ReplicaChangeError(Exception):
 
 
 @dataclass(frozen=True)
-class Standing:
+class ReplicaState:
     """Where a rank is when the members change.
 
     `level` is twice its step, one more if it has the sum of the next step's gradients, and -1 without a state. `loss`, `norm` and `flags`
@@ -66,14 +66,14 @@ class Standing:
         return _STANDING.pack(*astuple(self))
 
     @classmethod
-    def unpack(cls, raw: bytes) -> "Standing":
+    def unpack(cls, raw: bytes) -> "ReplicaState":
         return cls(*_STANDING.unpack(raw))
 
 
 _STANDING = struct.Struct("<qddQQQQ?")
 
 
-class Replicas:
+class ReplicaLink:
     """This rank's group among the others. All methods but `of_now` are collective, those with `own` in the name over this group only."""
 
     def __init__(self, worker: Worker, config: RunConfig) -> None:
@@ -302,7 +302,7 @@ class Replicas:
 class _Watched(RankGroups):
     """All ranks, while no replica group is missing; nothing waits for one that is lost."""
 
-    def __init__(self, replicas: Replicas, group: Any, store: Any) -> None:
+    def __init__(self, replicas: ReplicaLink, group: Any, store: Any) -> None:
         super().__init__(group, store, replicas.count)
         self._replicas, self._epoch = replicas, replicas.members.epoch
 
