@@ -49,7 +49,7 @@ def _check_failures(cluster: Cluster) -> Iterator[Problem]:
         )
         hint = "set the mean time between failures of one node, for example `300d`"
         yield Problem("HW241", CLUSTER, ("failures", "node_mtbf"), message, hint, Severity.WARNING)
-    elif mtbf_s is not None and repair_s is not None and repair_s >= mtbf_s:
+    elif mtbf_s is not None and repair_s is not None and repair_s > mtbf_s:
         message = f"nodes that fail every {write_duration(mtbf_s)} and are repaired for {write_duration(repair_s)} are mostly out"
         hint = "set the mean time until a lost node is back, for example `1d`"
         yield Problem("HW241", CLUSTER, ("failures", "repair"), message, hint, Severity.WARNING)

@@ -15,30 +15,33 @@ from headway.planner.training import Training
 
 # A parameter and its gradient in bf16, and Adam's two moments in 8 bits (arXiv 2110.02861).
 _LEAST_BYTES = 6
+# Times the memory, from which a step of a framework that was guessed counts as one that does not fit.
+_BEYOND_DOUBT = 1.5
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
 
-    Of a script of an unknown framework only parameters, gradients and Adam's moments are counted, in the smallest usual formats and
-    split over all ranks of a replica: without offloading no framework needs less.
+    Of a script of an unknown framework parameters, gradients and Adam's moments are counted, in the smallest usual formats and split
+    over all ranks of a replica: without offloading no framework needs less. By the profile that is assumed for it, a step does not fit
+    if it takes half as much again as there is.
     """
     if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot:
         return
     try:
         training = training_of(plan, cluster)
-        if not states_framework(plan):
-            yield from _check_least(training, plan)
+        is_known = states_framework(plan)
+        if not is_known and (least := list(_check_least(training, plan))):
+            yield from least
             return
         use = peak(training)
     except (EstimateError, ValueError):
         return
-    if use.verdict != "does not fit":
+    if use.verdict != "does not fit" or not (is_known or use.needed > _BEYOND_DOUBT * use.capacity):
         return
     held = f"{use.needed / GIB:.1f} GiB of {use.capacity / GIB:.1f} GiB"
-    message = (
-        f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by the profile `{training.framework}`"
-    )
+    whose = f"the profile `{training.framework}`" + ("" if is_known else ", which is assumed where `framework` names none")
+    message = f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by {whose}"
     hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE)) or _more(
         training, plan, cluster.group(plan.group)
     )
