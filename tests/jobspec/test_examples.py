@@ -23,6 +23,8 @@ EXPECTED = {
     "Cluster: fabrics.switches": {"HW513"},
     **{each: {"HW313"} for each in ("Trainer script", "Trainer hf", "Trainer lightning")},
     "Trainer deepspeed": {"HW313", "HW427"},
+    # 671e9 parameters on 64 GPUs.
+    "TrainingJob: model.latent_attention": {"HW427"},
 }
 
 GPUS = {
