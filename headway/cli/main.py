@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from types import ModuleType
 
-from headway.cli.help import HelpFormatter, Parser, with_examples
+from headway.cli.help import Parser, with_examples
 from headway.jobspec.suggest import did_you_mean
 
 OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
@@ -137,7 +137,7 @@ def _run(name: str, words: list[str]) -> int:
     # A stream whose encoding does not have a character shows its escape, instead of a traceback that hides all other problems.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    parser = Parser(prog=f"headway {name}", description=f"{verb.summary}.", formatter_class=HelpFormatter, allow_abbrev=False)
+    parser = Parser(prog=f"headway {name}", description=f"{verb.summary}.")
     module.configure(parser)
     parser.epilog = with_examples(parser.epilog, verb.example)
     try:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headway.jobspec.flow import flow
@@ -78,15 +79,16 @@ def read_script(
     if re.match(r"#!.*sh\s+(-\w*l|--login)", source):
         notes.add(NoteKind.CHECK, 1, source.splitlines()[0], LOGIN)
     edit = one_word_change(script)
-    once = _read_once(script, asked, given, find_file, notes, cluster, name)
+    read = partial(_read_once, script, asked, given, find_file, cluster, name)
+    once = read(notes)
     if once is None:
         return Reading(None, notes.sorted(), edit)
     if asked.array is not None:
-        _sweep(once, script, asked, given, find_file, cluster, name)
+        _sweep(once, asked.array, read)
         for loop in once.loops:
             once.notes.add(NoteKind.UNREAD, loop.line, loop.source, FIRST_TURN)
     elif once.loops:
-        _sweep_of_loops(once, script, asked, given, find_file, cluster, name)
+        _sweep_of_loops(once, read)
     return Reading(once.job, once.notes.sorted(), edit, once.container.unpinned)
 
 
@@ -118,9 +120,9 @@ def _read_once(
     asked: Asked,
     given: Mapping[str, str],
     find_file: Callable[[str], str | None],
-    notes: Notes,
     cluster: str,
     name: str,
+    notes: Notes,
     index: int | None = None,
     turns: Sequence[int] = (),
 ) -> _Once | None:
@@ -302,43 +304,24 @@ def _setup_lines(found: Found, container: Container, notes: Notes) -> list[tuple
     return kept
 
 
-def _sweep(
-    once: _Once,
-    script: Script,
-    asked: Asked,
-    given: Mapping[str, str],
-    find_file: Callable[[str], str | None],
-    cluster: str,
-    name: str,
-) -> None:
+def _sweep(once: _Once, option: Option, read: Callable[..., _Once | None]) -> None:
     """Add the sweep that makes a run of each task of the array."""
-    option = asked.array
-    if option is None:
-        return
     numbers = indices(option)
     jobs: list[Mapping[str, Any]] = []
     for number in numbers:
-        other = _read_once(script, asked, given, find_file, Notes(), cluster, name, index=number)
+        other = read(Notes(), index=number)
         jobs.append(once.job if other is None else other.job)
     swept(once.job, jobs, option, once.notes)
 
 
-def _sweep_of_loops(
-    once: _Once,
-    script: Script,
-    asked: Asked,
-    given: Mapping[str, str],
-    find_file: Callable[[str], str | None],
-    cluster: str,
-    name: str,
-) -> None:
+def _sweep_of_loops(once: _Once, read: Callable[..., _Once | None]) -> None:
     """Add the sweep that makes a run of each turn of the loops around the training."""
     first = dict(once.job)
     is_swept = False
     if math.prod(loop.turns for loop in once.loops) <= MOST_POINTS:
         jobs: list[Mapping[str, Any]] = []
         for turns in itertools.product(*(range(loop.turns) for loop in once.loops)):
-            other = _read_once(script, asked, given, find_file, Notes(), cluster, name, turns=turns)
+            other = read(Notes(), turns=turns)
             jobs.append(first if other is None else other.job)
         is_swept = swept_by_turns(once.job, jobs)
     for loop in once.loops:

@@ -41,7 +41,7 @@ def _check_hosts(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _check_failures(cluster: Cluster) -> Iterator[Problem]:
-    """Warn about rates with which no job gets anywhere: a wrong unit, or the two of them exchanged."""
+    """Warn about rates at which no job makes progress: the unit is wrong, or the two are exchanged."""
     mtbf_s, repair_s = cluster.failures.node_mtbf, cluster.failures.repair
     if mtbf_s is not None and mtbf_s < _SHORTEST_MTBF_S:
         message = (
@@ -50,7 +50,7 @@ def _check_failures(cluster: Cluster) -> Iterator[Problem]:
         hint = "set the mean time between failures of one node, for example `300d`"
         yield Problem("HW241", CLUSTER, ("failures", "node_mtbf"), message, hint, Severity.WARNING)
     elif mtbf_s is not None and repair_s is not None and repair_s > mtbf_s:
-        message = f"nodes that fail every {write_duration(mtbf_s)} and are repaired for {write_duration(repair_s)} are mostly out"
+        message = f"nodes that fail every {write_duration(mtbf_s)} and take {write_duration(repair_s)} to repair are down most of the time"
         hint = "set the mean time until a lost node is back, for example `1d`"
         yield Problem("HW241", CLUSTER, ("failures", "repair"), message, hint, Severity.WARNING)
 

@@ -109,11 +109,13 @@ def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_rate(job: TrainingJob) -> Iterator[Problem]:
-    """Warn about a rate with which AdamW, whose steps are about as long as the rate, destroys any weight in a step."""
+    """Warn about a rate at which one step of AdamW, which changes each weight by about the rate, destroys the model."""
     if job.optimizer is not None and job.optimizer.lr > _LARGEST_RATE:
         digits, exponent = f"{job.optimizer.lr:e}".split("e")
         meant = f"{float(digits):g}e-{max(abs(int(exponent)), 1)}"
-        message = f"AdamW moves each weight by about `lr` in a step, and `{job.optimizer.lr:g}` leaves nothing of it"
+        message = (
+            f"AdamW changes each weight by about `lr` in a step, so `lr: {job.optimizer.lr:g}` destroys the model in one step"
+        )
         hint = f"did you mean `{meant}`?"
         yield Problem("HW329", JOB, ("optimizer", "lr"), message, hint, Severity.WARNING)
 
@@ -146,7 +148,7 @@ def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
 def _check_setup(job: TrainingJob) -> Iterator[Problem]:
     for index, line in enumerate(job.setup):
         if line.split()[:1] == ["source"]:
-            message = "the lines are POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
+            message = "`source` is not a command of POSIX shells, such as dash, which is `sh` on Debian and Ubuntu"
             written = line.replace("source", ".", 1)
             yield Problem("HW210", JOB, ("setup", index), message, f"write `{written}`", Severity.WARNING, fix=flow(written))
 

@@ -3,9 +3,9 @@
 lost -> its other ranks end -> its ranks start -> ready -> a member again
 
 A group is lost with its first rank that ends. The others get the new members at once, agree on the step and divide its share of the
-batch; its new ranks are members again when all of them are ready to take the state from another group's memory. All ranks stop instead,
-as without this, where a group cannot be replaced so: nothing of the state is left, something else than its processes failed, or it does
-not come back.
+batch; its new ranks are members again when all of them are ready to take the state from another group's memory. All ranks
+restart instead, as without replica recovery, if no other group has the state, if something other than a process failed, or if the group
+does not come back in time.
 """
 
 from dataclasses import replace

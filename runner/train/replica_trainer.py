@@ -260,7 +260,7 @@ class ReplicaTrainer(Trainer):
 
     def _settle(self) -> list[int]:
         """Bring all ranks to one step. Return the groups that took another one's state. Raises ReplicaChangeError."""
-        own = self._standing()
+        own = self._own_state()
         heard = list(map(ReplicaState.unpack, self.replicas.exchange(own.pack())))
         furthest = max(heard, key=lambda each: each.level)
         # Odd: some have the next sum of gradients, which no rank has applied.
@@ -282,7 +282,7 @@ class ReplicaTrainer(Trainer):
             raise ConnectionResetError("saves cannot begin on all ranks")
         return sorted(set(returned))
 
-    def _standing(self) -> ReplicaState:
+    def _own_state(self) -> ReplicaState:
         state, applied = self.state, self._applied
         if self.state_is_missing:
             return ReplicaState(-1)

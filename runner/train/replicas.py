@@ -63,18 +63,21 @@ class ReplicaState:
     stop: bool = False
 
     def pack(self) -> bytes:
-        return _STANDING.pack(*astuple(self))
+        return _PACKED.pack(*astuple(self))
 
     @classmethod
     def unpack(cls, raw: bytes) -> "ReplicaState":
-        return cls(*_STANDING.unpack(raw))
+        return cls(*_PACKED.unpack(raw))
 
 
-_STANDING = struct.Struct("<qddQQQQ?")
+_PACKED = struct.Struct("<qddQQQQ?")
 
 
 class ReplicaLink:
-    """This rank's group among the others. All methods but `of_now` are collective, those with `own` in the name over this group only."""
+    """This rank's group among the others.
+
+    `begin`, `follow`, `sum`, `exchange`, `send_state` and `agree` are collective over the members, `join_own` and `own_mesh` over it.
+    """
 
     def __init__(self, worker: Worker, config: RunConfig) -> None:
         self._worker = worker

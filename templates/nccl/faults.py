@@ -142,9 +142,7 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
         _Harm(_is("1"), "ranks of a node without a direct path use the network for each other's data", _UNLESS, doubtful=True),
     ),
     "NCCL_NVLS_ENABLE": (
-        _Harm(
-            _is("0"), "NVSwitches do not reduce data, and collectives of a node take up to a third longer", _UNLESS, doubtful=True
-        ),
+        _Harm(_is("0"), "NVSwitches do not reduce data, and collectives within a node take longer", _UNLESS, doubtful=True),
     ),
     "NCCL_PXN_DISABLE": (
         _Harm(

@@ -16,7 +16,7 @@ Known = Mapping[str, Any]
 # By dotted key.
 Config = Mapping[str, Any]
 
-# Names of arguments that are no fields of a framework: of the run, of its nodes, and what other fields have already.
+# Arguments of scripts that set no field of a framework: those of the run and of its nodes, and those that another field sets.
 _OF_ARGUMENTS = ("name", "runs", *LATE, "nodes", "world_size", "model.preset", "layout.layers_per_stage", "batch.accumulation")
 # The fields that define what is trained and how: those that a script's arguments may have, and those of the model's architecture.
 # A field that a table leaves to the script is named by its section alone.

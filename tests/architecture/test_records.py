@@ -368,7 +368,7 @@ def test_variables_are_named_in_the_files_of_their_row(title: str) -> None:
 
 def test_timeouts_are_those_of_the_contract() -> None:
     (row,) = (row for row in tables("Set by users")[0] if row[0] == f"`{FAMILY}`")
-    assert code(row[2]) == [name.upper() for name in contract.DEFAULT_TIMEOUTS]
+    assert code(row[2]) == [name.removeprefix(bounds.PREFIX) for name in bounds.defaults() if name.startswith(bounds.PREFIX)]
 
 
 def test_variables_of_tests_are_those_of_makefile_and_ci() -> None:
@@ -382,7 +382,7 @@ def test_variables_of_tests_are_those_of_makefile_and_ci() -> None:
 
 def test_no_text_speaks_of_a_variable_that_is_not_there() -> None:
     known = {name for title in (*OF_PRODUCT, "Set by tests and CI") for name in _listed(title)}
-    known |= {bounds.variable_of(name) for name in contract.DEFAULT_TIMEOUTS}
+    known |= bounds.defaults().keys()
     pages = {_named(path): path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
     spoken = {(word, name) for name, text in {**SOURCES, **pages}.items() for word in NAME.findall(text)}
     assert {(word, name) for word, name in spoken if word not in known and f"{word}_" != bounds.PREFIX} == set()

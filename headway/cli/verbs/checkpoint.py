@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headway.cli.checkpoint_process import LibraryError, Line, ReaderProcess
 from headway.cli.documents import load_job_plan
-from headway.cli.help import HelpFormatter, with_examples
+from headway.cli.help import with_examples
 from headway.cli.terminal import fail
 from headway.cli.views.checkpoint_text import (
     print_adoption,
@@ -82,8 +82,6 @@ def _verb(
         help=summary,
         description=f"{summary}.",
         epilog=with_examples(None, f"headway checkpoint {name} {example}"),
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

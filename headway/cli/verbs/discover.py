@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from headway.cli.help import HelpFormatter, with_examples
+from headway.cli.help import with_examples
 from headway.cli.in_place import PinError, write_in_place
 from headway.cli.site import stopping, tell
 from headway.cli.terminal import StopError, progress
@@ -24,9 +24,7 @@ _FILES = ("cluster.yaml", "inventory.yaml")
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     summary = "Describe the nodes, partitions and settings that slurmctld has"
-    slurm: argparse.ArgumentParser = verbs.add_parser(
-        "slurm", help=summary, description=f"{summary}.", formatter_class=HelpFormatter, allow_abbrev=False
-    )
+    slurm: argparse.ArgumentParser = verbs.add_parser("slurm", help=summary, description=f"{summary}.")
     slurm.epilog = with_examples(
         f"Writes {_FILES[0]} and {_FILES[1]}. What Slurm does not know is a comment there, with the line to fill in. "
         "Only reads: `scontrol show`, `srun --help`.",

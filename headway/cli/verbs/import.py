@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from headway.cli.help import HelpFormatter, with_examples
+from headway.cli.help import with_examples
 from headway.cli.in_place import PinError, write_in_place
 from headway.cli.site import CLUSTER
 from headway.cli.terminal import StopError, fail
@@ -28,9 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Nothing is submitted. The script itself stays as it is."
     verbs = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     summary = "Read a batch script of Slurm: torchrun, srun, accelerate, deepspeed, containers, arrays"
-    sbatch: argparse.ArgumentParser = verbs.add_parser(
-        "sbatch", help=summary, description=f"{summary}.", formatter_class=HelpFormatter, allow_abbrev=False
-    )
+    sbatch: argparse.ArgumentParser = verbs.add_parser("sbatch", help=summary, description=f"{summary}.")
     sbatch.epilog = with_examples(
         "Every line that is not in the job is listed with the reason, on stderr and at the end of the document.",
         "headway import sbatch train.sbatch --cluster cluster.yaml -o job.yaml",

@@ -15,7 +15,7 @@ from headway.planner.training import Training
 
 # A parameter and its gradient in bf16, and Adam's two moments in 8 bits (arXiv 2110.02861).
 _LEAST_BYTES = 6
-# Times the memory, from which a step of a framework that was guessed counts as one that does not fit.
+# A step of a framework that headway assumes counts as too large from this multiple of the memory on.
 _BEYOND_DOUBT = 1.5
 
 

@@ -18,7 +18,7 @@ from headway.templates.ports import PortPlace, cage_lanes, named, place_of
 from headway.templates.shell import comment
 from headway.templates.switches.eos.blocks import of_site
 from headway.templates.switches.eos.options import EosOptions
-from headway.templates.switches.frr.render import word
+from headway.templates.switches.words import word
 from headway.templates.template import fill
 
 FILE = "startup-config"
@@ -74,7 +74,7 @@ def structured(options: EosOptions, switch: SwitchPlan, cluster: ClusterPlan) ->
         "service_routing_protocols_model": "multi-agent",
         "ethernet_interfaces": sorted(ports, key=lambda port: natural(port["name"])),
         "loopback_interfaces": [{"name": "Loopback0", "ip_address": f"{switch.router_id}/32"}],
-        # IPv4 over links that have no address of it (RFC 5549).
+        # IPv4 routes over links without IPv4 addresses (RFC 5549).
         "ip_routing_ipv6_interfaces": True,
         "ipv6_unicast_routing": True,
         "ip_hardware": {"fib": {"load_balance_distribution": {"dynamic": {"enabled": True}}}}

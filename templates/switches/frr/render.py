@@ -1,12 +1,12 @@
 """Renders a switch's plan as `frr.conf`."""
 
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.kind import Files
-from headway.templates.shell import Shell, comment
+from headway.templates.shell import comment
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.words import word
 from headway.templates.template import fill
 
 FILE = "frr.conf"
@@ -34,13 +34,3 @@ def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_s
         "max_paths": min(len(switch.uplinks), MAX_PATHS) or 1,
     }
     return fill(_TEMPLATE, word, comment, values)
-
-
-def word(value: Any) -> str:
-    """Return `value` as one word of a command; FRR has no quotes. Text that went through `comment` may have blanks."""
-    if isinstance(value, Shell):
-        return value
-    text = str(value)
-    if not text.isprintable() or len(text.split()) != 1 or text.startswith(("!", "#")):
-        raise ValueError(f"not one word of an frr.conf: {text!r}")
-    return text

@@ -1,6 +1,6 @@
 """The fields of a spec as DeepSpeed's JSON: deepspeedai/DeepSpeed v0.19.8, deepspeed/runtime/config.py, zero/config.py, lr_schedules.py.
 
-It has no key for the steps, sequences, saves and recomputation, which the script calls.
+It has no keys for steps, sequence length, saves and recomputation: the script decides those.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The jobs of tests/specs on a real Slurm of nodes without GPUs: their own arguments reach a program that stands in for the training."""
+"""The jobs of tests/specs run on a real Slurm without GPUs; a program in place of the training records the arguments that it gets."""
 
 import json
 import sys
