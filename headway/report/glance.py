@@ -30,8 +30,8 @@ class Glance:
     run: str
     job: str
     trainer: str
-    world_size: int
-    procs_per_slot: int
+    world_size: int | None
+    procs_per_slot: int | None
     submitted_at: float
     recorded_at: float
     attempt: int | None
@@ -74,8 +74,8 @@ def glance(directory: RunDirectory) -> Glance | None:
         run=handle.run,
         job=handle.job,
         trainer=handle.trainer,
-        world_size=handle.world_size,
-        procs_per_slot=handle.procs_per_slot,
+        world_size=handle.world_size or None,
+        procs_per_slot=handle.procs_per_slot or None,
         submitted_at=handle.submitted_at,
         recorded_at=max(walls),
         attempt=attempts[-1] if attempts else None,
@@ -105,7 +105,7 @@ def _handle(directory: RunDirectory) -> Handle | None:
 
 
 def _handle_of_script(directory: RunDirectory, attempts: tuple[int, ...]) -> Handle | None:
-    """Return what is known of a run whose attempts a batch script has opened, and whose runner has never started; None without any."""
+    """Return what is known of a run whose attempts a batch script has opened, and whose runner has not started yet; None without any."""
     if not attempts:
         return None
     name = directory.root.name
@@ -115,7 +115,7 @@ def _handle_of_script(directory: RunDirectory, attempts: tuple[int, ...]) -> Han
         job=name.rsplit("-", 2)[0],
         spec_hash="",
         slots=0,
-        procs_per_slot=1,
+        procs_per_slot=0,
         world_size=0,
         steps=None,
         trainer="",

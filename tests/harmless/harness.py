@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.real.slurm.machine import leashed
-from tests.support.gloo import ABORTED
+from tests.support.gloo import ABORTED, TRIES
 
 SCRIPTS = Path(__file__).parent / "scripts"
 INSIDE = Path(__file__).parent / "inside.py"
@@ -230,10 +230,13 @@ def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Obse
 def alone(scenario: Scenario, folder: Path, launcher: Sequence[str], kill: Mapping[str, int] | None = None) -> Raw:
     """What one launcher's run showed, with a kill on the way or without; of torchrun with as many restarts as headway has by itself."""
     more = ("--max-restarts", "3") if launcher == TORCHRUN else ()
-    sandbox = Sandbox(folder)
-    _prepare(sandbox, scenario)
-    seen = sandbox.seen(sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin, kill))
-    shutil.rmtree(folder)
+    for _ in range(TRIES):
+        sandbox = Sandbox(folder)
+        _prepare(sandbox, scenario)
+        seen = sandbox.seen(sandbox.start(scenario.command(launcher, more), scenario.environment, scenario.stdin, kill))
+        shutil.rmtree(folder)
+        if launcher != TORCHRUN or ABORTED not in seen.err:
+            break
     return seen
 
 
@@ -246,7 +249,7 @@ def _prepare(sandbox: Sandbox, scenario: Scenario) -> None:
 def compare(scenario: Scenario, folder: Path) -> None:
     """Raise AssertionError with every difference between the two launchers' runs of a scenario."""
     observed = both(scenario, folder)
-    for _ in range(2):
+    for _ in range(TRIES - 1):
         # gloo's threads abort a process that ends now and then, under torchrun as well, which then fails.
         if not any(ABORTED in line for runs in observed for run in runs for line in run.err):
             break

@@ -44,14 +44,10 @@ def _logs(args: argparse.Namespace) -> int:
         name = known_run(site.runs, args.run)
         watch = RunWatch(site, name)
         (status,) = watch.look()
-        directory = site.runs.fetch(name)
-        seen = glance(directory)
-        if seen is not None and not 0 <= args.rank < seen.world_size:
-            raise StopError(1, f"there is no rank {args.rank}; the run has ranks 0 to {seen.world_size - 1}")
-        logs = _Logs(site.runs, name, directory, seen)
-        for line in _heading(status, seen):
+        logs = _Logs(site.runs, name, args.rank)
+        for line in _heading(status, logs.seen):
             print(line)
-        wanted = None if seen is None else logs.of_rank(seen.attempt, args.rank)
+        wanted = None if logs.seen is None else logs.of_rank(logs.seen.attempt, args.rank)
         failed = logs.of_failure()
         if failed is not None and failed != wanted:
             logs.print_end(failed, args.lines)
@@ -60,7 +56,7 @@ def _logs(args: argparse.Namespace) -> int:
         shown = 0 if wanted is None else logs.print_end(wanted, args.lines)
         sys.stdout.flush()
         if args.follow:
-            _follow(watch, logs, wanted, shown, args.rank)
+            _follow(watch, logs, wanted, shown)
     return 0
 
 
@@ -82,23 +78,36 @@ def _heading(status: RunStatus, seen: Glance | None) -> Iterator[str]:
 
 
 class _Logs:
-    """The logs of a run, by their paths below the folder of runs."""
+    """The logs of a run, by their paths below the folder of runs, and among them those of one rank.
 
-    def __init__(self, runs: Runs, name: str, directory: RunDirectory, seen: Glance | None) -> None:
-        self._runs, self._name, self._directory, self._seen = runs, name, directory, seen
+    Raises StopError for a rank that the run does not have, as soon as its number of ranks is known.
+    """
+
+    def __init__(self, runs: Runs, name: str, rank: int) -> None:
+        self._runs, self._name, self._rank = runs, name, rank
+        self.look()
+
+    def look(self) -> None:
+        """Read the run's records: before its runner has started, they do not say which ranks there are."""
+        self._directory: RunDirectory = self._runs.fetch(self._name)
+        self.seen: Glance | None = glance(self._directory)
+        ranks = self.seen.world_size if self.seen is not None else None
+        if self._rank < 0 or (ranks is not None and self._rank >= ranks):
+            known = "" if ranks is None else f"; the run has ranks 0 to {ranks - 1}"
+            raise StopError(1, f"there is no rank {self._rank}{known}")
 
     def of_rank(self, attempt: int | None, rank: int) -> str | None:
-        """The log of a rank that headway has started; None before the first attempt."""
-        if self._seen is None or attempt is None:
+        """The log of a rank that headway has started; None before the first start."""
+        if self.seen is None or self.seen.procs_per_slot is None or attempt is None:
             return None
-        return f"{self._name}/attempts/{attempt}/logs/{rank // self._seen.procs_per_slot}/{rank}.log"
+        return f"{self._name}/attempts/{attempt}/logs/{rank // self.seen.procs_per_slot}/{rank}.log"
 
     def of_failure(self) -> str | None:
         """The log of the rank that failed first in the newest failure."""
-        failure = self._seen.failure if self._seen is not None else None
-        if self._seen is None or failure is None or failure.rank is None:
+        failure = self.seen.failure if self.seen is not None else None
+        if self.seen is None or failure is None or failure.rank is None:
             return None
-        attempt = self._seen.attempt if failure.attempt is None else failure.attempt
+        attempt = self.seen.attempt if failure.attempt is None else failure.attempt
         return self.of_rank(attempt, failure.rank)
 
     def of_job(self, job: str | None) -> str | None:
@@ -113,10 +122,12 @@ class _Logs:
         path = f"{folder}/{self._name}-{job}.out"
         return path if self.exists(path) else None
 
-    def newest(self, rank: int) -> str | None:
-        """The log of the rank in the newest attempt that has one."""
+    def newest(self) -> str | None:
+        """The log of the rank asked for in the newest attempt that has one."""
+        if self.seen is None or self.seen.procs_per_slot is None:
+            self.look()
         attempts = [int(each) for each in self._runs.files(f"{self._name}/attempts") if each.isdecimal()]
-        paths = (self.of_rank(attempt, rank) for attempt in sorted(attempts, reverse=True))
+        paths = (self.of_rank(attempt, self._rank) for attempt in sorted(attempts, reverse=True))
         return next((path for path in paths if path is not None and self.exists(path)), None)
 
     def exists(self, path: str) -> bool:
@@ -135,12 +146,12 @@ class _Logs:
         return self._runs.read(path, start)
 
 
-def _follow(watch: RunWatch, logs: _Logs, path: str | None, at: int, rank: int) -> None:
+def _follow(watch: RunWatch, logs: _Logs, path: str | None, at: int) -> None:
     """Print what the log gains from `at` on, and then that of each further attempt, until the run has ended."""
     while True:
         (status,) = watch.look()
         at = _print_more(logs, path, at)
-        newest = logs.newest(rank)
+        newest = logs.newest()
         if newest is not None and newest != path:
             print(f"--- {newest}")
             path, at = newest, _print_more(logs, newest, 0)
