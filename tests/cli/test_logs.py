@@ -1,12 +1,13 @@
 """`headway logs` of a run whose runner has not started yet: what it follows, and which ranks it refuses."""
 
 import json
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headway.cli.main import main
+from headway.cli.verbs import logs
 from headway.runner.contract import RunDirectory
 
 RUN = "case-0123abcd-1"
@@ -52,7 +53,7 @@ def test_a_run_is_followed_from_before_its_runner_has_started(
         if len(waits) == 2:
             start(opened)
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=sleep))
     assert main(["logs", RUN, "-f", "--rank", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"--- {RUN}/attempts/0/logs/1/3.log",
@@ -66,7 +67,7 @@ def test_a_run_is_followed_from_before_its_runner_has_started(
 def test_a_rank_that_the_run_does_not_have_is_refused_once_the_ranks_are_known(
     opened: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: start(opened))
+    monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=lambda _: start(opened)))
     assert main(["logs", RUN, "--rank", "-1"]) == 1
     assert main(["logs", RUN, "--rank", "4"]) == 0
     assert "there is no rank -1" in capsys.readouterr().err
