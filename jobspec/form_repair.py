@@ -53,7 +53,8 @@ def brackets(value: Any) -> Hint | None:
 
 def host(value: Any) -> Hint | None:
     """Return the address in `ssh://root@10.0.0.11`."""
-    found = re.fullmatch(r"(?:ssh://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", str(value).strip())
+    text = re.sub(r"^([0-9.]+)/[0-9]{1,2}$", r"\1", str(value).strip())
+    found = re.fullmatch(r"(?:[a-z]+://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", text)
     if found is None or found[2] == value:
         return None
     user = f"; the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else ""

@@ -25,7 +25,7 @@ from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO, OrAuto
 from headway.jobspec.suggest import Hint, joined_or, listed, nearest
-from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
+from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY, parse_amount
 from headway.jobspec.unknown import HEAD, Meaning, accepts, alias_or_nearest, meanings, names_of
 
 
@@ -67,6 +67,8 @@ _TIME = "time"
 _KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
 _LONGEST_FLOW = 120
 _GRID = ("sweep", "grid")
+_DSCPS, _BYTE, _BOARD = 64, 255, 4
+_MOST_ADAPTERS = 64
 # The name of a document is near its top.
 _HEAD_BYTES = 65_536
 
@@ -293,6 +295,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     hint = (
         _name_in_file(document, path) or _of_form(context.get("pattern"), document.value(path)) or _at_limit(details, info, loc)
     )
+    if loc[-1] == "weight" and details["input"] == 0:
+        hint = Hint("leave the corpus out, or write its share, for example `weight: 0.1`")
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model))
@@ -318,12 +322,27 @@ def _at_limit(details: ErrorDetails, info: FieldInfo | None, loc: Path) -> Hint 
     """Return the nearest value that the field takes, and whether to leave it out is another way."""
     if details["type"] not in _AT_LIMIT or info is None:
         return None
+    if (meant := _beyond(details["input"], loc)) is not None:
+        return meant
     nearest_value = _AT_LIMIT[details["type"]].format(**_limits(details, info))
     unset = (
         "leave it out, or " if details["type"].startswith("greater") and not info.is_required() and info.default is None else ""
     )
     example = f", for example `{loc[-1]}: {_example(info)}`" if info.examples and isinstance(loc[-1], str) else ""
     return Hint(f"{unset}{nearest_value}{example}")
+
+
+def _beyond(value: Any, loc: Path) -> Hint | None:
+    """Return what a number beyond the limit of this field is meant to be; None if that is unknown."""
+    name, section = loc[-1], loc[-2] if len(loc) > 1 else None
+    if name == "dscp" and isinstance(value, int) and _DSCPS <= value <= _BYTE:
+        # The byte of DSCP and ECN (RFC 3168, section 22), which NCCL_IB_TC and tcpdump write.
+        return Hint(f"write `{value >> 2}`: {value} is the whole traffic class, of which DSCP is the upper six bits", str(value >> 2))
+    if section == "oversubscription" and isinstance(value, int | float) and 0 < value < 1:
+        return Hint(f"write `{1 / value:.3g}`, the ports to nodes for each one up", f"{1 / value:.3g}")
+    if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
+        return Hint("write the GPUs of one host, for example `gpus: 4`, and those of its rack as `nvlink_domain: 72`")
+    return None
 
 
 def _name_in_file(document: Document, path: Path) -> Hint | None:
@@ -352,6 +371,9 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
         return _of_number(kind, loc, info, document, value)
     if kind == "bool_type":
         return repair.boolean(value)
+    if kind in ("tuple_type", "list_type") and loc[-1] == "nics" and isinstance(value, int) and 0 < value <= _MOST_ADAPTERS:
+        names = flow([f"mlx5_{number}" for number in range(value)])
+        return Hint(f"write `{names}`, with the names that `ibv_devices` prints", names)
     if kind in ("tuple_type", "list_type"):
         return _accepted_list(repair.lists(value, _short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
     if kind in _MAPPINGS and (form := _of_section(loc, value)) is not None:
@@ -383,6 +405,8 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint(f"write `{AUTO}`", AUTO)
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
+    if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
+        return samples
     if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:
         return share
     return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
@@ -412,6 +436,8 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
         if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
             return Hint(f"write `{flow(joined)}`", flow(joined))
         return _of_list(kind, value, inside=isinstance(loc[-1], int)) if kind in ("int_type", "string_type") else None
+    if kind == "string_type" and (quoted := _unquoted(value)) is not None:
+        return quoted
     if kind == "string_type" and isinstance(loc[-1], int) and len(value) == 1:
         ((key, item),) = value.items()
         # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
@@ -430,6 +456,14 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
     if found is None and section is not None and 2 * len(value.keys() & field_names(section).keys()) > len(value):
         return Hint("begin it with `- `: a list of one item")
     return found
+
+
+def _unquoted(value: Mapping[str, Any]) -> Hint | None:
+    """Return the text in braces that YAML reads as a mapping without a value: `{seed}`, which a script's argument may be."""
+    if len(value) != 1 or next(iter(value.values())) is not None:
+        return None
+    quoted = f'"{{{next(iter(value))}}}"'
+    return Hint(f"quote it: `{quoted}`", quoted)
 
 
 def _range_of(value: Mapping[str, Any]) -> Hint | None:
@@ -500,6 +534,23 @@ def _share_of_steps(value: Any, document: Document) -> Hint | None:
         return Hint("write a number of steps")
     found = round(float(share[1]) / 100 * steps)
     return Hint(f"write `{found}`, which is {share[1]} % of {steps} steps", str(found))
+
+
+def _samples_of_steps(value: Any, document: Document) -> Hint | None:
+    """Return the samples of so many steps, `20 steps`, by the job's global batch."""
+    steps, batch = re.fullmatch(r"([0-9]{1,12})\s*steps?", str(value).strip()), document.value(("batch", "global"))
+    try:
+        amount = parse_amount(batch) if isinstance(batch, str) else None
+    except ValueError:
+        return None
+    length = document.value(("batch", "sequence"))
+    if steps is None or amount is None:
+        return None
+    if amount.sequences is None and not (isinstance(length, int) and length and (amount.tokens or 0) % length == 0):
+        return None
+    sequences = amount.sequences or (amount.tokens or 0) // length
+    found = int(steps[1]) * sequences
+    return Hint(f"write `{found}`: {steps[1]} steps of {sequences} samples", str(found))
 
 
 def _short_flow(value: Any) -> str:

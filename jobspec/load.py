@@ -88,6 +88,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.unshown = 0
         self._read = 0
+        self._merges = False
         self._end = _span_at(text)[:2]
         self._events: Iterator[yaml.Event] = iter(())
 
@@ -144,6 +145,7 @@ class _Reader:
             key = self._key(path, event, found)
             if key is None:
                 self._skip(next(self._events))
+                self._merges = False
             else:
                 self.keys[*path, key] = self._span(event)
                 found[key] = self._node((*path, key), next(self._events))
@@ -169,6 +171,7 @@ class _Reader:
         value, shown = self._scalar(event), clipped(event.value)
         if not event.style and event.value == "<<":
             self._problem("HW106", self._span(event), f"merge keys are not accepted: {_HIDES}", _WRITE_OUT)
+            self._merges = True
         elif not isinstance(value, str):
             self._problem("HW109", self._span(event), f"the key `{shown}` is not text", f'quote it: `"{shown}"`')
         elif len(value) > MAX_KEY:
@@ -228,13 +231,18 @@ class _Reader:
     def _refuse(self, event: yaml.Event) -> None:
         """Refuse anchors, aliases and tags, each with its reason."""
         if isinstance(event, yaml.AliasEvent):
+            if self._merges:
+                # The merge key before it is the problem.
+                self._merges = False
+                return
             message = f"the alias `*{clipped(str(event.anchor))}` is not accepted: {_HIDES}"
             self._problem("HW106", self._span(event), message, _WRITE_OUT)
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
             message = f"the anchor `&{clipped(anchor)}` is not accepted: {_HIDES}"
-            self._problem("HW106", self._span(event), message, _WRITE_OUT)
+            used = re.search(rf"\*{re.escape(anchor)}(?![\w-])", self.text) is not None
+            self._problem("HW106", self._span(event), message, _WRITE_OUT if used else f"leave `&{clipped(anchor)}` out")
         if tag is not None:
             short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
             self._problem(

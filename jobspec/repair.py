@@ -119,8 +119,11 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         text = _plain(amount * 1024)
         return Hint(f"write `{text}` ({_plain(amount)} x 1024)", text)
     scaled = _in_unit_of(field, amount, found[3] or "", whole)
-    if scaled is None or (whole and scaled != scaled.to_integral_value()):
+    if scaled is None:
         return None
+    if whole and scaled != scaled.to_integral_value():
+        # A part of one is a ratio, not a number that was not rounded.
+        return Hint(f"write `{int(scaled)}` or `{int(scaled) + 1}`") if scaled > 1 and not found[1] else None
     text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
 
@@ -210,6 +213,10 @@ def store(value: Any) -> Hint | None:
     text = re.sub(r"^https?://([^./]+)\.s3[.-][^/]*amazonaws\.com/?", r"s3://\1/", text)
     text = re.sub(r"^https?://s3[.-][^/]*amazonaws\.com/", "s3://", text)
     text = re.sub(r"^https?://storage\.(?:googleapis|cloud\.google)\.com/", "gs://", text)
+    if text.startswith(("/", "file:/", "./", "~")):
+        return Hint("a directory has no URL: it is a tier `kind: shared`, or a storage `kind: posix` with its `path`")
+    if re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9._]*(/[^\s?#]*)?", text):
+        return Hint(f"write `s3://{text}`, or `gs://` or `az://` in front", f"s3://{text}")
     found = re.fullmatch(r"([A-Za-z0-9]+)://(.+)", text)
     schemes = {
         "s3a": "s3",

@@ -16,6 +16,8 @@ _TAB = "\t"
 _NO_BREAK = "\u00a0"
 _FLOW = re.compile(r"did not find expected ',' or '([\]}])'")
 _HINT = "indent with spaces, put a space after `:` and quote texts that contain `: ` or ` #`"
+# A range of more names is not written out.
+_MOST_NAMES = 64
 _ITEM = 'close the list, and quote an item with braces between brackets: `"--tp={layout.tp}"`'
 
 
@@ -98,7 +100,7 @@ def _by_kind(what: str, context: str, lines: list[str], here: Span, begin: Span 
     if what == "could not find expected ':'" and begin is not None:
         return _no_colon(lines[begin.line], begin)
     if what.startswith("mapping values are not allowed"):
-        return _colon_before(lines, here) or _second_colon(line, here)
+        return _colon_before(lines, here) or _lost_indent(lines, here) or _second_colon(line, here)
     if what == "found character that cannot start any token":
         character = line[here.column : here.column + 1]
         value = line[here.column :].split(" #", maxsplit=1)[0].rstrip()
@@ -170,6 +172,12 @@ def _open_bracket(closing: str, lines: list[str], here: Span, begin: Span | None
         quoted = json.dumps(listed[1], ensure_ascii=False)
         place = _at(here.line, listed.start(1), len(listed[1]))
         return Explained("a text with `[` in a mapping in braces is not quoted", f"quote it: `{quoted}`", place, quoted)
+    ranged = re.search(r"\[\s*([\w.-]*)\[([0-9]{1,4})-([0-9]{1,4})\]\s*\]", lines[here.line])
+    if ranged is not None and closing == "]" and 0 < int(ranged[3]) - int(ranged[2]) < _MOST_NAMES:
+        names = [f"{ranged[1]}{number:0{len(ranged[2])}}" for number in range(int(ranged[2]), int(ranged[3]) + 1)]
+        place = _at(here.line, ranged.start(), ranged.end() - ranged.start())
+        written = f"[{', '.join(names)}]"
+        return Explained("a range in brackets stands for no names here", f"write them out: `{written}`", place, written)
     if begin is None or begin.line == here.line:
         hint = _ITEM if closing == "]" else "separate the fields by `, `, and quote a text with brackets or braces in it"
         return Explained(f"no `,` or `{closing}` after an item of the {what}", hint, here)
@@ -205,6 +213,22 @@ def _colon_before(lines: list[str], here: Span) -> Explained | None:
         return None
     fix = f"{joined[2]}: {joined[3]}"
     return Explained("no space after the `:`", f"write `{fix}`", _at(at, joined.end(1), joined.end(3) - joined.end(1)), fix)
+
+
+def _lost_indent(lines: list[str], here: Span) -> Explained | None:
+    """Explain a line that is not indented like the rest of its section: the field before it has no value, and the line after it is
+    indented."""
+    above = [at for at in range(here.line) if lines[at].strip() and not lines[at].lstrip().startswith("#")][-2:]
+    if len(above) < 2:
+        return None
+    section, field = (lines[at] for at in above)
+    wanted, indent = (len(each) - len(each.lstrip()) for each in (lines[here.line], field))
+    if not re.fullmatch(r"\s*[\w-]+:\s*(?:#.*)?", section) or len(section) - len(section.lstrip()) != indent or wanted <= indent:
+        return None
+    name = section.split(":")[0].strip()
+    place = _word(field, _at(above[1], 0))
+    message = f"the line is not indented below `{name}`, and the next one is"
+    return Explained(message, f"indent it by {wanted} spaces, like the line after it", place)
 
 
 def _second_colon(line: str, here: Span) -> Explained:

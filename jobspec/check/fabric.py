@@ -1,6 +1,7 @@
 """Checks fabrics: each setting must fit its transport, each transport its role, and redundant settings must agree."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
@@ -119,11 +120,30 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
 def _check_hosts_apart(switches: Switches, cluster: Cluster) -> Iterator[Problem]:
     """Check that nodes are reached over SSH by addresses of another network than the fabric's."""
     hosts = [(group, place, host) for group, nodes in enumerate(cluster.node_groups) for place, host in enumerate(nodes.hosts)]
-    for group, place, host in hosts:
-        if in_network(host.partition(":")[0], switches.addresses):
-            message = f"`{host}` is in {switches.addresses}, the network of the fabric's links"
-            hint = "give the fabric's switches other `addresses`, or the host the address of another interface"
-            yield Problem("HW511", CLUSTER, ("node_groups", group, "hosts", place), message, hint)
+    inside = [each for each in hosts if in_network(each[2].partition(":")[0], switches.addresses)]
+    if inside:
+        # One network is one mistake, however many hosts are in it.
+        group, place, host = inside[0]
+        others = f" and {len(inside) - 1} more are" if len(inside) > 1 else " is"
+        message = f"`{host}`{others} in {switches.addresses}, the network of the fabric's links"
+        hint = "give the fabric's switches other `addresses`, or the hosts the addresses of another interface"
+        if len(inside) == len(hosts) and (free := _other_network(switches, [each[2] for each in hosts])) is not None:
+            hint = f"set `addresses: {free}` of the fabric's switches, or give the hosts the addresses of another interface"
+        yield Problem("HW511", CLUSTER, ("node_groups", group, "hosts", place), message, hint)
+
+
+def _other_network(switches: Switches, hosts: Sequence[str]) -> str | None:
+    """Return a private network of the same size without the hosts and the loopbacks, if one of a few is."""
+    prefix = switches.addresses.partition("/")[2]
+    for begin in ("10.10.0.0", "10.20.0.0", "10.128.0.0", "172.16.0.0"):
+        network = f"{begin}/{prefix}"
+        try:
+            overlaps = IPv4Network(network).overlaps(IPv4Network(switches.loopbacks))
+        except ValueError:
+            continue
+        if not overlaps and not any(in_network(host.partition(":")[0], network) for host in hosts):
+            return network
+    return None
 
 
 def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

@@ -23,6 +23,8 @@ _GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
 _DIGEST = re.compile(r"[^@]+@([a-z0-9]+(?:[+._-][a-z0-9]+)*):([A-Za-z0-9=_-]+)")
 _HEX_DIGITS = {"sha256": 64, "sha512": 128}
+# A shorter run is a test.
+_SHORTEST_RUN = 2
 # Some optimizers take 1, as a factor of a rate of their own.
 _LARGEST_RATE = 1.0
 # Apptainer and enroot images are files.
@@ -102,9 +104,10 @@ def _check_first_checkpoint(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_warmup(job: TrainingJob) -> Iterator[Problem]:
-    if job.optimizer is not None and job.steps is not None and job.optimizer.warmup_steps > job.steps:
-        message = f"the warm-up of {counted(job.optimizer.warmup_steps, 'step')} is longer than the run of {job.steps}"
-        hint = f"`lr` is never reached; use at most {job.steps}"
+    if job.optimizer is not None and job.steps is not None and job.optimizer.warmup_steps >= max(job.steps, _SHORTEST_RUN):
+        longer = "longer than the run of" if job.optimizer.warmup_steps > job.steps else "all of the run of"
+        message = f"the warm-up of {counted(job.optimizer.warmup_steps, 'step')} is {longer} {job.steps}"
+        hint = f"`lr` is never reached; use less than {job.steps}, for example `{max(1, job.steps // 50)}`"
         yield Problem("HW308", JOB, ("optimizer", "warmup_steps"), message, hint, Severity.WARNING)
 
 

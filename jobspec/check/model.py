@@ -1,5 +1,7 @@
 """Checks a model against itself: its preset or config.json, and missing or contradictory sizes."""
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,9 +11,13 @@ from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_mu
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import UnknownPresetError, described, expert_layers, has_dense_layers, missing_sizes
 from headway.jobspec.spec.model import Model
-from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.suggest import Hint, did_you_mean, listed
 
 _EXAMPLE = "llama-3.1-8b"
+# `llama-3.1-70b`, `qwen3-30b-a3b`: the family, its version, the size in billions of parameters, and the active ones.
+_PRESET = re.compile(r"(?P<family>[a-z]+-?)(?P<version>[0-9.]+)?-(?P<size>[0-9.]+)b(?P<more>-.*)?")
+# Whether a hyphen is between a family and its version.
+_DASH = {"llama": "-", "gpt": "-", "nemotron": "-"}
 
 
 def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Iterator[Problem]:
@@ -24,7 +30,7 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Itera
     try:
         whole = described(model, folder)
     except UnknownPresetError as error:
-        near = did_you_mean(str(error), models(), "models")
+        near = _meant_preset(str(error))
         yield Problem("HW309", JOB, ("model", "preset"), f"the catalogue has no model `{error}`", near.text, fix=near.fix)
         return
     except UnknownTypeError as error:
@@ -44,6 +50,32 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Itera
         yield Problem("HW310", JOB, ("model", "config"), message, hint)
     for rule in _RULES:
         yield from rule(model, whole)
+
+
+def _meant_preset(name: str) -> Hint:
+    """Return the hint for a preset that the catalogue does not have: its name there; else the one of the same size and the nearest
+    version, or of the same version and the nearest size."""
+    stem = re.sub(r"[-_](instruct|chat|base|hf|it|v0\.[0-9])(?=[-_]|$)", "", name.lower().rpartition("/")[2]).removeprefix("meta-")
+    stem = re.sub(r"^([a-z]+)-?([0-9.]+)-([0-9])", lambda found: f"{found[1]}{_DASH.get(found[1], '')}{found[2]}-{found[3]}", stem)
+    if stem in models():
+        return Hint(f"write `{stem}`", stem)
+    meant, known = _PRESET.fullmatch(stem), [found for each in models() if (found := _PRESET.fullmatch(each)) is not None]
+    if meant is not None and meant["size"]:
+        family = [each for each in known if each["family"].rstrip("-") == meant["family"].rstrip("-") and each["more"] == meant["more"]]
+        same_size = [each for each in family if each["size"] == meant["size"]]
+        near = min(same_size, key=lambda each: abs(_number(each["version"]) - _number(meant["version"])), default=None)
+        if near is None:
+            same_version = [each for each in family if each["version"] == meant["version"]]
+            near = min(
+                same_version, key=lambda each: abs(math.log(_number(each["size"]) / (_number(meant["size"]) or 1))), default=None
+            )
+        if near is not None:
+            return Hint(f"the nearest is `{near[0]}`; for other sizes, set `config` or the sizes themselves", near[0])
+    return did_you_mean(stem, models(), "models")
+
+
+def _number(text: str | None) -> float:
+    return float(text) if text and re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else 0.0
 
 
 def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:

@@ -1,5 +1,7 @@
 """Checks groups of nodes against themselves, the catalogue's hardware, and the fabrics that they are on."""
 
+import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 
 from headway.jobspec.catalog.gpus import gpus
@@ -14,7 +16,7 @@ from headway.jobspec.resolve.sizes import speed_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
-from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
 from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
@@ -23,6 +25,7 @@ _RDMA = ("roce", "infiniband", "efa")
 _LARGEST_NODE = 16
 # A board of these GPUs has at most so many (NVIDIA HGX, AMD Instinct platforms); a rack's NVLink domain is larger.
 _BOARD = 8
+_ARM = "aarch64"
 # Rates of a link, Gb/s: IEEE 802.3, the InfiniBand roadmap, and EFA's.
 _RATES_GBPS = (10, 20, 25, 40, 50, 56, 100, 200, 400, 800, 1600)
 # As many as one group may have: a plan holds each of them.
@@ -38,7 +41,7 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW204", CLUSTER, ("node_groups",), message, "describe some of them as a separate cluster", at_key=True)
     for index, nodes in enumerate(cluster.node_groups):
         path = ("node_groups", index)
-        yield from check_unique(CLUSTER, (*path, "nics"), None, [nic.name for nic in nodes.nics])
+        yield from _check_nics_apart(path, nodes)
         yield from _check_fields(path, nodes)
         yield from _check_hardware(path, nodes)
         yield from _check_held_back(path, nodes)
@@ -66,6 +69,27 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
             yield from _check_share(path, nodes, cluster.fabrics)
+
+
+def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    """Check that each adapter is listed once; in a numbered list that has one for each GPU, the next number is meant."""
+    names = [nic.name for nic in nodes.nics]
+    for problem in check_unique(CLUSTER, (*path, "nics"), None, names):
+        meant = _next_name(names[: int(problem.path[-1])])
+        if meant is not None and meant not in names and nodes.gpus and len(names) % nodes.gpus == 0:
+            yield dataclasses.replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
+        else:
+            yield problem
+
+
+def _next_name(names: Sequence[str]) -> str | None:
+    """Return the name after the last one, if they are numbered one after the other: `mlx5_2` after `mlx5_0` and `mlx5_1`."""
+    parts = [found for name in names if (found := re.fullmatch(r"(.*?)([0-9]{1,6})", name)) is not None]
+    if len(parts) < len(names) or not parts:
+        return None
+    before, first = parts[0][1], int(parts[0][2])
+    counts_up = list(names) == [f"{before}{first + number}" for number in range(len(names))]
+    return f"{before}{first + len(names)}" if counts_up else None
 
 
 def _check_enough_rails(cluster: Cluster) -> Iterator[Problem]:
@@ -209,7 +233,7 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         return
     own, model = nodes.gpu_model, gpu_of(nodes)
     if own is not None and own.like not in gpus():
-        near = did_you_mean(own.like, gpus(), "GPUs")
+        near = _meant_gpu(own.like)
         message = f"the catalogue has no GPU `{own.like}` that `{nodes.gpu}` could be like, so its memory and speed are unknown"
         yield Problem("HW231", CLUSTER, (*path, "gpu_model", "like"), message, near.text, Severity.WARNING, fix=near.fix)
     elif own is not None and nodes.gpu in gpus():
@@ -218,14 +242,29 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW210", CLUSTER, (*path, "gpu_model"), message, hint, at_key=True)
     elif model is None:
         message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
-        near = did_you_mean(nodes.gpu, gpus(), "GPUs")
+        near = _meant_gpu(nodes.gpu)
         own_values = "`gpu_model: {like: H100-SXM-80, memory: 96GiB, bf16_tflops: 148}`"
         hint = near.text if near.fix is not None else f"describe it, for example {own_values}; {near.text}"
         yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING, fix=near.fix)
+    elif model.host_arch is None and nodes.arch == _ARM and model.vendor == "NVIDIA" and model.scale_up_domain == _BOARD:
+        message = f"boards of `{nodes.gpu}` have hosts of x86_64, but `arch` is {nodes.arch}"
+        hint = "set `arch: x86_64`, or name the GPU that comes with an Arm host, for example `GH200-96`"
+        yield Problem("HW232", CLUSTER, (*path, "arch"), message, hint, Severity.WARNING, fix="x86_64")
     elif model.host_arch not in (None, nodes.arch):
         message = f"a `{nodes.gpu}` comes with a host of {model.host_arch}, but `arch` is {nodes.arch}"
         place = "arch" if "arch" in nodes.model_fields_set else "gpu"
         yield Problem("HW232", CLUSTER, (*path, place), message, f"set `arch: {model.host_arch}`")
+
+
+def _meant_gpu(name: str) -> Hint:
+    """Return the hint for a GPU that the catalogue does not have: the one of the same chip, if there is one."""
+    words = [each for each in re.split(r"[-_ ]+", name.upper()) if each not in ("NVIDIA", "AMD", "HGX", "DGX", "INSTINCT")]
+    same = [each for each in gpus() if words and each.upper().partition("-")[0] == words[0]]
+    if len(same) == 1:
+        return Hint(f"did you mean `{same[0]}`?", same[0])
+    if same and nearest(name, same) is None:
+        return Hint(f"write {joined_or([f'`{each}`' for each in same])}")
+    return did_you_mean(name, gpus(), "GPUs")
 
 
 def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
@@ -240,7 +279,8 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
     for place, nic in enumerate(nodes.nics):
         if nic.name in interfaces:
             message = f"`{nic.name}` is the interface of the fabric `{interfaces[nic.name]}`, not the name of an RDMA adapter"
-            hint = "write the adapter's name, as `ibv_devices` prints it, for example `mlx5_7`, or leave it out"
+            name = _next_name([each.name for each in nodes.nics[:place]]) or "mlx5_7"
+            hint = f"write the adapter's name, as `ibv_devices` prints it, for example `{name}`, or leave it out"
             yield Problem("HW530", CLUSTER, (*path, "nics", place), message, hint)
             continue
         if nic.fabric is None:
@@ -299,12 +339,22 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
     fastest = model.gbps.get(fabric.transport)
     if fastest is None:
         message = f"a `{model.name}` does not support {fabric.transport}, the transport of the fabric `{fabric.name}`"
-        yield Problem("HW232", CLUSTER, (*path, "nic"), message, f"it supports {listed(model.gbps)}")
+        yield Problem("HW232", CLUSTER, (*path, "nic"), message, _other_adapter(model, fabric, nodes))
     elif nodes.nic_speed is not None and nodes.nic_speed > fastest * GBPS:
         message = (
             f"a port of a `{model.name}` supports at most {fastest}Gb/s of {fabric.transport}, found {_gbps(nodes.nic_speed)}"
         )
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
+
+
+def _other_adapter(model: NicModel, fabric: Fabric, nodes: NodeGroup) -> str:
+    """Return the hint for an adapter without the fabric's transport: one that has it, at the group's speed."""
+    wanted = (nodes.nic_speed or 0) / GBPS
+    able = [name for name, each in nics().items() if each.gbps.get(fabric.transport, -1) >= max(wanted, 0)]
+    # Of NVIDIA's, which headway configures, the one that is just fast enough.
+    able.sort(key=lambda name: (not is_configured(name), nics()[name].gbps[fabric.transport]))
+    use = f"use an adapter with {fabric.transport}, for example `nic: {able[0]}`; " if able else ""
+    return f"{use}it supports {listed(model.gbps)}"
 
 
 def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:

@@ -217,6 +217,10 @@ def _culprit(layout: Layout, world_size: int, group: NodeGroup) -> tuple[str, st
     if axis == "tp" and group.gpus is not None:
         domains = Domains(domain_of(group), group.gpus, group.count)
         numbers = [number for number in numbers if not domains.are_crossed_by(number)] or numbers
+    if axis in ("pp", "dp_replicate") and layout.ep and layout.dp_shard is None:
+        # `ep` folds over the ranks that remain (check/layout.py).
+        rest = left * layout.cp * layout.tp
+        numbers = [number for number in numbers if (rest // number) % layout.ep == 0] or numbers
     fitting = listed_numbers(numbers)
     return axis, f"if the others stay the same, `{axis}` can be {fitting}"
 

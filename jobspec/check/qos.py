@@ -9,6 +9,9 @@ from headway.jobspec.resolve.qos import priority_of, queue_of, share_of
 from headway.jobspec.spec.fabric import TrafficClass
 from headway.jobspec.units import format_bytes
 
+# Marks that vendors' guides to RoCE use (docs/fabric.md).
+_USUAL_DSCP = {"collectives": 26, "cnp": 48, "checkpoints": 10}
+_LOADS = ("collectives", "checkpoints", "cnp")
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
     ("carries", lambda each: each.carries),
     ("dscp", lambda each: each.dscp),
@@ -40,10 +43,24 @@ def _check_apart(
             shared = f"both carry {value(each)}" if key == "carries" else f"share the {key} {value(each)}"
             message = f"the classes `{other.name}` and `{each.name}` {shared}"
             hint = f"give each a different `{key}`"
+            free = _free(key, each, [value(every) for every in classes])
+            if free is not None and not (key == "priority" and each.priority is None):
+                hint = f"write `{key}: {free}` there"
             if key == "priority" and other.priority is None and each.priority is None:
                 message += f": the upper three bits of their DSCPs, {other.dscp} and {each.dscp}"
                 hint = "set `priority` of one of them, or give it a DSCP with other upper bits, for example 48"
             yield Problem("HW506", CLUSTER, (*path, index, key), message, hint)
+
+
+def _free(key: str, each: TrafficClass, taken: Sequence[object]) -> object | None:
+    """Return the usual number for what the class carries, if no class has it; for another load, what its name says."""
+    if key == "carries":
+        return next((load for load in _LOADS if load.startswith(each.name[:4].lower()) and load not in taken), None)
+    usual = _USUAL_DSCP.get(each.carries)
+    if usual is None:
+        return None
+    found = {"dscp": usual, "priority": each.dscp >> 3, "queue": priority_of(each)}[key]
+    return found if found and found not in taken else None
 
 
 def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:

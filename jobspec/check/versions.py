@@ -7,6 +7,7 @@ from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.environment import nccl_environment
 from headway.jobspec.resolve.fabric import resolve_fabric
 from headway.jobspec.resolve.nodes import gpu_of, resolve_group
+from headway.jobspec.resolve.sizes import SizeError
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.operation import Versions
 from headway.jobspec.suggest import listed
@@ -23,7 +24,7 @@ def check_versions(cluster: Cluster) -> Iterator[Problem]:
         # One driver is too old for both: the problem is the GPU's, if that needs the newer one.
         of_family = compatibility().family_drivers.get(versions.cuda.split(".", maxsplit=1)[0], "0")
         if not any(is_older(versions.driver, each) and not is_older(each, of_family) for each in oldest.values()):
-            yield from _check_driver(versions.driver, versions.cuda, compatibility())
+            yield from _check_driver(versions.driver, versions.cuda, compatibility(), list(oldest.values()))
     if versions.nccl is not None:
         yield from _check_faults(versions.nccl, compatibility())
     if versions.torch is not None and versions.cuda is not None:
@@ -74,20 +75,26 @@ def _nccl_of_torch(cluster: Cluster) -> str | None:
 
 def _nccl_variables(cluster: Cluster) -> list[str]:
     """Return names of the variables that ranks of any group get, each once."""
-    fabrics = [resolve_fabric(fabric, cluster.node_groups) for fabric in cluster.fabrics]
+    try:
+        fabrics = [resolve_fabric(fabric, cluster.node_groups) for fabric in cluster.fabrics]
+    except SizeError:
+        # Switches that cannot be counted have a problem of their own.
+        return []
     scale_out = next((fabric.name for fabric in fabrics if fabric.role == "scale-out"), None)
     groups = [resolve_group(nodes, scale_out) for nodes in cluster.node_groups if nodes.gpus]
     return list(dict.fromkeys(variable.name for group in groups for variable in nccl_environment(fabrics, group)))
 
 
-def _check_driver(driver: str, cuda: str, known: Compatibility) -> Iterator[Problem]:
+def _check_driver(driver: str, cuda: str, known: Compatibility, of_gpus: Sequence[str]) -> Iterator[Problem]:
     path = ("versions", "driver")
     oldest, own = known.family_drivers.get(cuda.split(".", maxsplit=1)[0]), known.toolkit_drivers.get(major_minor(cuda))
     if oldest is not None and is_older(driver, oldest):
         message = f"CUDA {cuda} needs a driver of the branch {oldest} or newer, but the nodes have {driver}"
         older = [family for family, minimum in known.family_drivers.items() if not is_older(driver, minimum)]
-        build = f", or build with CUDA {older[-1]}" if older else ""
-        hint = f"upgrade the driver{build}; leave `cuda` out if the image brings NVIDIA's `cuda-compat`"
+        runs_gpus = not any(is_older(driver, each) for each in of_gpus)
+        build = f", or build with CUDA {older[-1]}" if older and runs_gpus else ""
+        wanted = max([oldest, *([own] if own else []), *of_gpus], key=ordering_key)
+        hint = f"use the driver {wanted} or newer{build}; leave `cuda` out if the image brings NVIDIA's `cuda-compat`"
         yield Problem("HW216", CLUSTER, path, message, hint)
     elif own is not None and is_older(driver, own):
         message = f"the driver {driver} runs binaries built with CUDA {cuda}, but cannot compile its PTX"
@@ -111,7 +118,7 @@ def _check_gpu_driver(driver: str, oldest: Mapping[str, str]) -> Iterator[Proble
     gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
     if gpu is not None and is_older(driver, oldest[gpu]):
         message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, but the nodes have {driver}"
-        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, "upgrade the driver")
+        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, f"use the driver {oldest[gpu]} or newer")
 
 
 def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:

@@ -92,6 +92,13 @@ def check_variables(plan: JobPlan) -> Iterator[Problem]:
 _PATHS = re.compile(r"(?:^|[=:,])(/[^=:,]*)")
 # Options that name a place to write to: those of the usual frameworks, and what people call them.
 _WRITES = re.compile(r"save|out|ckpt|checkpoint|dump|log|tensorboard|cache|result|trace|profile|wandb", re.IGNORECASE)
+# Words of options that name a place for results, of those that name one for data, and of those that name neither.
+_RESULTS = frozenset(("save", "out", "output", "outputs", "outdir", "results", "dump", "savedir", "logdir"))
+_INPUTS = frozenset(("data", "dataset", "datasets", "corpus", "datadir"))
+_NEITHER = frozenset(("load", "init", "pretrained", "resume", "from", "restore", "cache"))
+# Directories of each container, or those in which images usually have their files.
+_OF_IMAGES = ("/opt", "/usr", "/etc", "/app", "/workspace", "/root", "/home", "/srv", "/code")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/run", "/proc")
 
 
 def check_arguments(
@@ -111,6 +118,8 @@ def check_arguments(
                 key=lambda mount: len(mount.target),
                 default=None,
             )
+            if storage is None and holder is None:
+                yield from _check_unmounted(place, argument, path, mounted)
             if storage is None or (plan.scheduler == _MOUNTS_RUN and path.is_relative_to(own)):
                 continue
             if holder is None and path.is_relative_to(plan.runs):
@@ -127,3 +136,22 @@ def check_arguments(
                 yield Problem(
                     "HW433", JOB, place, message, "set `read_only: false` there, if the job writes to it", Severity.WARNING
                 )
+
+
+def _check_unmounted(place: Path, argument: str, path: PurePosixPath, mounted: tuple[MountPlan, ...]) -> Iterator[Problem]:
+    """Report a place for results, or for data, that is in the container alone: by the words of the option that names it."""
+    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", argument.partition(str(path))[0]).lower()))
+    if words & _NEITHER or any(path.is_relative_to(each) for each in _TEMPORARY):
+        return
+    if words & _RESULTS:
+        message = f"`{path}` is on no mount of the job's containers, and what is written there is lost with them"
+        hint = f"write `{{run_directory}}/{path.name}`, below the run's directory, or add the directory to `mounts`"
+        yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
+    elif words & _INPUTS and mounted and not any(path.is_relative_to(each) for each in _OF_IMAGES):
+        message = f"`{path}` is on no mount of the job's containers, which have it only if their image does"
+        hint = f"mount it, `mounts: [{{source: {path}}}]`, or write a path on a mount, below {_listed(mounted)}"
+        yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
+
+
+def _listed(mounted: tuple[MountPlan, ...]) -> str:
+    return " or ".join(f"`{mount.target}`" for mount in mounted[:4])

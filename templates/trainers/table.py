@@ -247,8 +247,11 @@ class Table:
         return next((row for row in self.rows if sections & set(row.fields)), None)
 
     def field_of(self, key: str) -> str | None:
-        """Return the first field that the key is written for."""
-        return next((row.fields[0] for row in self.rows if key in row.keys and row.fields), None)
+        """Return the field that the key is written for: of several the one whose name it has, else how the model is split."""
+        fields = next((row.fields for row in self.rows if key in row.keys and row.fields), ())
+        last = key.rpartition(".")[2]
+        named = next((each for each in fields if each.rpartition(".")[2] in last), None)
+        return named or next((each for each in fields if each == "layout.sharding"), next(iter(fields), None))
 
     def refusals(self, known: Known) -> Iterator[Problem]:
         """Yield a problem for each value that the framework does not do."""

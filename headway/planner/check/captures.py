@@ -15,7 +15,7 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
     if limit is not None and node is not None and limit > node:
         message = f"`host_memory` is {format_bytes(limit)}, but a node of `{plan.group}` has {format_bytes(node)}"
-        yield Problem("HW711", JOB, _LIMIT, message, "set how much of that checkpoints may use")
+        yield Problem("HW711", JOB, _LIMIT, message, f"use at most {format_bytes(node)}, or leave it out")
         return
     captures = captures_of(plan, cluster)
     if captures is None:

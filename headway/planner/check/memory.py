@@ -15,6 +15,8 @@ from headway.planner.training import Training
 
 # A parameter and its gradient in bf16, and Adam's two moments in 8 bits (arXiv 2110.02861).
 _LEAST_BYTES = 6
+# Hosts of GPUs have at most a few TiB.
+_MOST_HOST_BYTES = 16 << 40
 # A step of a framework that headway assumes counts as too large from this multiple of the memory on.
 _BEYOND_DOUBT = 1.5
 
@@ -71,7 +73,9 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
     if node is not None and needed > node:
         ranks = f"{plan.procs_per_slot} rank{'' if plan.procs_per_slot == 1 else 's'} with data loaders"
         message = f"{ranks} take about {format_bytes(needed)} of host memory, but a node has {format_bytes(node)}"
-        hint = f"correct `host_memory`, for example to `{-(-needed // GIB)}GiB`, or run on larger nodes"
+        # A unit too small is a likelier mistake than a number.
+        meant = format_bytes(node * 1024) if needed <= node * 1024 <= _MOST_HOST_BYTES else f"{-(-needed // GIB)}GiB"
+        hint = f"correct `host_memory`, for example to `{meant}`, or run on larger nodes"
         yield Problem("HW429", CLUSTER, ("node_groups", index, "host_memory"), message, hint, Severity.WARNING)
 
 

@@ -242,6 +242,10 @@ def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: Cluste
     # `hostNetwork` in `pod` is meant as `host_network`, and is a problem itself.
     if options.host_network or options.pod.get("hostNetwork") is True:
         return
+    scale_out = cluster.scale_out
+    if options.rdma and scale_out and scale_out.transport == "roce" and not (options.annotations or options.pod):
+        # They need the network of their node anyway (`_check_rdma`).
+        return
     used = {variable.value.removeprefix("=") for variable in plan.env if variable.name.endswith("_SOCKET_IFNAME")}
     for index, fabric in enumerate(cluster.fabrics):
         if fabric.interface in used - {_POD_INTERFACE}:

@@ -200,7 +200,7 @@ def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     if options.topology == "tree":
         yield from _check_switches(options, plan, cluster)
-    if plan.segment_nodes is None:
+    if plan.segment_nodes is None or (options.topology == "tree" and leaf_nodes(options, cluster) is None):
         return
     if options.topology == "block":
         yield from _check_whole_segments(plan, plan.segment_nodes)
@@ -222,7 +222,10 @@ def _check_switches(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) 
     path: Path = ("scheduler", "options", "topology")
     if leaf_nodes(options, cluster) is None:
         message = f"`{cluster.name}` has no switches in its plan, so no job can ask for the fewest leaf switches that hold it"
-        yield Problem("HW425", CLUSTER, path, message, "set `leaf_nodes` to the nodes below one leaf switch", Severity.WARNING)
+        hint = "set `leaf_nodes` to the nodes below one leaf switch, or leave `topology` out"
+        if plan.segment_nodes is not None:
+            hint = "write `block`, which keeps jobs in NVLink domains, if Slurm has topology/block; else leave `topology` out"
+        yield Problem("HW425", CLUSTER, path, message, hint, Severity.WARNING)
     if (crossing := crossing_group(options, plan, cluster)) is not None:
         axis, ranks, below = crossing
         message = (
