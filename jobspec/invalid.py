@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -66,6 +67,8 @@ _TIME = "time"
 # A kind, or the name of a preset.
 _KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
 _LONGEST_FLOW = 120
+# Items of one list with the same mistake.
+_ALIKE = 2
 _GRID = ("sweep", "grid")
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
 _MOST_ADAPTERS = 64
@@ -119,7 +122,30 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
     problems += [
         _problem(details, model, document, prefix, meant) for details in found if not _echo(details, document, prefix, targets)
     ]
-    return capped(problems, document.name, more)
+    return capped(_once_for_items(problems, document), document.name, more)
+
+
+def _once_for_items(problems: Sequence[Problem], document: Document) -> list[Problem]:
+    """Return the problems with one in place of those that all items of a list have, `root@10.0.0.11` and `root@10.0.0.12`, if each can be
+    mended: that is one mistake."""
+    alike: dict[tuple[Path, str, str], list[Problem]] = {}
+    for problem in problems:
+        if problem.path and isinstance(problem.path[-1], int) and problem.fix is not None and not problem.at_key:
+            about = re.sub(r"`[^`]*`", "", f"{problem.message} {problem.hint}")
+            alike.setdefault((problem.path[:-1], problem.code, about), []).append(problem)
+    joined: dict[int, Problem | None] = {}
+    for (path, _, _), same in alike.items():
+        items = document.value(path)
+        if len(same) < _ALIKE or not isinstance(items, list) or len(same) < len(items):
+            continue
+        fixes = {each.path[-1]: each.fix for each in same}
+        written = f"[{', '.join(str(fixes[index]) for index in range(len(items)))}]"
+        message = f"{same[0].message}, and {len(same) - 1} more"
+        rest = (same[0].hint or "").partition("; ")[2]
+        hint = f"write {_shortened(written)}" + (f"; {rest}" if rest else "")
+        joined |= {id(each): None for each in same[1:]} | {id(same[0]): replace(same[0], message=message, hint=hint, fix=None)}
+    found = [joined.get(id(each), each) for each in problems]
+    return [each for each in found if each is not None]
 
 
 def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Collection[tuple[str, ...] | None]) -> bool:
@@ -337,7 +363,9 @@ def _beyond(value: Any, loc: Path) -> Hint | None:
     name, section = loc[-1], loc[-2] if len(loc) > 1 else None
     if name == "dscp" and isinstance(value, int) and _DSCPS <= value <= _BYTE:
         # The byte of DSCP and ECN (RFC 3168, section 22), which NCCL_IB_TC and tcpdump write.
-        return Hint(f"write `{value >> 2}`: {value} is the whole traffic class, of which DSCP is the upper six bits", str(value >> 2))
+        return Hint(
+            f"write `{value >> 2}`: {value} is the whole traffic class, of which DSCP is the upper six bits", str(value >> 2)
+        )
     if section == "oversubscription" and isinstance(value, int | float) and 0 < value < 1:
         return Hint(f"write `{1 / value:.3g}`, the ports to nodes for each one up", f"{1 / value:.3g}")
     if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
@@ -554,7 +582,10 @@ def _samples_of_steps(value: Any, document: Document) -> Hint | None:
 
 
 def _short_flow(value: Any) -> str:
-    text = flow(value)
+    return _shortened(flow(value))
+
+
+def _shortened(text: str) -> str:
     return f"`{text}`" if len(text) <= _LONGEST_FLOW else f"`{text[:_LONGEST_FLOW]}...`"
 
 

@@ -221,14 +221,17 @@ def _lost_indent(lines: list[str], here: Span) -> Explained | None:
     above = [at for at in range(here.line) if lines[at].strip() and not lines[at].lstrip().startswith("#")][-2:]
     if len(above) < 2:
         return None
-    section, field = (lines[at] for at in above)
-    wanted, indent = (len(each) - len(each.lstrip()) for each in (lines[here.line], field))
-    if not re.fullmatch(r"\s*[\w-]+:\s*(?:#.*)?", section) or len(section) - len(section.lstrip()) != indent or wanted <= indent:
+    before, field = (lines[at] for at in above)
+    wanted, indent, earlier = (len(each) - len(each.lstrip()) for each in (lines[here.line], field, before))
+    is_section = re.fullmatch(r"\s*[\w-]+:\s*(?:#.*)?", before) is not None and earlier == indent
+    if wanted <= indent or not (is_section or earlier == wanted):
         return None
-    name = section.split(":")[0].strip()
     place = _word(field, _at(above[1], 0))
-    message = f"the line is not indented below `{name}`, and the next one is"
-    return Explained(message, f"indent it by {wanted} spaces, like the line after it", place)
+    if is_section:
+        message = f"the line is not indented below `{before.split(':')[0].strip()}`, and the next one is"
+        return Explained(message, f"indent it by {wanted} spaces, like the line after it", place)
+    message = f"the line is indented by {indent} spaces, and those around it by {wanted}"
+    return Explained(message, f"indent it by {wanted} spaces, or the next one by {indent}", place)
 
 
 def _second_colon(line: str, here: Span) -> Explained:

@@ -65,7 +65,7 @@ class JobOptions:
 
 def check_fit(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Steps[JobOptions]:
     """The options of a job that fits its cluster, and whose document has no errors but perhaps some of values that are `auto`."""
-    yield from passed(located(check_placement(job, cluster), job, cluster))
+    yield from passed(located(_fitting(job, cluster), job, cluster))
     if not (job.complete or job.undecided):
         raise NoPlanError
     scheduler, trainer = scheduler_options(cluster.document)[0], trainer_options(job.document)[0]
@@ -73,6 +73,26 @@ def check_fit(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Steps[JobOp
     if scheduler is None or trainer is None or (data is None and job.spec.data is not None):
         raise NoPlanError
     return JobOptions(scheduler, trainer, data)
+
+
+def _fitting(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
+    """Check whether the job fits; an axis that its trainer does not have is the problem, not what it makes of the others."""
+    found = list(check_placement(job, cluster))
+    refused = list(_refused_axes(job)) if any(problem.code == "HW301" for problem in found) else []
+    for problem in found:
+        if not refused or problem.path[0] not in ("layout", "batch"):
+            yield problem
+    yield from refused
+
+
+def _refused_axes(job: Parsed[TrainingJob]) -> Iterator[Problem]:
+    """Report each axis of the layout that the job's trainer does not have."""
+    kind = TRAINERS.get(job.spec.trainer.kind) if job.has(("layout", "trainer")) else None
+    for path, (allowed, why) in (kind.only if kind is not None else {}).items():
+        degree = getattr(job.spec.layout, path[-1], None) if path[:1] == ("layout",) and len(path) == 2 else None
+        if allowed == (1,) and isinstance(degree, int) and degree > 1:
+            message = f"the trainer `{job.spec.trainer.kind}` {why}"
+            yield Problem("HW306", JOB, path, message, f"set `{path[-1]}: 1`, or leave it out")
 
 
 def decide_auto(
@@ -111,7 +131,7 @@ def check_plan(
 ) -> Steps[Mapping[str, Any]]:
     """Yield the problems of a plan: trainer, variables, scheduler, memory and files."""
     trainer = TRAINERS[job.spec.trainer.kind]
-    yield from located(check_environment(plan), job)
+    yield from located(check_environment(plan, None if cluster_plan.scale_out is None else cluster_plan.scale_out.transport), job)
     yield from located(SCHEDULERS[plan.scheduler].check(options.scheduler, plan, cluster_plan), job, cluster)
     yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
     yield from located(_check_estimates(plan, cluster_plan), job, cluster)

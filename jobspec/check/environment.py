@@ -47,6 +47,8 @@ _RIVALS: Mapping[str, tuple[str, frozenset[str]]] = {
     "NCCL_IB_DISABLE": ("NCCL_IB_HCA", frozenset({"0"})),
     "NCCL_IB_GID_INDEX": ("NCCL_IB_ROCE_VERSION_NUM", frozenset({"-1"})),
 }
+# The network of Google's plugin (docs.cloud.google.com, GPUDirect-TCPXO: `NCCL_NET=FasTrak`).
+_GOOGLES_NETWORK = "FasTrak"
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,8 @@ def _reserved(name: str) -> tuple[str, str] | None:
     return None
 
 
-def check_environment(plan: JobPlan) -> Iterator[Problem]:
-    """Check the job's variables against those that must agree with the cluster."""
+def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[Problem]:
+    """Check the job's variables against those that must agree with the cluster; `transport` is that of its scale-out fabric."""
     planned = {variable.name: variable for variable in plan.env}
     for name, value in plan.spec["environment"].items():
         rival, harmless = _RIVALS.get(name, ("", frozenset[str]()))
@@ -191,6 +193,12 @@ def check_environment(plan: JobPlan) -> Iterator[Problem]:
                 yield _taken(name, planned[name], f"a job cannot change `{name}`, which the plan for `{plan.cluster}` sets")
         elif rival in planned and value not in harmless:
             yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
+        elif name == "NCCL_NET" and transport == "tcpxo" and planned[name].value.lower() != _GOOGLES_NETWORK.lower():
+            message = (
+                f"with `NCCL_NET: {planned[name].value}`, NCCL does not use the fabric, whose network is `{_GOOGLES_NETWORK}`"
+            )
+            hint = "leave it out: the provider's script sets what its plugin needs"
+            yield Problem("HW436", JOB, ("environment", name), message, hint, Severity.WARNING)
         elif (off := _OFF.get(name)) is not None and planned[name].value in off.values and off.matters(plan):
             message = f"with `{name}: {planned[name].value}`, {off.loses}"
             hint = "leave it out, unless you are looking for a fault"

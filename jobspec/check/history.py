@@ -15,6 +15,7 @@ from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.history import Change, takes_effect_at
 from headway.jobspec.spec.job import TrainingJob
+from headway.runner.contract import STORED_TIERS
 
 
 def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
@@ -27,6 +28,8 @@ def check_history(job: Parsed[TrainingJob]) -> Iterator[Problem]:
         yield from _check_end(job.spec)
     for index, entry in enumerate(history):
         yield from _check_rollback(index, entry)
+        if job.has(("checkpoint",)):
+            yield from _check_saved(index, entry, job.spec)
         yield from _check_effect(index, entry)
         for name in entry.set:
             yield from _check_field(job.document, ("history", index, "set", name), name)
@@ -48,6 +51,18 @@ def _check_rollback(index: int, entry: Change) -> Iterator[Problem]:
         message = f"`rollback_to` {entry.rollback_to} is ahead of `from_step` {entry.from_step}"
         hint = f"use at most {entry.from_step}: a run can only go back to a step that it has completed"
         yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint)
+
+
+def _check_saved(index: int, entry: Change, job: TrainingJob) -> Iterator[Problem]:
+    """Warn of a rollback to a step at which no tier is due to save; one that a stop or an earlier interval left may be there."""
+    every = [] if job.checkpoint is None else [tier.every for tier in job.checkpoint.tiers if tier.kind in STORED_TIERS]
+    steps = [each.steps for each in every if each.steps is not None]
+    if not entry.rollback_to or not steps or len(steps) < len(every) or any(entry.rollback_to % each == 0 for each in steps):
+        return
+    nearest = max(entry.rollback_to // each * each for each in steps)
+    message = f"no checkpoint is due at step {entry.rollback_to}: they are saved every {' and '.join(map(str, steps))} steps"
+    hint = f"write `{nearest}`; if the run has one at step {entry.rollback_to}, as after a stop, accept this with `ignore`"
+    yield Problem("HW218", JOB, ("history", index, "rollback_to"), message, hint, Severity.WARNING, fix=str(nearest))
 
 
 def _check_effect(index: int, entry: Change) -> Iterator[Problem]:

@@ -150,9 +150,32 @@ def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Prob
                 is_other = any(
                     None is not getattr(before, name) != getattr(device, name) is not None for name in ("host", "serial")
                 )
-                hint = "give the other device its own name" if is_other else "merge the two entries"
+                free = _unnamed(device.name, {name for kind, name in first if kind == path[0]} | _later(inventory, device.name))
+                own = f"write `{free}`, which has no entry" if free is not None else "give the other device its own name"
+                hint = own if is_other else "merge the two entries"
                 message = f"`{device.name}` is already in {there}"
                 yield Problem("HW521", document.name, (*path, "name"), message, hint)
+
+
+def _later(inventory: Parsed[Inventory], name: str) -> set[str]:
+    """Return the names of all devices of the inventory."""
+    return {device.name for _, device in _devices(inventory)} | {name}
+
+
+def _unnamed(name: str, taken: set[str]) -> str | None:
+    """Return the one name that is missing between those with the same stem, `h100-2` of `h100-1` and `h100-3`, or the next one."""
+    stem, dash, number = name.rpartition("-")
+    if not dash or not number.isdecimal():
+        return None
+    numbers = {int(each[len(stem) + 1 :]) for each in taken if each.startswith(f"{stem}-") and each[len(stem) + 1 :].isdecimal()}
+    if max(numbers) > _MOST_LISTED:
+        return None
+    missing = [count for count in range(1, max(numbers) + 1) if count not in numbers] or [max(numbers) + 1]
+    return f"{stem}-{missing[0]}" if len(missing) == 1 else None
+
+
+# A gap in more numbers than these is not looked for.
+_MOST_LISTED = 1000
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,19 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Itera
 def _meant_preset(name: str) -> Hint:
     """Return the hint for a preset that the catalogue does not have: its name there; else the one of the same size and the nearest
     version, or of the same version and the nearest size."""
-    stem = re.sub(r"[-_](instruct|chat|base|hf|it|v0\.[0-9])(?=[-_]|$)", "", name.lower().rpartition("/")[2]).removeprefix("meta-")
-    stem = re.sub(r"^([a-z]+)-?([0-9.]+)-([0-9])", lambda found: f"{found[1]}{_DASH.get(found[1], '')}{found[2]}-{found[3]}", stem)
+    stem = re.sub(r"[-_](instruct|chat|base|hf|it|v0\.[0-9])(?=[-_]|$)", "", name.lower().rpartition("/")[2]).removeprefix(
+        "meta-"
+    )
+    stem = re.sub(
+        r"^([a-z]+)-?([0-9.]+)-([0-9])", lambda found: f"{found[1]}{_DASH.get(found[1], '')}{found[2]}-{found[3]}", stem
+    )
     if stem in models():
         return Hint(f"write `{stem}`", stem)
     meant, known = _PRESET.fullmatch(stem), [found for each in models() if (found := _PRESET.fullmatch(each)) is not None]
     if meant is not None and meant["size"]:
-        family = [each for each in known if each["family"].rstrip("-") == meant["family"].rstrip("-") and each["more"] == meant["more"]]
+        family = [
+            each for each in known if each["family"].rstrip("-") == meant["family"].rstrip("-") and each["more"] == meant["more"]
+        ]
         same_size = [each for each in family if each["size"] == meant["size"]]
         near = min(same_size, key=lambda each: abs(_number(each["version"]) - _number(meant["version"])), default=None)
         if near is None:

@@ -20,7 +20,9 @@ def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Pr
     if job.has(("run", "trainer", "data")) and not any(
         document.value((name,)) is not None for name in ("run", "trainer", "data")
     ):
-        hint = "write `run: [train.py]` for a training script, or `trainer: {kind: builtin}`"
+        hint = (
+            "write `run: [train.py]` for a training script; for the builtin trainer, what it reads: `data: {kind: python-stdlib}`"
+        )
         yield Problem("HW202", JOB, (), "`run` or `trainer` is missing from a TrainingJob: nothing is run", hint, at_key=True)
     if has_two_programs(document):
         message = "`run` and `trainer` are both set, and `run` is short for a trainer"

@@ -16,7 +16,7 @@ from headway.jobspec.resolve.sizes import speed_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
-from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
@@ -263,7 +263,7 @@ def _meant_gpu(name: str) -> Hint:
     if len(same) == 1:
         return Hint(f"did you mean `{same[0]}`?", same[0])
     if same and nearest(name, same) is None:
-        return Hint(f"write {joined_or([f'`{each}`' for each in same])}")
+        return Hint(f"of this chip the catalogue has {listed(same)}")
     return did_you_mean(name, gpus(), "GPUs")
 
 
@@ -367,6 +367,14 @@ def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Prob
 
 def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check that both ends of a cable have one speed."""
+    model, stated = nics().get(nodes.nic or ""), None if fabric.switches is None else fabric.switches.speed
+    fastest = None if model is None else model.gbps.get(fabric.transport)
+    if nodes.nic_speed is None and model is not None and fastest is not None and stated is not None and stated > fastest * GBPS:
+        message = (
+            f"the ports of the switches of `{fabric.name}` have {_gbps(stated)}, but a port of a `{model.name}` {fastest}Gb/s"
+        )
+        hint = f"make both ends of a cable the same speed: set `speed: {fastest}Gb/s` of the switches, or name faster adapters"
+        yield Problem("HW518", CLUSTER, (*path, "nic"), message, hint)
     if fabric.switches is not None and nodes.nic_speed not in (None, speed_of(fabric, groups)):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(speed_of(fabric, groups))
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"

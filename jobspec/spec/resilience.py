@@ -105,7 +105,8 @@ class Corruption(Section):
     """How often ranks compare checksums of what they hold identically: parameters and optimizer state of data-parallel replicas, as \
 DistributedDataParallel and DTensors have them. Trainer `script` only."""
     replay: Every | None = Field(None, examples=["5000 steps"])
-    """How often a step is recomputed on other ranks and compared, bit by bit, before it is applied. Trainer `builtin` only."""
+    """How often a step is recomputed on other ranks and compared, bit by bit, before it is applied. Trainer `builtin` only, on \
+data-parallel ranks (`pp`, `cp` and `tp` are 1), without `compile`."""
     grad_norm_factor: float | None = Field(None, gt=1, examples=[10.0])
     """A step whose gradient norm is this many times its running median is checked in the same way. Trainer `builtin` only."""
 

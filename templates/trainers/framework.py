@@ -160,6 +160,8 @@ class Framework:
         yield from self.check(options, plan, cluster, known)
         yield from self._check_arguments(options, plan)
         untold = list(_untold(self.table, options, plan, known))
+        quoted = {name for _, key, value in _own_keys(options) if value is None for name in untold if key.endswith(f".{name}")}
+        untold = [name for name in untold if name not in quoted]
         if untold:
             hint = "pass it in `trainer.options.arguments`, for example as `{" + _example(untold[0], plan) + "}`"
             message = f"not passed to the script: {listed_some(untold)}"
@@ -170,6 +172,10 @@ class Framework:
         known, invalid = values(plan), {"model"} if plan.model is None and plan.spec["model"] is not None else set()
         ours = self._set(options, plan)
         for path, key, value in _own_keys(options):
+            if (name := next((each for each in known if value is None and key.endswith(f".{each}")), None)) is not None:
+                message = f"`{{{name}}}` without quotes is a mapping in YAML, not the value of `{name}`"
+                yield Problem("HW203", JOB, path, message, f'quote it: `{key.removesuffix(f".{name}")}: "{{{name}}}"`')
+                continue
             excluded = self.excludes.get(self.normal(key))
             clash = next((each for each in ours if each == excluded or _overlap(self.normal(key), each)), None)
             if clash is not None:
@@ -192,10 +198,15 @@ class Framework:
                 yield Problem("HW312", JOB, ("trainer", "options", "argv", index), message, mend.text, fix=mend.fix)
 
     def _arguments(self, options: FrameworkOptions, plan: JobPlan) -> Mapping[Path, str]:
-        """Return the user's keys that are texts, each with its value, by their path in the spec."""
+        """Return the user's keys that are texts, and the options of the data, each with its value, by their path in the spec."""
         own = self._own(options, plan)
         found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
-        return {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+        texts = {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+        of_data = plan.run.data.options if plan.run.data is not None else {}
+        for name, value in of_data.items():
+            places = [((), value)] if isinstance(value, str) else [((index,), each) for index, each in enumerate(value or ())]
+            texts |= {("data", "options", name, *at): f"data={each}" for at, each in places if isinstance(each, str)}
+        return texts
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ class ValueRow:
     values: Mapping[Any, Mapping[str, Any]]
     why: str = ""
     hint: str = ""
+    # What the documentation adds to the values.
+    note: str = ""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -142,7 +144,8 @@ class ValueRow:
     def words(self, name: str) -> str:
         own = {value: " ".join(_assigned(key, theirs) for key, theirs in keys.items() if theirs is not None)
                for value, keys in self.values.items()}  # fmt: skip
-        return "; ".join(f"{_plain(value)}: {text or 'left out'}" for value, text in own.items())
+        cells = "; ".join(f"{_plain(value)}: {text or 'left out'}" for value, text in own.items())
+        return f"{cells}; {self.note}" if self.note else cells
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from posixpath import normpath
 from typing import Any
 
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.layout import check_microbatches
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import as_decoder
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.layout import Layout
@@ -19,6 +20,7 @@ from headway.templates.trainers.builtin.options import BuiltinOptions
 from headway.templates.trainers.builtin.settings import execution_of, value
 
 _BYTE_TOKENS = 256
+_KILO = 1000
 
 # Fields of which not every value is supported, and what the trainer does. An omitted field is always fine.
 _ONLY: Limited = {
@@ -59,6 +61,8 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
     yield from _check_replica_recovery(plan)
     yield from _check_history(plan)
     yield from _check_weights(plan)
+    yield from _check_corpora(plan)
+    yield from _check_limit(plan)
 
 
 def _check_axes(plan: JobPlan) -> Iterator[Problem]:
@@ -192,6 +196,45 @@ def _check_weights(plan: JobPlan) -> Iterator[Problem]:
     except ValueError as error:
         path = ("data", "options", "corpora", weights.index(min(weights)), "weight")
         yield Problem("HW330", JOB, path, str(error), "leave the corpus out, or raise its weight")
+
+
+def _check_corpora(plan: JobPlan) -> Iterator[Problem]:
+    """Warn of one corpus under two weights: its samples would be drawn from two orders of the same tokens."""
+    if plan.run.data is None or plan.run.data.kind != "tokens":
+        return
+    paths = [normpath(corpus["path"]) for corpus in plan.run.data.options["corpora"]]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            weights = [
+                corpus["weight"] for corpus, each in zip(plan.run.data.options["corpora"], paths, strict=True) if each == path
+            ]
+            message = f"the corpus `{path}` is listed twice"
+            hint = f"write the path of the other corpus, or keep one entry with `weight: {sum(weights):g}`"
+            place = ("data", "options", "corpora", index, "path")
+            yield Problem("HW330", JOB, place, message, hint, Severity.WARNING)
+
+
+def _check_limit(plan: JobPlan) -> Iterator[Problem]:
+    """Check that the data that is read holds a sequence and the token after it: a token is a byte."""
+    data, batch = plan.run.data, plan.run.batch
+    limit = None if data is None else data.options.get("limit_bytes", data.options.get("limit"))
+    if data is None or batch is None or data.kind == "tokens" or not isinstance(limit, int):
+        return
+    needed = batch.sequence_length + 1
+    if limit < needed:
+        message = (
+            f"{limit} bytes of data hold no sequence of {batch.sequence_length} tokens, which are bytes, and the token after it"
+        )
+        hint = (
+            f"read more, for example `limit: {limit}MB`, or leave `limit` out"
+            if limit < _KILO
+            else "read more, or leave `limit` out"
+        )
+        yield Problem("HW307", JOB, ("data", "options", "limit"), message, hint)
+    elif limit < needed * batch.global_sequences and plan.run.steps is not None and plan.run.steps > 1:
+        message = f"{limit} bytes of data are less than one step reads: {batch.global_sequences} sequences of {batch.sequence_length} bytes"
+        hint = "read more, for example `limit: 8MB`, or leave `limit` out"
+        yield Problem("HW307", JOB, ("data", "options", "limit"), message, hint, Severity.WARNING)
 
 
 def _check_model(plan: JobPlan) -> Iterator[Problem]:

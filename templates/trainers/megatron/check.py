@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headway.jobspec.flow import flow
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.templates.trainers.megatron.options import MegatronOptions
@@ -25,8 +26,19 @@ def check(options: MegatronOptions, plan: JobPlan, cluster: ClusterPlan, known: 
         path = ("environment", _VARIABLE) if _VARIABLE in plan.spec["environment"] else ("layout", "sharding")
         yield Problem("HW306", JOB, path, message, f"remove `{_VARIABLE}`, or set `sharding: optimizer`")
     is_free = known["layout.sharding"] in ("gradients", "parameters") or known["overlap.experts"]
+    yield from _check_paths(plan)
     split = [axis for axis in ("tp", "cp") if getattr(plan.mesh, axis) > 1]
     if split and value != "1" and gpu is not None and gpu.arch in _ASKS and not is_free:
         message = f"with `{split[0]}` Megatron-LM stops at its start unless `{_VARIABLE}` is 1"
         hint = f'set it in the job: `environment: {{{_VARIABLE}: "1"}}`'
         yield Problem("HW306", JOB, ("layout", split[0]), message, hint)
+
+
+def _check_paths(plan: JobPlan) -> Iterator[Problem]:
+    """Check that each path is a prefix: Megatron adds `.bin` and `.idx` itself (megatron/core/datasets/indexed_dataset.py)."""
+    paths = [] if plan.run.data is None else plan.run.data.options["paths"]
+    for index, path in enumerate(paths):
+        stem, dot, suffix = path.rpartition(".")
+        if dot and suffix in ("bin", "idx"):
+            message = f"`{path}` is a file, and Megatron-LM adds `.bin` and `.idx` to the prefix of both"
+            yield Problem("HW307", JOB, ("data", "options", "paths", index), message, f"write `{stem}`", fix=flow(stem))

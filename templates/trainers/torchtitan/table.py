@@ -11,6 +11,7 @@ from typing import Any
 from headway.templates.trainers.framework import Late
 from headway.templates.trainers.schedule import decay_words
 from headway.templates.trainers.table import Computed, Config, Elsewhere, Known, Lacks, Same, Table, ValueRow
+from headway.templates.trainers.torchtitan.presets import REGISTRY
 
 _REPLICATE, _SHARD = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
 _RESHARD, _PP = "parallelism.fsdp_reshard_after_forward", "parallelism.pipeline_parallel_degree"
@@ -28,6 +29,10 @@ _SINGLE = ("GPipe", "1F1B")
 # `fp8` and the like are converters of the model, which the function of the registry sets.
 CONVERTED = ("fp8", "mxfp8", "nvfp4")
 _PRECISION = "training.mixed_precision_param"
+
+
+def _converting() -> str:
+    return ", ".join(f"`{preset}` ({each.converts})" for preset, each in REGISTRY.items() if each.converts is not None)
 
 
 def _own(known: Known) -> dict[str, Any]:
@@ -232,6 +237,7 @@ TABLE = Table(
             | {each: {_PRECISION: "bfloat16"} for each in CONVERTED},
             "has no fp16",
             "use `bf16`",
+            f"the last three only where the configuration has the converter, of the presets {_converting()}",
         ),
         Lacks(("precision.reduce",), ("fp32",), "reduces gradients in fp32"),
         ValueRow("recompute", {each: {"activation_checkpoint": each} for each in ("none", "selective", "full")}),
