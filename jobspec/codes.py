@@ -84,7 +84,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW326": "a layout that the script's framework does not run (warning)",
         "HW327": "a key of a framework's configuration that the job's fields set already",
         "HW328": "a key that resembles one of the framework's configuration (warning)",
-        "HW329": "a learning rate at which no training converges (warning)",
+        "HW329": "a number of the optimizer or the model at which no training converges (warning)",
         "HW330": "corpora that the job cannot be trained on",
         "HW401": "no Cluster document of this name",
         "HW402": "several Cluster documents of one name",

@@ -163,7 +163,10 @@ def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | 
         expands = "write the path out; `~` and `$` are not expanded" if name.startswith("~") or "$" in name else None
         near = None if expands or not file.endswith(name) else file_like(FilePath(file.removesuffix(name)), name)
         meant = f"did you mean `{near}`?" if near is not None else "set the path relative to this document's folder"
-        return f"there is no file `{clipped(file)}`", expands or meant
+        named = next((f"{name}{suffix}" for suffix in (".yaml", ".yml") if os.path.isfile(f"{file}{suffix}")), None)  # noqa: PTH113
+        return f"there is no file `{clipped(file)}`", expands or (
+            f"write `{named}`, the file of that document" if named else meant
+        )
     return None
 
 

@@ -17,6 +17,7 @@ _SHORT_OPTIONS: Mapping[str, str] = {
     "q": "qos",
     "x": "exclude",
 }
+_MOST = 64
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
     {"\u201c": "", "\u201d": "", "\u201e": "", "\u2018": "", "\u2019": "", "\u2212": "-", "\u2013": "--", "\u2014": "--"}
@@ -40,7 +41,10 @@ def option_name(value: Any) -> Hint | None:
 
 def brackets(value: Any) -> Hint | None:
     """Return the text with the bracket closed that is open at its end, and without blanks."""
-    text = re.sub(r"\s+", "", str(value))
+    # Names with a comma between them, features with `&`.
+    text = re.sub(r"\s+and\s+", "&", str(value).strip())
+    text = re.sub(r"(?<=[\w\]])\s+(?=\w)", ",", text)
+    text = re.sub(r"\s+", "", text)
     inside = re.search(r"\[([^\[\]]*)$", text)
     if inside is None:
         return _written(text) if text != str(value) else None
@@ -72,6 +76,10 @@ def login_host(value: Any) -> Hint | None:
 
 def before_colon(value: Any) -> Hint | None:
     """Return the device of `mlx5_0:1`, whose port `ibstat` names, or of the alias `eno1:0`."""
+    numbered = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*)\[([0-9]{1,3})-([0-9]{1,3})\]", str(value).strip())
+    if numbered is not None and 0 < int(numbered[3]) - int(numbered[2]) < _MOST:
+        names = [f"{numbered[1]}{number}" for number in range(int(numbered[2]), int(numbered[3]) + 1)]
+        return Hint(f"write each name: `{', '.join(names)}`")
     found = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*):[0-9]+", str(value).strip())
     return None if found is None else _written(found[1])
 

@@ -75,11 +75,14 @@ _METRES: Mapping[str, Decimal] = {
 }
 # A size this many times larger or smaller than the example is not meant.
 _NEAR = 4096
+_USUAL = 32
 _LONGEST_RANGE = 256
 # Commas outside of brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
 _PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
 _NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
+# Fields for which a word may mean that there is no limit.
+_LIMITED = ("budget", "keep", "max_restarts", "no_progress", "refill_steps", "epochs", "gpu_hours")
 _OFTEN: Mapping[str, str] = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 # A number this large without a unit is a number of bytes: no other unit was meant.
 _SURELY_BYTES = 1_000_000
@@ -101,8 +104,8 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint("write the number itself: no variables are filled in")
     if field == "skip_samples" and isinstance(value, str) and "step" in value:
         return Hint("write a number of samples: the steps, times the sequences of a global batch")
-    if whole and str(value).strip().lower() in _NO_LIMIT:
-        return Hint("write a number, for example `1000`: no word stands for no limit")
+    if (word := _word_for_no_number(str(value).strip().lower(), whole, field)) is not None:
+        return word
     if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
         return Hint(f"write `{hint.fix} {glued[2]}`: a comment needs a blank before its `#`", f"{hint.fix} {glued[2]}")
     text = str(value).strip().rstrip(",;").replace("\u2212", "-")
@@ -126,6 +129,13 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(scaled)}` or `{int(scaled) + 1}`") if scaled > 1 and not found[1] else None
     text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
+
+
+def _word_for_no_number(text: str, whole: bool, field: str) -> Hint | None:
+    """Return what to write for a word that means no value, or no limit."""
+    if field not in _LIMITED and text in ("none", "null", "nil", "undefined", "-"):
+        return Hint("leave it out, or write a number")
+    return Hint("write a number, for example `1000`: no word stands for no limit") if whole and text in _NO_LIMIT else None
 
 
 def _in_unit_of(field: str, amount: Decimal, word: str, whole: bool) -> Decimal | None:
@@ -259,6 +269,8 @@ def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, 
         for text in sizes
         if accepts(text) and 1 / _NEAR <= units.parse_bytes(text) / usual[0] <= _NEAR
     }
+    # Where one is of the usual size, the others are not meant.
+    near = {text: far for text, far in near.items() if far <= math.log(_USUAL)} or near
     return Hint(f"write {joined_or([f'`{text}`' for text in sorted(near, key=lambda each: near[each])])}") if near else None
 
 

@@ -104,7 +104,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     if unusable:
         yield from _unusable(job, index, unusable[0], sources)
         return None
-    where = "in the job's folder or above it" if not elsewhere else "in the job's repository"
+    where = "in the job's folder, or above it in its Git repository" if not elsewhere else "in the job's repository"
     message = f"no Cluster document called `{name}` {where}"
     hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:

@@ -47,6 +47,9 @@ def is_meant(content: bytes) -> bool:
     group, slash, _ = version[1].decode(errors="replace").partition("/")
     if group == "headway" or nearest(group, ["headway"], _ALIKE):
         return True
+    if kind is not None and kind[1].decode(errors="replace") in _KINDS and _has_fields(text):
+        # The head of a manifest was copied: no other kind of this name has these fields at its top.
+        return True
     return not slash and kind is not None and nearest(kind[1].decode(errors="replace"), _KINDS, _ALIKE) is not None
 
 

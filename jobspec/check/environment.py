@@ -3,13 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.flow import flow
 from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import EnvVar, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.suggest import nearest
 
 # The variables that the agent sets for every rank (runner/agent/main.py), as torchrun does (docs.pytorch.org
 # elastic/run, "Environment Variables"), and those that schedulers set for every process (Slurm: sbatch(1); Kubernetes:
@@ -47,6 +50,22 @@ _RIVALS: Mapping[str, tuple[str, frozenset[str]]] = {
     "NCCL_IB_DISABLE": ("NCCL_IB_HCA", frozenset({"0"})),
     "NCCL_IB_GID_INDEX": ("NCCL_IB_ROCE_VERSION_NUM", frozenset({"-1"})),
 }
+
+
+@cache
+def _numbers() -> frozenset[str]:
+    """Return NCCL's variables that are numbers."""
+    return frozenset(f"NCCL_{name}" for name in rows("variables")["numbers"])
+
+
+@cache
+def _nccl() -> frozenset[str]:
+    """Return all variables that NCCL, its plugins and torch's process group read."""
+    table = rows("variables")
+    return _numbers() | {f"NCCL_{name}" for name in table["others"]} | {f"TORCH_NCCL_{name}" for name in table["torch"]}
+
+
+_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 # The network of Google's plugin (docs.cloud.google.com, GPUDirect-TCPXO: `NCCL_NET=FasTrak`).
 _GOOGLES_NETWORK = "FasTrak"
 
@@ -203,6 +222,7 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
             message = f"with `{name}: {planned[name].value}`, {off.loses}"
             hint = "leave it out, unless you are looking for a fault"
             yield Problem("HW436", JOB, ("environment", name), message, hint, Severity.WARNING)
+    yield from _check_misspelt(plan, transport)
     for index, name in enumerate(plan.secrets):
         if name in planned and name not in plan.spec["environment"]:
             message = f"the plan for `{plan.cluster}` sets `{name}`, which cannot be a secret"
@@ -213,6 +233,29 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
             f"the plan for `{plan.cluster}` sets `{webhook}` to `{planned[webhook].value}`, which is not a webhook's address"
         )
         yield Problem("HW418", JOB, _WEBHOOK, message, "use a separate variable, for example `RUN_WEBHOOK`")
+
+
+def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
+    """Warn of a variable that NCCL or torch would not read, since it is misspelt, and of values and variables without an effect."""
+    for name, value in plan.spec["environment"].items():
+        path = ("environment", name)
+        if name.startswith(("NCCL", "NCLL", "NCC_", "TORCH_NCCL")) and name not in _nccl():
+            near = nearest(name, _nccl(), 0.85)
+            if near is not None:
+                message = f"`{name}` is not a variable that NCCL or torch reads, and resembles `{near}`"
+                yield Problem("HW436", JOB, path, message, f"write `{near}`", Severity.WARNING, at_key=True, fix=near)
+        elif name == "NCCL_DEBUG" and value.upper() not in _LEVELS:
+            message = f"`{value}` is not a level of `NCCL_DEBUG`, so NCCL prints nothing"
+            yield Problem("HW436", JOB, path, message, f"write `INFO`; the levels are {', '.join(_LEVELS)}", Severity.WARNING)
+        elif name.startswith("NCCL_") and name in _numbers() and not re.fullmatch(r"-?[0-9]+|0x[0-9a-fA-F]+", value.strip()):
+            digits = re.match(r"\s*([0-9]+)", value)
+            words = {"yes": "1", "true": "1", "on": "1", "no": "0", "false": "0", "off": "0"}
+            meant = digits[1] if digits else words.get(value.strip().lower())
+            hint = f'write `"{meant}"`' if meant else "write a number in quotes"
+            yield Problem("HW436", JOB, path, f"`{name}` is a number, found `{value}`", hint, Severity.WARNING)
+        elif name == "FI_PROVIDER" and value == "efa" and transport is not None and transport != "efa":
+            message = f"`FI_PROVIDER: efa` has no effect: the fabric between the nodes is {transport}"
+            yield Problem("HW436", JOB, path, message, "leave it out", Severity.WARNING, at_key=True)
 
 
 def rival_of(name: str) -> str | None:

@@ -82,6 +82,9 @@ def check_cabling(cluster: Cluster) -> Iterator[Problem]:
     for index, fabric in enumerate(cluster.fabrics):
         yield from check_planes(("fabrics", index), fabric, cluster.node_groups)
         yield from _check_shared_rails(fabric, cluster.node_groups)
+    if any(len({nic.name for nic in nodes.nics}) < len(nodes.nics) for nodes in cluster.node_groups):
+        # An adapter that is listed twice is missing once: what follows from their number is not what is meant.
+        return
     switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
     for index, switches in switched:
         fabric, problems = (
@@ -205,6 +208,10 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     name = fabric.interface
+    if name == "lo":
+        message = "`lo` is the loopback interface, which reaches no other node"
+        hint = "use the interface of the network, as `ip link` prints it, for example `interface: eth0`"
+        yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint, Severity.WARNING)
     if fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):
         message = f"`{name}` is NCCL's notation for a choice of interfaces; the name of one interface is required"
         hint = "use a name that `ip link` prints, for example `interface: eth0`; headway adds what NCCL needs"

@@ -1,7 +1,7 @@
 """Checks the Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.jobspec.check.cables import Cabling, check_nics, check_room
 from headway.jobspec.check.names import check_host, check_unique, normal_host
@@ -68,9 +68,16 @@ def _check_own_nics(document: str, path: Path, nics: Sequence[ObservedNic]) -> I
 def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[Problem]:
     """Check that each name of the inventory is one of the cluster's."""
     name, cluster = inventory.document.name, cabling.cluster
+    apart = [
+        problem
+        for path, device in _devices(inventory)
+        if device.host is not None
+        for problem in _check_apart(cluster, name, (*path, "host"), device.host)
+    ]
+    # One network is one mistake, however many hosts are in it.
+    more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
+    yield from (replace(problem, message=f"{problem.message}{more}") for problem in apart[:1])
     for path, device in _devices(inventory):
-        if device.host is not None:
-            yield from _check_apart(cluster, name, (*path, "host"), device.host)
         if isinstance(device, ObservedSwitch):
             yield from _check_switch(cabling, name, (*path, "name"), device.name)
             continue

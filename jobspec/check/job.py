@@ -27,6 +27,10 @@ _HEX_DIGITS = {"sha256": 64, "sha512": 128}
 _SHORTEST_RUN = 2
 # Some optimizers take 1, as a factor of a rate of their own.
 _LARGEST_RATE = 1.0
+# Published runs have rates from 1e-6 (fine-tuning) to 1e-2, weight decays to 0.3, and epsilons to 1e-5.
+_SMALLEST_RATE = 2e-7
+_LARGEST_EPS = 0.01
+_LARGEST_DECAY = 5.0
 # Apptainer and enroot images are files.
 _IMAGE_FILE = (".sif", ".sqsh")
 HOW_TO_PIN = "pin it by its digest, `NAME@sha256:...`: `docker buildx imagetools inspect NAME:TAG` or `skopeo inspect` print it"
@@ -115,12 +119,74 @@ def _check_rate(job: TrainingJob) -> Iterator[Problem]:
     """Warn about a rate at which one step of AdamW, which changes each weight by about the rate, destroys the model."""
     if job.optimizer is not None and job.optimizer.lr > _LARGEST_RATE:
         digits, exponent = f"{job.optimizer.lr:e}".split("e")
-        meant = f"{float(digits):g}e-{max(abs(int(exponent)), 1)}"
+        # Without its exponent, most rates are of this size.
+        meant = f"{float(digits):g}e-{abs(int(exponent)) or 4}"
         message = (
             f"AdamW changes each weight by about `lr` in a step, so `lr: {job.optimizer.lr:g}` destroys the model in one step"
         )
         hint = f"did you mean `{meant}`?"
         yield Problem("HW329", JOB, ("optimizer", "lr"), message, hint, Severity.WARNING)
+
+
+def _check_numbers(job: TrainingJob) -> Iterator[Problem]:
+    """Warn of numbers that no training has: a lost sign of an exponent, or two that are exchanged."""
+    optimizer = job.optimizer
+    if optimizer is None:
+        return
+    found: list[tuple[str, str, str]] = []
+    if optimizer.beta1 > optimizer.beta2:
+        message = f"`beta1` {optimizer.beta1:g} is above `beta2` {optimizer.beta2:g}"
+        found.append(("beta1", message, f"exchange them: `beta1: {optimizer.beta2:g}, beta2: {optimizer.beta1:g}`"))
+    if optimizer.eps > _LARGEST_EPS:
+        message = f"`eps` {optimizer.eps:g} is larger than the second moments, so that no step has the size of `lr`"
+        found.append(("eps", message, "did you mean `1e-8`?"))
+    if optimizer.weight_decay > _LARGEST_DECAY:
+        found.append(("weight_decay", f"a weight decay of {optimizer.weight_decay:g} removes the weights", "did you mean `0.1`?"))
+    if 0 < optimizer.lr < _SMALLEST_RATE:
+        meant = f"{optimizer.lr * 1000:g}"
+        message = f"at `lr: {optimizer.lr:g}` a weight of 0.02 needs {0.02 / optimizer.lr:,.0f} steps to change as a whole"
+        found.append(("lr", message, f"did you mean `{meant}`?"))
+    for name, message, hint in found:
+        yield Problem("HW329", JOB, ("optimizer", name), message, hint, Severity.WARNING)
+
+
+def _check_numbers_of_model(job: TrainingJob) -> Iterator[Problem]:
+    if job.model is not None and job.model.rope_theta is not None and job.model.rope_theta < 1:
+        message = f"rotary positions of the base {job.model.rope_theta:g} turn faster with each dimension, not slower"
+        yield Problem("HW329", JOB, ("model", "rope_theta"), message, "did you mean `10000`?", Severity.WARNING)
+    if job.model is not None and job.model.norm_eps is not None and job.model.norm_eps > _LARGEST_EPS:
+        message = f"`norm_eps` {job.model.norm_eps:g} is larger than what the norms divide by"
+        yield Problem("HW329", JOB, ("model", "norm_eps"), message, "did you mean `1e-5`?", Severity.WARNING)
+
+
+def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
+    """Check limits that others make pointless: they are exchanged, or have another unit."""
+    times, restart = job.resilience.timeouts, job.resilience.restart
+    if times.node_spare > times.node and "node_spare" in times.model_fields_set:
+        message = f"`node_spare` {write_duration(times.node_spare)} is longer than `node` {write_duration(times.node)}, and has no effect"
+        hint = f"use less than {write_duration(times.node)}, for example `node_spare: 3s`"
+        yield Problem("HW708", JOB, ("resilience", "timeouts", "node_spare"), message, hint, Severity.WARNING)
+    shorter = [name for name in ("compute", "start") if getattr(times, name) > times.busy]
+    if shorter and "busy" in times.model_fields_set:
+        own = write_duration(getattr(times, shorter[0]))
+        message = (
+            f"`busy` {write_duration(times.busy)} is shorter than `{shorter[0]}` {own}, which it prolongs for a rank that works"
+        )
+        hint = f"use more than {own}, for example `busy: 1d`"
+        yield Problem("HW708", JOB, ("resilience", "timeouts", "busy"), message, hint, Severity.WARNING)
+    if restart.no_progress > restart.budget > 0 and "no_progress" in restart.model_fields_set:
+        message = f"`no_progress` {restart.no_progress} is never reached: the budget is {restart.budget} restarts"
+        path = ("resilience", "restart", "no_progress")
+        yield Problem("HW708", JOB, path, message, f"use at most {restart.budget}", Severity.WARNING, fix=str(restart.budget))
+    checks = job.resilience.corruption
+    # The other one is refused by the trainer.
+    name = "replay" if job.trainer.kind == DEFAULT_TRAINER else "compare"
+    if checks is not None and job.steps is not None:
+        every = getattr(checks, name)
+        if every is not None and every.steps is not None and every.steps > (job.steps or 0):
+            message = f"the run ends after {counted(job.steps or 0, 'step')}, before its first check at {every.steps}"
+            path = ("resilience", "corruption", name)
+            yield Problem("HW701", JOB, path, message, f"use at most {counted(job.steps or 0, 'step')}", Severity.WARNING)
 
 
 def _check_decay(job: TrainingJob) -> Iterator[Problem]:
@@ -256,7 +322,7 @@ def _check_run_limit(job: TrainingJob) -> Iterator[Problem]:
     attempt, run = job.limits.attempt.time, job.limits.run.time
     if attempt is not None and run is not None and attempt > run:
         message = f"an attempt of {write_duration(attempt)} is longer than the whole run, {write_duration(run)}"
-        hint = f"set `limits.attempt.time` to at most {write_duration(run)}"
+        hint = f"set `limits.attempt.time` to at most {write_duration(run)}, or `limits.run.time` to more than {write_duration(attempt)}"
         yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING, fix=write_duration(run))
 
 
@@ -303,6 +369,9 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("checkpoint", "steps"), _check_first_checkpoint),
     (("optimizer", "steps"), _check_warmup),
     (("optimizer",), _check_rate),
+    (("optimizer",), _check_numbers),
+    (("model",), _check_numbers_of_model),
+    (("resilience", "steps", "trainer"), _check_order_of_times),
     (("optimizer",), _check_decay),
     (("optimizer",), _check_end_of_decay),
     (("precision",), _check_formats),

@@ -203,7 +203,8 @@ def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
     _HeadTailLoadBalancer); sequence parallelism then splits the part of a rank of `cp` over `tp`."""
     parallel = layout.tp if layout.sequence_parallel is not False else 1
     divisor = lcm(2 * layout.cp, layout.cp * parallel) if layout.cp > 1 else parallel
-    if batch.sequence_length % divisor == 0:
+    # Samples that are no sequences have the length 1.
+    if batch.sequence_length % divisor == 0 or batch.sequence_length == 1:
         return
     over = [f"2 x {layout.cp} parts over `cp`"] if layout.cp > 1 else []
     over += [f"{parallel} ranks of `tp`"] if parallel > 1 else []

@@ -2,14 +2,14 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import Nic as NicModel
 from headway.jobspec.catalog.nics import is_configured, nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
-from headway.jobspec.notation import counted
+from headway.jobspec.notation import counted, write_bytes, write_bytes_per_second
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.nodes import gpu_of
 from headway.jobspec.resolve.sizes import speed_of
@@ -17,6 +17,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
+from headway.jobspec.units import format_bytes
 from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
@@ -30,6 +31,18 @@ _ARM = "aarch64"
 _RATES_GBPS = (10, 20, 25, 40, 50, 56, 100, 200, 400, 800, 1600)
 # As many as one group may have: a plan holds each of them.
 _MOST_NODES = 100_000
+# Two sockets of 192 cores with two threads each are 768; the largest hosts of GPUs have 4 TiB.
+_MOST_CORES = 768
+_MOST_MEMORY = 64 << 40
+# A tray of a rack of Grace and Blackwell has four GPUs (docs/models.md).
+_TRAY = 4
+# The fields of a described GPU, and what no GPU has: bytes, bytes a second, 10^12 operations a second.
+_LARGEST_GPU: tuple[tuple[str, float, str, Callable[[float], str]], ...] = (
+    ("memory", 2 << 40, " of memory", lambda value: write_bytes(int(value))),
+    ("memory_bandwidth", 50e12, " of bandwidth", lambda value: write_bytes_per_second(int(value))),
+    ("bf16_tflops", 50_000, " x 10^12 operations a second", lambda value: f"{value:g}"),
+    ("fp8_tflops", 100_000, " x 10^12 operations a second", lambda value: f"{value:g}"),
+)
 
 
 def check_nodes(cluster: Cluster) -> Iterator[Problem]:
@@ -152,6 +165,19 @@ def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         fewer = f"set `procs` to at most {nodes.cpus}, or `cpus` to " if nodes.procs else "set "
         hint = f"{fewer}the cores of a whole node, as `nproc` prints them"
         yield Problem("HW232", CLUSTER, (*path, "cpus"), message, hint, Severity.WARNING)
+    if nodes.cpus > _MOST_CORES:
+        message = f"no node has {nodes.cpus} cores"
+        hint = f"set the cores of one node, as `nproc` prints them, for example `cpus: {nodes.cpus // 10}`"
+        yield Problem("HW232", CLUSTER, (*path, "cpus"), message, hint, Severity.WARNING)
+    if nodes.host_memory is not None and nodes.host_memory > _MOST_MEMORY:
+        message = f"no node has {format_bytes(nodes.host_memory)} of memory"
+        hint = f"set the memory of one node, for example `{format_bytes(nodes.host_memory / 1024)}`"
+        yield Problem("HW232", CLUSTER, (*path, "host_memory"), message, hint, Severity.WARNING)
+    if model is not None and model.host_arch is not None and model.scale_up_domain > _LARGEST_NODE and gpus_here > _TRAY:
+        message = f"{gpus_here} `{nodes.gpu}` in one node, where a tray has {_TRAY}"
+        hint = f"set `gpus: {_TRAY}`, and those that NVLink joins as `nvlink_domain: {model.scale_up_domain}`"
+        yield Problem("HW232", CLUSTER, (*path, "gpus"), message, hint, Severity.WARNING, fix=str(_TRAY))
+    yield from _check_own_model(path, nodes)
     if model is not None and model.scale_up_domain == _BOARD < gpus_here:
         message = f"{gpus_here} `{nodes.gpu}` in one node, where boards have {_BOARD}"
         hint = f"set `gpus: {_BOARD}`, and count each board's host as a node"
@@ -161,6 +187,18 @@ def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         message = f"no adapter has links of {_gbps(speed)}"
         hint = "set the rate of one link, as `ibstat` or `ethtool` prints it, for example `400Gb/s`"
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, hint, Severity.WARNING)
+
+
+def _check_own_model(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+    """Report numbers of a described GPU that are a unit too large."""
+    own = nodes.gpu_model
+    for name, most, unit, write in _LARGEST_GPU if own is not None else ():
+        value = getattr(own, name)
+        if value is not None and value > most:
+            message = f"no GPU has {write(value)}{unit}"
+            meant = value / next((scale for scale in (1000, 1024, 10**12) if value / scale <= most), 1)
+            hint = f"did you mean `{write(meant)}`?"
+            yield Problem("HW232", CLUSTER, (*path, "gpu_model", name), message, hint, Severity.WARNING)
 
 
 def _check_held_back(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
@@ -179,9 +217,11 @@ def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     elif domain % count:
         message = f"an NVLink domain of {domain} GPUs is not a multiple of the {count} GPUs of a node"
         below = domain - domain % count
-        yield Problem(
-            "HW233", CLUSTER, (*path, "nvlink_domain"), message, f"the nearest multiples are {below} and {below + count}"
-        )
+        hint = f"the nearest multiples are {below} and {below + count}"
+        if domain * count == _usual_domain(nodes):
+            # The nodes of the rack, not its GPUs.
+            hint = f"write `{domain * count}`, the GPUs of {domain} nodes"
+        yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
     else:
         yield from _check_several_nodes(path, nodes, domain, domain // count)
 

@@ -80,7 +80,7 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     place: Path = ("min_nodes",)
     if fewest > job.nodes:
         message = f"the fewest nodes are {fewest}, and the most {job.nodes}"
-        yield Problem("HW435", JOB, place, message, f"use at most {job.nodes}")
+        yield Problem("HW435", JOB, place, message, f"exchange them: `nodes: {{min: {job.nodes}, max: {fewest}}}`")
         return
     if fewest == job.nodes:
         return
@@ -90,7 +90,8 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         return
     if job.trainer.kind != "script":
         message = f"the trainer `{job.trainer.kind}` keeps its number of nodes"
-        yield Problem("HW306", JOB, place, message, "set one number of nodes")
+        yield Problem("HW306", JOB, place, message, f"write `nodes: {job.nodes}`")
+        return
     layout, procs = job.layout, procs_per_node(group)
     whole = layout.pp * layout.cp * layout.tp * layout.dp_replicate
     if layout.dp_shard is not None:

@@ -11,6 +11,9 @@ from headway.jobspec.units import format_bytes
 
 # Marks that vendors' guides to RoCE use (docs/fabric.md).
 _USUAL_DSCP = {"collectives": 26, "cnp": 48, "checkpoints": 10}
+# A frame of RoCE with 4096 bytes, and the largest buffer of the catalogue (docs/models.md) with room above it.
+_PACKET = 4200
+_BUFFER = 1 << 30
 _LOADS = ("collectives", "checkpoints", "cnp")
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
     ("carries", lambda each: each.carries),
@@ -73,6 +76,19 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
     if each.ecn is not None and each.ecn.min > each.ecn.max:
         message = f"marking begins at {format_bytes(each.ecn.min)}, above the {format_bytes(each.ecn.max)} of `max`"
         yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "set `min` to less than `max`")
+    if each.ecn is not None and each.ecn.min <= each.ecn.max and not (each.ecn.min >= _PACKET and each.ecn.max <= _BUFFER):
+        beyond = each.ecn.max > _BUFFER
+        name, value, meant = ("max", each.ecn.max, "2MiB") if beyond else ("min", each.ecn.min, "1MiB")
+        why = (
+            "more than the buffer of any switch, so none marks a packet"
+            if beyond
+            else "less than a packet, so each one is marked"
+        )
+        hint = f"did you mean `{meant}`?"
+        yield Problem("HW507", CLUSTER, (*path, "ecn", name), f"{format_bytes(value)} are {why}", hint, Severity.WARNING)
+    if each.carries == "cnp" and each.bandwidth_percent is not None:
+        message = "`bandwidth_percent` has no effect: notifications are sent before everything else"
+        yield Problem("HW507", CLUSTER, (*path, "bandwidth_percent"), message, "leave it out", Severity.WARNING, at_key=True)
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
         message = "congestion notifications must be neither paused nor marked: they would arrive too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")

@@ -24,6 +24,8 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
+# RFC 6996: those for private use; RFC 5398: those for documentation.
+_PRIVATE_ASNS = ((64496, 64511), (64512, 65534), (65536, 65551), (4200000000, 4294967294))
 _RESERVED_ASNS = (23456, 65535, 4294967295)
 
 # IEEE 802.3's rates of a port, and of its fastest lane (802.3dj), in Gb/s.
@@ -126,6 +128,10 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
 
 def _check_numbers(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:
     leaves, most = sizes.most_leaves, sizes.most_leaves
+    if not any(low <= switches.asn <= high for low, high in _PRIVATE_ASNS) and switches.asn not in _RESERVED_ASNS:
+        message = f"AS {switches.asn} is public: it belongs to a network of the Internet"
+        hint = "use a private number, for example 4200000000, or accept this with `ignore` if it is yours"
+        yield Problem("HW511", CLUSTER, (*path, "asn"), message, hint, Severity.WARNING)
     if sizes.tiers > 2:
         most = POD_ASNS + sizes.most_pods
     for reserved in _RESERVED_ASNS:

@@ -56,10 +56,13 @@ def check_secret_sources(plan: JobPlan) -> Iterator[Problem]:
     if not isinstance(clusters, str) and len(clusters) > 1:
         return
     for index, secret in enumerate(plan.spec["secrets"]):
-        for name in ("source", "key"):
-            if secret[name] is not None:
-                message = f"`{name}` has no effect: on `{plan.cluster}`, `{secret['name']}` is taken over from where the job is submitted"
-                yield Problem("HW210", JOB, ("secrets", index, name), message, f"leave `{name}` out", at_key=True)
+        if names := [name for name in ("source", "key") if secret[name] is not None]:
+            both = " and ".join(f"`{name}`" for name in names)
+            have = "have" if len(names) > 1 else "has"
+            message = (
+                f"{both} {have} no effect: on `{plan.cluster}`, `{secret['name']}` is taken over from where the job is submitted"
+            )
+            yield Problem("HW210", JOB, ("secrets", index, names[0]), message, f"leave {both} out", at_key=True)
 
 
 def check_hidden(plan: JobPlan, index: int, *taken: str) -> Iterator[Problem]:
@@ -98,6 +101,7 @@ _INPUTS = frozenset(("data", "dataset", "datasets", "corpus", "datadir"))
 _NEITHER = frozenset(("load", "init", "pretrained", "resume", "from", "restore", "cache"))
 # Directories of each container, or those in which images usually have their files.
 _OF_IMAGES = ("/opt", "/usr", "/etc", "/app", "/workspace", "/root", "/home", "/srv", "/code")
+_SHOWN = 4
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/run", "/proc")
 
 
@@ -154,4 +158,4 @@ def _check_unmounted(place: Path, argument: str, path: PurePosixPath, mounted: t
 
 
 def _listed(mounted: tuple[MountPlan, ...]) -> str:
-    return " or ".join(f"`{mount.target}`" for mount in mounted[:4])
+    return " or ".join(f"`{target}`" for target in list(dict.fromkeys(mount.target for mount in mounted))[:_SHOWN])

@@ -5,6 +5,7 @@ run.json describes it as a script: the runner needs to know nothing of framework
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -34,6 +35,8 @@ from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table
 
 # Below that, a name is more likely one of the user's script than a misspelt one of the framework.
 _MISSPELT = 0.8
+# A shorter word is no abbreviation of another.
+_SHORTEST = 2
 _ARGUMENTS = ("trainer", "options", "arguments")
 # Values of a model that no argument of a script names.
 _OF_MODEL = tuple(name.removeprefix("model.") for name in FIELDS if name.startswith("model."))
@@ -230,7 +233,24 @@ def misspelt(key: str, file: str) -> str | None:
     if key in known or any(part.isdigit() for part in key.split(".")):
         return None
     near = nearest(key, known, _MISSPELT)
-    return near if near is not None and near.count(".") == key.count(".") else None
+    return near if near is not None and near.count(".") == key.count(".") and _is_slip(key, near) else None
+
+
+def _is_slip(key: str, near: str) -> bool:
+    """Return whether each word of the one is a word of the other with a slip, or short for it: `lora_rank` is not `local_rank`."""
+    words, others = (re.split(r"[._]", each) for each in (key, near))
+    if len(words) != len(others):
+        return abs(len(words) - len(others)) == 1
+    return all(_are_alike(*sorted(pair, key=len)) for pair in zip(words, others, strict=True))
+
+
+def _are_alike(short: str, long: str) -> bool:
+    """Return whether the words are the same but for a letter, two exchanged ones, or an ending."""
+    if short == long or (len(short) > _SHORTEST and long.startswith(short)):
+        return True
+    at = next((index for index, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    exchanged = short[:at] + short[at + 1 : at + 2] + short[at : at + 1] + short[at + 2 :]
+    return long in (exchanged, short) or long[at + 1 :] in (short[at:], short[at + 1 :])
 
 
 def _own_keys(options: FrameworkOptions) -> Iterator[tuple[Path, str, Any]]:

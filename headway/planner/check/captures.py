@@ -25,7 +25,7 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         yield Problem(
             "HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures, limit)}"
         )
-    elif node is not None and captures.node_bytes + captures.beside_bytes > node:
+    elif node is not None and captures.beside_bytes <= node < captures.node_bytes + captures.beside_bytes > node:
         beside = f"; everything else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
         message = f"{_taken(captures)}{beside}, but a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
         hint = f"use more nodes, so that each rank's part is smaller{_or_less(captures, node - captures.beside_bytes)}"

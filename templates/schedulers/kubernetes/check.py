@@ -63,7 +63,11 @@ def _bytes_of(memory: str) -> int:
 
 def check_options(options: KubernetesOptions) -> Iterator[Problem]:
     """Warn about a tag: the cluster's image is that of all jobs which set none."""
-    found = None if options.image is None else not_pinned(options.image)
+    scheme, slashes, name = (options.image or "").partition("://")
+    found = None if options.image is None or slashes else not_pinned(options.image)
+    if slashes:
+        message = f"an image is a name in a registry, without `{scheme}://`"
+        yield Problem("HW204", CLUSTER, (*_OPTIONS, "image"), message, f"write `{name}`", fix=name)
     if found:
         yield Problem("HW221", CLUSTER, (*_OPTIONS, "image"), found, HOW_TO_PIN, Severity.WARNING)
 

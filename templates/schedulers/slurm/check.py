@@ -198,6 +198,11 @@ def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    for name, wanted in (("leaf_nodes", "tree"), ("switch_wait", "tree")):
+        if getattr(options, name) is not None and options.topology != wanted:
+            message = f"`{name}` has no effect without `topology: {wanted}`"
+            hint = f"set `topology: {wanted}` if Slurm has topology/{wanted}, or leave `{name}` out"
+            yield Problem("HW210", CLUSTER, ("scheduler", "options", name), message, hint, at_key=True)
     if options.topology == "tree":
         yield from _check_switches(options, plan, cluster)
     if plan.segment_nodes is None or (options.topology == "tree" and leaf_nodes(options, cluster) is None):

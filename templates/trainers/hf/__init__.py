@@ -17,5 +17,7 @@ def _command(options: HuggingFaceOptions, plan: JobPlan, config: Config) -> Comm
     return Command(started(options, Late(f"{CONFIG}/{_FILE}")), {_FILE: nested(config)})
 
 
-HF_FRAMEWORK = Framework(TABLE, HuggingFaceOptions, _command, names="hf", excludes={"deepspeed": SHARDED})
+HF_FRAMEWORK = Framework(
+    TABLE, HuggingFaceOptions, _command, names="hf", excludes={"deepspeed": SHARDED, "num_train_epochs": "max_steps"}
+)
 HF = HF_FRAMEWORK.kind()

@@ -44,6 +44,15 @@ def normal(key: str) -> str:
 
 
 MEGATRON_FRAMEWORK = Framework(
-    TABLE, MegatronOptions, _command, check, _more, normal, DATA, ("model", "batch", "steps"), "megatron"
+    TABLE,
+    MegatronOptions,
+    _command,
+    check,
+    _more,
+    normal,
+    DATA,
+    ("model", "batch", "steps"),
+    "megatron",
+    {"train_samples": "train_iters"},
 )
 MEGATRON = MEGATRON_FRAMEWORK.kind()

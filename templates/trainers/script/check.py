@@ -124,6 +124,8 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
     elif command in _SHELLS or first.endswith(".sh"):
         message = f"`{first}` is no Python script, and Python would run it"
         yield Problem("HW210", JOB, at, message, f"set `python: false` {_OPTIONS_HINT}")
+    elif first.startswith("-") and first != "-m":
+        yield Problem("HW210", JOB, at, f"the option `{first}` in place of the script", "put the script first: `[train.py, ...]`")
     elif first == "-m":
         yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
     elif _PYTHON.fullmatch(command):

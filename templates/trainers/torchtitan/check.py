@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headway.jobspec.catalog.models import models
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.suggest import listed
@@ -35,6 +36,9 @@ def check(options: TorchtitanOptions, plan: JobPlan, cluster: ClusterPlan, known
     if model is None or model["preset"] is None:
         message = "torchtitan builds its models by functions of a registry, and the job names no preset"
         yield Problem("HW306", JOB, ("model",) if model else ("trainer",), message, f"set `preset` of `model`, or {_NAMED}")
+        return
+    if model["preset"] not in models():
+        # A problem of its own.
         return
     if model["preset"] not in REGISTRY:
         message = f"torchtitan's registry has no function for `{model['preset']}`"
