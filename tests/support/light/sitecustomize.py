@@ -7,14 +7,13 @@ compiles. A step of the builtin trainer computes next to nothing, and sleeps ins
 import contextlib
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 COMPILER = "torch._dynamo"
 STEP_S = 0.05
 
 
-def without_compiler(module: ModuleType) -> None:
+def without_compiler(module: Any) -> None:
     """Leave the functions as they are that the compiler is to leave alone."""
 
     def as_it_is(function: Callable[..., Any] | None = None, recursive: bool = True) -> Any:
@@ -23,11 +22,11 @@ def without_compiler(module: ModuleType) -> None:
     module._disable_dynamo = as_it_is
 
 
-def import_less(module: ModuleType) -> None:
+def import_less(module: Any) -> None:
     module.ALWAYS = tuple(name for name in module.ALWAYS if name != COMPILER)
 
 
-def pace(module: ModuleType) -> None:
+def pace(module: Any) -> None:
     """Sleep before each step's gradients."""
     original = module.Gradients.of
 
