@@ -197,7 +197,8 @@ def test_a_sequence_divides_over_context_and_tensor_ranks_or_the_hint_says_which
     parts = length / (2 * cp) if cp > 1 else float(length)
     share = length / cp / (tp if sequence_parallel is not False else 1)
     problems = list(check_layout(layout, None, batch))
-    assert codes(problems) == ([] if parts.is_integer() and share.is_integer() else ["HW316"])
+    # Samples that are no sequences have the length 1.
+    assert codes(problems) == ([] if length == 1 or (parts.is_integer() and share.is_integer()) else ["HW316"])
     for problem in problems:
         for fitting in numbers(problem.hint):
             right = batch.model_copy(update={"sequence_length": fitting})
@@ -520,7 +521,8 @@ def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobP
 
 def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans_reason(plan: JobPlan, tmp_path: Path) -> None:
     changed, problems = with_environment(tmp_path, {variable.name: "1" for variable in plan.env})
-    found = {problem.path[-1]: problem for problem in problems}
+    # `1` is a value of all of them but of the level that NCCL prints.
+    found = {problem.path[-1]: problem for problem in problems if problem.path[-1] != "NCCL_DEBUG"}
     following = {variable.name: variable for variable in plan.env if variable.decided_by is not None}
     assert found.keys() == following.keys() >= {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_SOCKET_IFNAME"}
     for name, variable in following.items():
@@ -533,7 +535,7 @@ def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans
 def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: JobPlan, tmp_path: Path) -> None:
     suggested = {variable.name: variable for variable in plan.env if variable.decided_by is None}
     changed, problems = with_environment(tmp_path, dict.fromkeys(suggested, "7") | {"HF_HOME": "/hf"})
-    assert problems == []
+    assert [problem.path[-1] for problem in problems] == ["NCCL_DEBUG"]
     assert [variable.name for variable in changed.env] == [*(variable.name for variable in plan.env), "HF_HOME"]
     for variable in changed.env:
         if variable.name in suggested:
