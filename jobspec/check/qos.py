@@ -56,7 +56,7 @@ def _check_apart(
 
 
 def _free(key: str, each: TrafficClass, taken: Sequence[object]) -> object | None:
-    """Return the usual number for what the class carries, if no class has it; for another load, what its name says."""
+    """Return the usual number for what the class carries, if no class has it; the load that its name begins with."""
     if key == "carries":
         return next((load for load in _LOADS if load.startswith(each.name[:4].lower()) and load not in taken), None)
     usual = _USUAL_DSCP.get(each.carries)
@@ -86,9 +86,6 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
         )
         hint = f"did you mean `{meant}`?"
         yield Problem("HW507", CLUSTER, (*path, "ecn", name), f"{format_bytes(value)} are {why}", hint, Severity.WARNING)
-    if each.carries == "cnp" and each.bandwidth_percent is not None:
-        message = "`bandwidth_percent` has no effect: notifications are sent before everything else"
-        yield Problem("HW507", CLUSTER, (*path, "bandwidth_percent"), message, "leave it out", Severity.WARNING, at_key=True)
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
         message = "congestion notifications must be neither paused nor marked: they would arrive too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
