@@ -12,8 +12,9 @@ from typing import Self, TypeVar
 
 from .addresses import Addresses, claim_addresses
 from .configuration import Shape, gpu_devices, gres_conf, hosts, slurm_conf
+from .current import chosen_programs
 from .machine import Machine, leashed
-from .programs import SEARCH_PATH, SlurmPrograms, installed_programs
+from .programs import SEARCH_PATH, SlurmPrograms
 from .record import parse_record
 from .scratch import Scratch
 
@@ -55,7 +56,7 @@ class SlurmCluster:
 
     def __init__(self, shape: Shape | None = None, programs: SlurmPrograms | None = None) -> None:
         self.shape = shape or Shape()
-        self.programs = programs or installed_programs()
+        self.programs = programs or chosen_programs()
         self.machines: dict[str, Machine] = {}
         self._started = ExitStack()
         self._scratch: Scratch | None = None
