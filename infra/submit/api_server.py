@@ -108,7 +108,7 @@ class ApiServer:
 
     def metadata(self, path: str, selector: str) -> list[Object]:
         """Return the metadata of objects."""
-        items: list[Object] = self._ask("GET", path, [("labelSelector", selector)], accept=_METADATA)["items"]
+        items: list[Object] = self._ask("GET", path, [("labelSelector", selector)], accept=_METADATA)["items"] or []
         return [item["metadata"] for item in items]
 
     def rows(self, path: str, query: Mapping[str, str], with_metadata: bool) -> list[Row]:

@@ -137,11 +137,23 @@ class JobSets:
     def _explained(self, job: ScheduledJob, pods: Mapping[int, Mapping[str, str]]) -> ScheduledJob:
         """Return the job with the reason that the API server has for its state."""
         if job.word == "FAILED" and job.number not in self._reasons:
-            found = self.server.get(self.server.group(_JOBSET, "jobsets", jobset_name(job))) or {}
-            conditions = found.get("status", {}).get("conditions", [])
-            self._reasons[job.number] = next((each["message"] for each in conditions if each["type"] == "Failed"), "")
+            self._reasons[job.number] = self._failed_by(job, pods)
         why = self._reasons.get(job.number, "") if job.word == "FAILED" else self._waits_for(job, pods)
         return ScheduledJob(job.number, job.name, job.user, job.state, job.word, why or job.reason, job.nodes, job.place)
+
+    def _failed_by(self, job: ScheduledJob, pods: Mapping[int, Mapping[str, str]]) -> str:
+        """Return how a pod has ended, and what it printed last; without one what JobSet has recorded."""
+        for index, pod in sorted(pods.items()):
+            if pod["status"] in _FAILED:
+                status = (self.server.get(self.server.core("pods", pod["name"])) or {}).get("status", {})
+                for container in status.get("containerStatuses", []):
+                    if ended := container["state"].get("terminated"):
+                        printed = ended.get("message", "").strip().splitlines()
+                        last = f": {printed[-1]}" if printed else ""
+                        return f"pod {index} ended with exit code {ended['exitCode']}{last}"
+        found = self.server.get(self.server.group(_JOBSET, "jobsets", jobset_name(job))) or {}
+        conditions = found.get("status", {}).get("conditions", [])
+        return next((str(each["message"]) for each in conditions if each["type"] == "Failed"), "")
 
     def _waits_for(self, job: ScheduledJob, pods: Mapping[int, Mapping[str, str]]) -> str:
         waiting = {index: pod for index, pod in pods.items() if pod["status"] not in _STARTED}

@@ -24,8 +24,6 @@ pytest.importorskip("kubernetes", reason="run `pip install 'headway[kubernetes]'
 
 pytestmark = pytest.mark.slow
 
-HISTORY = "\nhistory:\n  - {from_step: 12, set: {optimizer.lr: 0.001}}\n"
-
 
 @dataclass(frozen=True)
 class User:
@@ -91,14 +89,15 @@ def test_a_run_is_submitted_once_and_is_known_without_its_records(
     (listed,) = alice.status()
     assert (listed["run"], listed["state"]) == (run, "pending")
     assert "2 of 2 pods wait" in listed["why"]
-    assert "didn't match Pod's node affinity/selector" in listed["why"]
+    # With nodes in the cluster, none matches the selector.
+    assert re.search(r"no nodes available|node affinity/selector", listed["why"])
     printed = alice.headway("logs", run).stdout
     assert printed.startswith(f"run {run}: pending (2 of 2 pods wait")
     # The JobSet's name is the run's, and so are those of its hosts.
     assert [pod["spec"]["hostname"] for pod in pods] == [f"{run}-node-0-{index}" for index in (0, 1)]
     # An edited job is another run; of this one it has to be said.
     (tmp_path / "job.yaml").write_text((tmp_path / "job.yaml").read_text().replace("steps: 30", "steps: 31"))
-    assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=0 if False else 1).stderr
+    assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
 
 
 def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
@@ -108,7 +107,7 @@ def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
     run = alice.headway("submit", "job.yaml").stdout.strip()
     end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 83)
     wait_until(lambda: alice.status(run)[0]["state"] == "failed", "the end of the JobSet")
-    assert "jobset failed" in alice.status(run)[0]["why"].lower()
+    assert alice.status(run)[0]["why"] == "pod 1 ended with exit code 83"
     assert "--resume" in alice.headway("submit", "job.yaml", code=1).stderr
     uid = control_plane.objects("jobsets", "-n", namespace)[0]["metadata"]["uid"]
     alice.headway("resume", run)
@@ -129,7 +128,6 @@ def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlan
     assert "the scheduler refuses the job: " in refused
     assert "violates PodSecurity" in refused
     assert alice.jobsets() == []
-    assert "is no context" in refused or alice.headway("status", code=1).stderr
 
 
 def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: Contr
 
 # Ends before the request of number `stop` that would change something.
 KILLED = """
-import os, signal
+import os, signal, sys
 from headway.cli.main import main
 from headway.infra.submit.api_server import ApiServer
 count, send = 0, ApiServer._send
@@ -174,7 +172,6 @@ def counted(self, method, path, query, body=None, *more, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     return send(self, method, path, query, body, *more, **options)
 ApiServer._send = counted
-import sys
 main(sys.argv[1:])
 """
 
