@@ -441,7 +441,10 @@ PYTHON = """\
 #!/bin/sh
 printf '%s\\n' "$*" >>"$CALLS"
 case "$2 $3" in
-"headway.runner.rundir open") cat >"$STDIN"; cat "${10}" >"$STDIN.spec"; [ -z "${TAKEN:-}" ] || exit 75; printf '%s\\n' "$4/attempts/3/run.json" ;;
+"headway.runner.rundir open")
+  cat >"$STDIN"; cat "${10}" >"$STDIN.spec"
+  [ -z "${TAKEN:-}" ] || exit 75
+  printf '%s\\n' "$4/attempts/3/run.json" ;;
 *) echo "pid=$$ nodes=$HEADWAY_NODES setup=${FROM_SETUP:-}" >>"$CALLS"; exit "${CODE:-0}" ;;
 esac
 """

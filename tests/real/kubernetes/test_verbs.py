@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headway.cli.main import main
 from headway.templates.schedulers.kubernetes.yaml_text import quote
 from tests.faults.runs import LIMIT_S, Run, wait_until
 from tests.real.slurm.machine import leashed
@@ -26,30 +27,28 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
+class Printed:
+    """What a verb has printed."""
+
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
 class User:
-    """A person with a kubeconfig, and a folder with job.yaml and cluster.yaml."""
+    """A person with a kubeconfig, in a folder with job.yaml and cluster.yaml."""
 
     plane: ControlPlane
     folder: Path
     namespace: str
+    capsys: pytest.CaptureFixture[str]
 
-    def headway(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            leashed([sys.executable, "-m", "headway.cli.main", *words]),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == code, f"headway {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
-
-    @property
-    def environment(self) -> dict[str, str]:
-        own = {"HEADWAY_CLUSTER": "cluster.yaml", "XDG_CACHE_HOME": str(self.folder / "cache"), "NO_PROXY": "127.0.0.1"}
-        return {**self.plane.env, **own, "COLUMNS": "200"}
+    def headway(self, *words: str, code: int = 0) -> Printed:
+        self.capsys.readouterr()
+        ended = main(list(words))
+        printed = Printed(*self.capsys.readouterr())
+        assert ended == code, f"headway {' '.join(words)}: {ended}\n{printed.stdout}{printed.stderr}"
+        return printed
 
     def status(self, *words: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.headway("status", *words, "--json").stdout)
@@ -57,6 +56,11 @@ class User:
 
     def jobsets(self) -> list[str]:
         return [each["metadata"]["name"] for each in self.plane.objects("jobsets", "-n", self.namespace)]
+
+    def edit(self, old: str, new: str) -> None:
+        text = (self.folder / "job.yaml").read_text()
+        assert old in text
+        (self.folder / "job.yaml").write_text(text.replace(old, new))
 
 
 @pytest.fixture
@@ -66,19 +70,38 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
         control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
 
 
-def user(plane: ControlPlane, folder: Path, namespace: str, options: Object, runs: str, job: str = JOB) -> User:
-    (folder / "cluster.yaml").write_text(
-        CLUSTER.format(options=quote({**options, "namespace": namespace}), runs=quote(runs), nodes=CPU_NODES)
-    )
-    (folder / "job.yaml").write_text(re.sub(r"cluster: .*", "cluster: pods", job))
-    return User(plane, folder, namespace)
+Makes = Callable[[Object, str], User]
+
+
+@pytest.fixture
+def user(
+    control_plane: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Makes:
+    """Makes a user of a cluster with these options and this folder of runs."""
+    monkeypatch.chdir(tmp_path)
+    own = {"HEADWAY_CLUSTER": "cluster.yaml", "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_PROXY": "127.0.0.1"}
+    for name, value in {"KUBECONFIG": str(control_plane.kubeconfig), **own}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HEADWAY_RUNS", raising=False)
+
+    def make(options: Object, runs: str) -> User:
+        document = CLUSTER.format(options=quote({**options, "namespace": namespace}), runs=quote(runs), nodes=CPU_NODES)
+        (tmp_path / "cluster.yaml").write_text(document)
+        (tmp_path / "job.yaml").write_text(re.sub(r"cluster: .*", "cluster: pods", JOB))
+        return User(control_plane, tmp_path, namespace, capsys)
+
+    return make
 
 
 def test_a_run_is_submitted_once_and_is_known_without_its_records(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path
+    control_plane: ControlPlane, namespace: str, user: Makes
 ) -> None:
     """As from a laptop, which does not see the claim of the runs."""
-    alice = user(control_plane, tmp_path, namespace, NOWHERE, "/scratch/runs")
+    alice = user(NOWHERE, "/scratch/runs")
     submitted = alice.headway("submit", "job.yaml")
     run = submitted.stdout.strip()
     assert f"$ kubectl --namespace={namespace} create -f -" in submitted.stderr
@@ -95,15 +118,17 @@ def test_a_run_is_submitted_once_and_is_known_without_its_records(
     assert printed.startswith(f"run {run}: pending (2 of 2 pods wait")
     # The JobSet's name is the run's, and so are those of its hosts.
     assert [pod["spec"]["hostname"] for pod in pods] == [f"{run}-node-0-{index}" for index in (0, 1)]
-    # An edited job is another run; of this one it has to be said.
-    (tmp_path / "job.yaml").write_text((tmp_path / "job.yaml").read_text().replace("steps: 30", "steps: 31"))
+    # An edited job can only continue the run once that has no job, and is compared with the run's records.
+    alice.edit("steps: 30", "steps: 31")
+    assert "has an earlier version of the job" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
+    alice.headway("cancel", run)
     assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
 
 
 def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path
+    control_plane: ControlPlane, namespace: str, user: Makes
 ) -> None:
-    alice = user(control_plane, tmp_path, namespace, NOWHERE, "/scratch/runs")
+    alice = user(NOWHERE, "/scratch/runs")
     run = alice.headway("submit", "job.yaml").stdout.strip()
     end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 83)
     wait_until(lambda: alice.status(run)[0]["state"] == "failed", "the end of the JobSet")
@@ -121,24 +146,23 @@ def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
     assert "has no job" in alice.headway("cancel", run).stderr
 
 
-def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    alice = user(control_plane, tmp_path, namespace, NOWHERE, "/scratch/runs")
+    alice = user(NOWHERE, "/scratch/runs")
     refused = alice.headway("submit", "job.yaml", code=1).stderr
     assert "the scheduler refuses the job: " in refused
     assert "violates PodSecurity" in refused
     assert alice.jobsets() == []
 
 
-def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+@pytest.mark.variant
+def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     """Between each two requests that change anything, and two clients at the same moment."""
-    alice = user(control_plane, tmp_path, namespace, NOWHERE, "/scratch/runs")
+    alice = user(NOWHERE, "/scratch/runs")
     names = set()
     for stop in range(1, 4):
         killed = subprocess.run(
             leashed([sys.executable, "-c", KILLED.format(stop=stop), "submit", "job.yaml"]),
-            cwd=tmp_path,
-            env=alice.environment,
             capture_output=True,
             check=False,
         )
@@ -150,10 +174,7 @@ def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: Contr
         alice.headway("cancel", run)
         control_plane.kubectl("delete", "configmap", run, "-n", namespace)
     words = leashed([sys.executable, "-m", "headway.cli.main", "submit", "job.yaml"])
-    clients = [
-        subprocess.Popen(words, cwd=tmp_path, env=alice.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    clients = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     ended = [client.communicate(timeout=LIMIT_S) for client in clients]
     assert {output.strip() for output, _ in ended} == names, ended
     assert alice.jobsets() == [run]
@@ -176,35 +197,43 @@ main(sys.argv[1:])
 """
 
 
-def test_a_run_is_cancelled_edited_and_resumed_to_the_state_of_a_local_run(
-    control_plane: ControlPlane, real_nodes: RealNodes, namespace: str, local: Run, tmp_path: Path
+@pytest.mark.variant
+def test_a_run_is_cancelled_resumed_edited_and_completed_without_a_lost_step(
+    real_nodes: RealNodes, user: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = real_nodes.runs / "verbs"
     runs.mkdir()
     mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
     options: Object = {"image": IMAGE, "image_pull_policy": "Never", "mounts": mounts, "setup": [f"PATH={sys.prefix}/bin:$PATH"]}
-    alice = user(control_plane, tmp_path, namespace, options, str(runs))
+    alice = user(options, str(runs))
+    alice.edit("steps: 30", "steps: 1000000")
     run = alice.headway("submit", "job.yaml").stdout.strip()
+    found = Run(runs / run)
     wait_until(lambda: (alice.status(run)[0]["step"] or 0) >= 4, "a step")
     (listed,) = alice.status(run)
-    assert (listed["state"], listed["nodes"]) == ("running", "n1,n2")
-    assert "step" in alice.headway("logs", run).stdout
-    cancelled = alice.headway("cancel", run).stderr
-    (saved,) = re.findall(r"; step (\d+) is saved", cancelled)
-    assert int(saved) >= 4
+    assert (listed["state"], listed["nodes"], listed["attempt"]) == ("running", "n1,n2", 0)
+    assert f"--- {run}/attempts/0/logs/0/0.log" in alice.headway("logs", run).stdout
+    # From a machine that does not see the records.
+    monkeypatch.setenv("HEADWAY_RUNS", str(alice.folder / "elsewhere"))
+    assert [each["state"] for each in alice.status(run)] == ["running"]
+    assert re.search(r"^--- pod \S+ on n[12]: Running$", alice.headway("logs", run, "--rank", "1").stdout, re.MULTILINE)
+    monkeypatch.delenv("HEADWAY_RUNS")
+    first = cancelled(alice, run)
+    assert first >= 4
     assert alice.status(run)[0]["state"] == "cancelled"
     alice.headway("resume", run)
-    following = alice.headway("logs", run, "-f")
-    assert following.stdout.splitlines()[-1] == f"run {run}: completed"
-    found = Run(runs / run)
-    assert found.hashes() == local.hashes()
-    assert [found.verdict(attempt)["verdict"] for attempt in (0, 1)] == ["preempted", "completed"]
-    assert found.steps() == list(range(1, 31))
-    # Ten more steps at another learning rate.
-    (tmp_path / "job.yaml").write_text(
-        (tmp_path / "job.yaml").read_text() + "\nhistory:\n  - {from_step: 30, set: {optimizer.lr: 0.001, steps: 40}}\n"
-    )
-    alice.headway("submit", "job.yaml", "--resume", run)
-    wait_until(lambda: alice.status(run)[0]["state"] == "completed" and found.steps()[-1] == 40, "the end of the run")
-    assert [each.name for each in sorted(found.directory.glob("attempts/*"))] == ["0", "1", "2"]
+    wait_until(lambda: (alice.status(run)[0]["step"] or 0) > first, "a step of the next attempt")
+    second = cancelled(alice, run)
+    alice.edit("steps: 1000000", f"steps: 1000000\nhistory:\n  - {{from_step: {second}, set: {{steps: {second + 10}}}}}")
+    assert alice.headway("submit", "job.yaml", "--resume", run).stdout == f"{run}\n"
+    assert alice.headway("logs", run, "-f").stdout.splitlines()[-1] == f"run {run}: completed"
+    assert found.steps() == list(range(1, second + 11))
+    assert [found.verdict(attempt)["verdict"] for attempt in (0, 1, 2)] == ["preempted", "preempted", "completed"]
     assert "has completed" in alice.headway("resume", run, code=1).stderr
+
+
+def cancelled(user: User, run: str) -> int:
+    """The step that the run's pods have saved when they are gone."""
+    (saved,) = re.findall(r"; step ([\d,]+) is saved", user.headway("cancel", run).stderr)
+    assert user.jobsets() == []
+    return int(saved.replace(",", ""))
