@@ -67,7 +67,7 @@ def standing(
     has_records: bool = True,
 ) -> RunStatus:
     """Return the run's line: `seen` are its records, `job` its newest job, `outcome` the outcome of its newest submission. Without
-    `has_records` nobody sees the records from here, and only the scheduler is asked."""
+    `has_records` this machine does not see the records, and only the scheduler is asked."""
     state, why = _state(seen, job, outcome, has_scheduler) if has_records else _state_of_job(job, outcome)
     is_moving = job is not None and job.state is JobState.RUNNING
     placed = job.nodes if is_moving and job is not None else ",".join(seen.hosts) if seen is not None else ""

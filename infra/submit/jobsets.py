@@ -61,7 +61,7 @@ _RECORDS = ("handle.json", "ledger.jsonl", "metrics.jsonl", "attempts", "shared"
 
 @dataclass(frozen=True)
 class _Record:
-    """What a run's ConfigMap says of its last submission."""
+    """The last submission of a run, as its ConfigMap has it."""
 
     run: str
     version: str
@@ -254,7 +254,7 @@ class RunsOfJobSets:
         return sorted({*found, *(["submissions"] if is_known else [])})
 
     def record(self, run: str) -> _Record | None:
-        """Return what the run's ConfigMap says now; None without one."""
+        """Return the run's last submission as its ConfigMap has it now; None without one."""
         self._listed_at = None
         return self._listed().get(run)
 
@@ -486,7 +486,7 @@ class JobSetDesk:
             raise JobRefusedError(str(error)) from error
 
     def _note(self, run: str, key: str, value: str, version: str | None = None) -> None:
-        """Set an annotation of the run's ConfigMap; with a version only if nobody has changed it since."""
+        """Set an annotation of the run's ConfigMap; with a version only if it has not been changed since."""
         metadata: Object = {"annotations": {key: value}, **({} if version is None else {"resourceVersion": version})}
         try:
             self.server.patch(self.server.core("configmaps", run), {"metadata": metadata})

@@ -81,7 +81,7 @@ class Action:
 
 
 class Queue(Protocol):
-    """What lists a scheduler's jobs. Each method raises CommandError if the scheduler does not answer."""
+    """The list of a scheduler's jobs. Each method raises CommandError if the scheduler does not answer."""
 
     @property
     def kind(self) -> str: ...
@@ -99,7 +99,7 @@ class Submissions(Protocol):
     """Where the jobs of a cluster's runs are submitted and ended. Each method raises CommandError if the scheduler does not answer."""
 
     def test(self, request: JobRequest) -> str:
-        """Return what the scheduler says of the job, without submitting it. Raises JobRefusedError."""
+        """Return when or where the job would start, without submitting it. Raises JobRefusedError."""
         ...
 
     def live_job(self, run: str) -> ScheduledJob | None:
