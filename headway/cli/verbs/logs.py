@@ -156,7 +156,7 @@ class _Logs:
 
 
 def _print_pods(pods: JobSetDesk, name: str, rank: int, lines: int) -> None:
-    """Print the end of what a pod that has failed and the rank's pod have printed, before ranks have logs or where their files are elsewhere."""
+    """Print the end of the output of a pod that has failed and of the rank's pod, for ranks whose logs this machine does not see."""
     failed, wanted = pods.pods_to_read(name, rank)
     for pod in [*failed[:1], *([wanted] if wanted is not None and wanted not in failed[:1] else [])]:
         print(f"--- pod {pod.columns['name']} on {pod.columns.get('node', '')}: {pod.columns['status']}")
