@@ -71,6 +71,7 @@ soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless
 	$(BIN)/python -m pytest -m variant --ignore=tests/harmless --ignore=tests/faults/test_scripts.py --ignore=tests/faults/test_save_kills.py
+	HEADWAY_SLURM=current $(BIN)/python -m pytest tests/real/slurm -m 'slow and not fixture'
 
 test-fixtures: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fixture tests/real
