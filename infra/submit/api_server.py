@@ -32,7 +32,7 @@ class NoApiServerError(Exception):
 
 
 @dataclass(frozen=True)
-class TableRow:
+class ListedRow:
     """An object of a list: its metadata, empty if they were not asked for, and kubectl's columns by their names in lower case."""
 
     metadata: Object
@@ -111,13 +111,13 @@ class ApiServer:
         items: list[Object] = self._ask("GET", path, [("labelSelector", selector)], accept=_METADATA)["items"] or []
         return [item["metadata"] for item in items]
 
-    def rows(self, path: str, query: Mapping[str, str], with_metadata: bool) -> list[TableRow]:
+    def rows(self, path: str, query: Mapping[str, str], with_metadata: bool) -> list[ListedRow]:
         """Return objects as kubectl lists them."""
         include = "Metadata" if with_metadata else "None"
         table = self._ask("GET", path, [*query.items(), ("includeObject", include)], accept=_TABLE)
         names = [column["name"].lower() for column in table["columnDefinitions"]]
         return [
-            TableRow(
+            ListedRow(
                 (row.get("object") or {}).get("metadata", {}),
                 {name: "" if cell is None else str(cell) for name, cell in zip(names, row["cells"], strict=True)},
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from headway.infra.submit.api_server import ApiRefusalError, ApiServer, Object, TableRow
+from headway.infra.submit.api_server import ApiRefusalError, ApiServer, Object, ListedRow
 from headway.infra.submit.runs import RunsHere
 from headway.infra.submit.scheduler import (
     Action,
@@ -427,7 +427,7 @@ class JobSetDesk:
         job = self._job(run)
         return job is not None and job.word == "COMPLETED"
 
-    def pods_to_read(self, run: str, rank: int) -> tuple[list[TableRow], TableRow | None]:
+    def pods_to_read(self, run: str, rank: int) -> tuple[list[ListedRow], ListedRow | None]:
         """Return kubectl's columns of the run's pods that have failed, and of the pod that has the rank where no spare has taken its place;
         None without one. Raises CommandError."""
         job = self._job(run)
@@ -443,7 +443,7 @@ class JobSetDesk:
         failed = [pod for _, pod in matched if pod.columns["status"] in _FAILED]
         return failed, next((pod for at, pod in matched if at == index), None)
 
-    def log(self, pod: TableRow, lines: int, follow: bool = False) -> Iterator[bytes]:
+    def log(self, pod: ListedRow, lines: int, follow: bool = False) -> Iterator[bytes]:
         """Yield the last lines that the pod's runner has printed, and with `follow` what is added until the pod ends. Raises
         ApiRefusalError for a pod that has not started, CommandError."""
         wanted = [("container", "runner"), ("tailLines", str(lines)), *([("follow", "true")] if follow else [])]
