@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from headway.infra.submit.api_server import ApiRefusalError, ApiServer, Object, ListedRow
+from headway.infra.submit.api_server import ApiRefusalError, ApiServer, ListedRow, Object
 from headway.infra.submit.runs import RunsHere
 from headway.infra.submit.scheduler import (
     Action,
