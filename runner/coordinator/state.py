@@ -81,6 +81,8 @@ class ReplicaGroups:
     lost: dict[int, LostReplica] = field(default_factory=dict)
     # Of lost groups.
     starts: int = 0
+    # Nodes that have taken a lost one's slot, and have no order on it yet.
+    untold: set[int] = field(default_factory=set)
 
     @classmethod
     def of_new_generation(cls, config: RunConfig) -> "ReplicaGroups | None":

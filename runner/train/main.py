@@ -85,6 +85,11 @@ class Trainer:
         """Begin to save; collective."""
         self.saver = saver_of(self.place, self.chain, self.ranks, self.job.config.checkpoint, self.connect, self._sound_step)
 
+    @property
+    def _is_superseded(self) -> bool:
+        """Whether a save of this rank has seen a newer claim."""
+        return self.saver.superseded
+
     def _mesh(self) -> RankMesh:
         """Return this rank's place among those that it computes with; collective."""
         return make_mesh(self.device.type, self.job.config.mesh, self.job.execution, self.worker.rank)
@@ -213,7 +218,7 @@ class Trainer:
         """
         late = [first and self._is_first for first in self.schedule.late(time.monotonic())]
         profiled = self._is_first and self.profiler.is_wanted()
-        agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, profiled, *late])
+        agreed = self.gradients.of(job, [self.worker.save_requested(), self._is_superseded, profiled, *late])
         return agreed, self._follow(agreed)
 
     def _follow(self, agreed: StepConsensus) -> bool:

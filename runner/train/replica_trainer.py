@@ -120,6 +120,8 @@ class ReplicaTrainer(Trainer):
     """One rank's training loop, in a replica group that can survive the others."""
 
     state_is_missing: bool
+    # A group that returns has none until all groups are there.
+    _has_saver = False
 
     def __init__(self, worker: Worker, job: Job, signs: HeartbeatReporter) -> None:
         signs.base("rendezvous")
@@ -145,6 +147,15 @@ class ReplicaTrainer(Trainer):
     def _open_saver(self) -> None:
         if not self.state_is_missing:
             super()._open_saver()
+            self._has_saver = True
+
+    @property
+    def _is_superseded(self) -> bool:
+        return self._has_saver and super()._is_superseded
+
+    def _report_all(self) -> None:
+        if self._has_saver:
+            super()._report_all()
 
     def _mesh(self) -> RankMesh:
         return self.replicas.own_mesh(self.device.type, self.job)
@@ -176,10 +187,7 @@ class ReplicaTrainer(Trainer):
                 self._save(due)
             self._report()
             self.profiler.follow(wanted=self._is_profiled and not self._is_last)
-        while not self.replicas.is_full:
-            # The others cannot save without it, and its processes start meanwhile.
-            self._regroup(math.inf)
-        self._compare()
+        self._gather_all()
         if tiers := self._stored_tiers():
             self._save(tiers)
         self._wait()
@@ -222,6 +230,17 @@ class ReplicaTrainer(Trainer):
         self._of_step.summed, self._of_step.before = False, self.state.consumed.digest
         self._postponed |= self._due
 
+    def _gather_all(self) -> None:
+        """Wait for the groups that are missing, whose processes start meanwhile: the others cannot save without them."""
+        while True:
+            if not self.replicas.is_full:
+                self._regroup(math.inf)
+                continue
+            try:
+                return self._compare()
+            except ReplicaChangeError:
+                self._regroup()
+
     def _compare(self) -> None:
         """Raise CorruptionError on all ranks where groups do not hold the same state at the end."""
         own = self.state.own_hash()
@@ -237,10 +256,10 @@ class ReplicaTrainer(Trainer):
     def _regroup(self, patience_s: float = ORDER_S) -> None:
         """Continue with other members: agree on the step, and give those that return the state. Training waits for it."""
         began, was_first = time.monotonic(), self._is_first
-        if self._saves:
-            self.saver.forsake()
-            self._saves = False
         while True:
+            if self._saves:
+                self.saver.forsake()
+                self._saves = False
             try:
                 self.replicas.follow(patience_s)
                 returned = self._settle()

@@ -155,7 +155,7 @@ class ReplicaLink:
         there are newer members, or the connection fails."""
         self.members, self._axis, self.everyone = members, None, None
         store = PrefixStore(f"members/{members.epoch}", self._store)
-        if not self._all_own(self._meet(PrefixStore(f"axis/{self.inner}", store))):
+        if not self._meet(store):
             return False
         at = members.replicas.index(self.replica)
         made: list[Any] = []
@@ -177,6 +177,15 @@ class ReplicaLink:
         return True
 
     def _meet(self, store: Any) -> bool:
+        """Wait until all ranks of the members have come. Returns False, on all of them, when there are newer members or it takes too long.
+
+        The first group that sees either decides for all: one that connects would wait for one that does not.
+        """
+        came = self._all_own(self._await_counterparts(PrefixStore(f"axis/{self.inner}", store)))
+        decided: bytes = store.compare_set("come", "", "yes" if came else "no")
+        return decided == b"yes"
+
+    def _await_counterparts(self, store: Any) -> bool:
         """Wait until this rank's counterparts in all groups have come. Returns False when there are newer members, or it takes too long."""
         until = time.monotonic() + self._patience.total_seconds()
         store.set(str(self.replica), b"1")

@@ -228,7 +228,6 @@ def test_a_group_that_dies_while_it_returns_starts_once_more(tmp_path: Path) -> 
 
 
 @pytest.mark.variant
-@pytest.mark.xfail(reason="the two groups do not return within the limit: docs/resilience.md", raises=TimeoutError)
 def test_two_of_three_groups_are_lost_together(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", THREE, 150)) as train:
         train.step(6)
