@@ -69,6 +69,8 @@ def why_lost(state: State, node: int, since_s: float) -> str | None:
             and state.vitals.quiet_s(state.now_s) > quiet_s(state, ended)
         ):
             return f"{how}, and no rank anywhere makes progress"
+        if running and ended and replicas.miss_one(state):
+            return f"{how}, and so did those of its ranks with others"
         if running and gone_s > enough_s and replicas.all_lost_on(state, node):
             return f"{how}, and its replica groups were lost before"
         if running and state.vitals.moved_since(since_s) and state.vitals.quiet_s(state.now_s) <= state.timeout_s("agent"):

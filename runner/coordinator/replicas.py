@@ -63,6 +63,18 @@ def node_lost(state: State, node: int, how: str) -> None:
         _end_or_start(state, replicas, replica, lost)
 
 
+def parted(state: State, epoch: int) -> None:
+    """Record that a collective between groups has failed: evidence against a node that cannot be reached."""
+    if (replicas := state.generation.replicas) is not None:
+        replicas.parted = max(replicas.parted, epoch)
+
+
+def miss_one(state: State) -> bool:
+    """Whether a group has found another one gone, and the members are still the same."""
+    replicas = state.generation.replicas
+    return replicas is not None and replicas.parted == replicas.members.epoch
+
+
 def joined(state: State, node: int, running: Collection[int]) -> None:
     """Start groups that have waited for a node, once what still runs on it has ended."""
     replicas = state.generation.replicas

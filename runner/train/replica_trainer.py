@@ -24,7 +24,7 @@ from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
 from headway.runner.train.optimizer import clip_gradients
 from headway.runner.train.parallel import RankMesh, sync_gradients
-from headway.runner.train.replicas import ORDER_S, ReplicaChangeError, ReplicaLink, ReplicaState, succeeds
+from headway.runner.train.replicas import ReplicaChangeError, ReplicaLink, ReplicaState, succeeds
 from headway.runner.train.state import Consumed
 from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
@@ -253,8 +253,9 @@ class ReplicaTrainer(Trainer):
 
     # --- other members ------------------------------------------------------------------------------------------------
 
-    def _regroup(self, patience_s: float = ORDER_S) -> None:
+    def _regroup(self, patience_s: float | None = None) -> None:
         """Continue with other members: agree on the step, and give those that return the state. Training waits for it."""
+        patience_s = self.replicas.order_s if patience_s is None else patience_s
         began, was_first = time.monotonic(), self._is_first
         while True:
             if self._saves:
@@ -266,7 +267,7 @@ class ReplicaTrainer(Trainer):
                 break
             except ReplicaChangeError:
                 # Another group was lost meanwhile.
-                patience_s = ORDER_S
+                patience_s = self.replicas.order_s
         self._clock = time.monotonic()
         if self._is_first and not was_first:
             cut_torn_line(self.directory.metrics)
