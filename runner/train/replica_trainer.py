@@ -76,6 +76,11 @@ class ReplicaGradients(Gradients):
         self.summed = True
         return loss, norm
 
+    def warm_up(self, job: Job) -> None:
+        """Compute the first round of this group's share."""
+        self._parts.train()
+        self._backward(job, self.replicas.replica, [0], 1)
+
     def _backward(self, job: Job, replica: int, rounds: Sequence[int], each: int) -> float:
         """Compute rounds of a group's share. Return their part of its loss."""
         share = replica * self.mesh.degrees.dp_shard + self.mesh.at["dp_shard"]
@@ -182,9 +187,8 @@ class ReplicaTrainer(Trainer):
             stepped = self._step_or_regroup()
             if stepped and self._of_step.members_changed:
                 self._regroup()
-            elif stepped and self._postponed and self.replicas.is_full and not self._is_last:
-                due, self._postponed = self._postponed, set()
-                self._save(due)
+            elif stepped and self.replicas.is_full and not self._is_last:
+                self._save_or_regroup()
             self._report()
             self.profiler.follow(wanted=self._is_profiled and not self._is_last)
         self._gather_all()
@@ -203,6 +207,7 @@ class ReplicaTrainer(Trainer):
     def _begin(self) -> None:
         """Restore the claim's base, or wait to take another group's state."""
         if self.state_is_missing:
+            self._warm_up()
             self.state.consumed = SharedConsumed()
             self.worker.say("ready", start=self.replicas.start)
             self._regroup(math.inf)
@@ -215,6 +220,15 @@ class ReplicaTrainer(Trainer):
         self.saver.prepare(self._to_save())
         self._saves = True
 
+    def _warm_up(self) -> None:
+        """Compute a part of a step's gradients and drop them. The others wait for this group's first step as a member: what only a first
+        one takes (compilers, caches, threads) is over then."""
+        job = Job.of(at(self.job.config, self.state.step))
+        self._of_step.warm_up(job)
+        self.state.moments()
+        clip_gradients(self.parts, job.optimizer.clip_norm, self.device)
+        self.state.optimizer.zero_grad()
+
     def _step_or_regroup(self) -> bool:
         """Take a step. Returns False if it was given up, because a group is lost; the members have changed then."""
         try:
@@ -223,6 +237,17 @@ class ReplicaTrainer(Trainer):
             self._regroup()
             return False
         return True
+
+    def _save_or_regroup(self) -> None:
+        """Begin to save again, or save what is due."""
+        try:
+            if not self._saves:
+                self._save_again()
+            elif self._postponed:
+                due, self._postponed = self._postponed, set()
+                self._save(due)
+        except ReplicaChangeError:
+            self._regroup()
 
     def _apply(self, job: Job, agreed: StepConsensus) -> None:
         super()._apply(job, agreed)
@@ -237,7 +262,8 @@ class ReplicaTrainer(Trainer):
                 self._regroup(math.inf)
                 continue
             try:
-                return self._compare()
+                self._compare()
+                return None if self._saves else self._save_again()
             except ReplicaChangeError:
                 self._regroup()
 
@@ -296,10 +322,6 @@ class ReplicaTrainer(Trainer):
         returned = [self.replicas.members.replicas[at // self.replicas.size] for at, each in enumerate(heard) if each.level < 0]
         if returned:
             self._send_state(sorted(set(returned)), step, furthest)
-        if self.replicas.is_full:
-            self._save_again()
-        if not self.replicas.agree(self._saves or not self.replicas.is_full):
-            raise ConnectionResetError("saves cannot begin on all ranks")
         return sorted(set(returned))
 
     def _own_state(self) -> ReplicaState:
@@ -343,7 +365,7 @@ class ReplicaTrainer(Trainer):
             self.state_is_missing = False
 
     def _save_again(self) -> None:
-        """Begin to save with all ranks."""
+        """Begin to save with all ranks: a step after they have come together, so that training waits for one thing at a time."""
         assert self.replicas.everyone is not None  # noqa: S101  the members are all groups
         self.ranks = self.replicas.everyone
 
@@ -352,3 +374,5 @@ class ReplicaTrainer(Trainer):
             self.saver.prepare(self._to_save())
 
         self._saves = succeeds(begin)
+        if not self.replicas.agree(self._saves):
+            raise ConnectionResetError("saves cannot begin on all ranks")

@@ -100,7 +100,7 @@ def check_whole(run: Run, layout: str, losses: int) -> None:
     assert (len(run.journal("start")), run.journal("failure"), run.verdict()["exit_code"]) == (1, [], 0)
     assert len(run.journal("replica lost")) == losses
     states = {
-        rank: (run.directory / f"attempts/0/logs/0/{rank}.log").read_text().rpartition(": state ")[2].split()[0]
+        rank: next(run.directory.glob(f"attempts/0/logs/*/{rank}.log")).read_text().rpartition(": state ")[2].split()[0]
         for rank in range(PROCS[layout])
     }
     size = PROCS[layout] // run_config(run).mesh.dp_replicate
