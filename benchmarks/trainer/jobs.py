@@ -1,5 +1,6 @@
 """Starts both jobs, and lets one at a time run: the other one, with everything that belongs to it, is stopped by SIGSTOP meanwhile."""
 
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,6 @@ from pathlib import Path
 from benchmarks.claim import MeasureError
 from benchmarks.recovery.launchers import ROOT, launched, tree
 from headway.runner.contract import Model
-from headway.runner.lines import read_lines
 
 RANKS = 2
 # About the quickstart's: 0.8 million parameters.
@@ -22,7 +22,7 @@ SEQUENCE, MICRO, ROUNDS, LR = 256, 4, 2, 1e-4
 SETTLING, STEPS = 3, 30
 # Before the first block: what only the first steps take.
 WARM = 40
-_LIMIT_S, _LOOK_S = 300.0, 0.02
+_LIMIT_S, _LOOK_S = 300.0, 0.1
 
 _CLUSTER = f"""apiVersion: headway/v1alpha1
 kind: Cluster
@@ -46,12 +46,29 @@ checkpoint: {{tiers: [{{kind: shared, every: 500000 steps}}]}}
 """
 
 
+class Trace:
+    """When the steps of a job have ended, by the machine's monotonic clock: of each line of a file, which is read once."""
+
+    def __init__(self, find: Callable[[], Path | None], time_of: Callable[[str], float]) -> None:
+        self._find, self._time_of, self._read, self._times = find, time_of, 0, list[float]()
+
+    def times(self) -> list[float]:
+        path = self._find()
+        if path is not None and path.stat().st_size > self._read:
+            with path.open("rb") as file:
+                file.seek(self._read)
+                whole, _, _ = file.read().rpartition(b"\n")
+            self._read += len(whole) + 1 if whole else 0
+            self._times += [self._time_of(line) for line in whole.decode().splitlines()]
+        return self._times
+
+
 @dataclass(frozen=True)
 class Side:
-    """A job that is stopped between its blocks. `times` returns when its steps have ended, by the machine's monotonic clock."""
+    """A job that is stopped between its blocks."""
 
     pid: int
-    times: Callable[[], list[float]]
+    trace: Trace
 
     def let(self, number: signal.Signals) -> None:
         """Stop all of its processes, or let them run again."""
@@ -62,7 +79,7 @@ class Side:
     def until(self, steps: int) -> list[float]:
         """Return the times once there are so many. Raises MeasureError if that takes too long."""
         until_s = time.monotonic() + _LIMIT_S
-        while len(times := self.times()) < steps:
+        while len(times := self.trace.times()) < steps:
             if time.monotonic() > until_s:
                 raise MeasureError(f"{len(times)} of {steps} steps after {_LIMIT_S:.0f} s")
             time.sleep(_LOOK_S)
@@ -70,13 +87,13 @@ class Side:
 
     def block_s(self) -> float:
         """Run for a block, and return the seconds of its STEPS steps."""
-        before = len(self.times())
+        first = len(self.trace.times()) + SETTLING
         self.let(signal.SIGCONT)
         try:
-            times = self.until(before + SETTLING + STEPS)
+            times = self.until(first + STEPS)
         finally:
             self.let(signal.SIGSTOP)
-        return times[before + SETTLING + STEPS - 1] - times[before + SETTLING - 1]
+        return times[first + STEPS - 1] - times[first - 1]
 
 
 @contextmanager
@@ -85,9 +102,9 @@ def both(folder: Path) -> Iterator[tuple[Side, Side]]:
     with ExitStack() as running:
         sides = []
         for start in (_headway, _bare):
-            words, environment, times = start(folder)
+            words, environment, trace = start(folder)
             process = running.enter_context(launched(words, folder, environment, start.__name__.strip("_")))
-            side = Side(process.pid, times)
+            side = Side(process.pid, trace)
             # A stopped process takes its SIGKILL all the same.
             sides.append(side)
             side.until(WARM)
@@ -95,7 +112,7 @@ def both(folder: Path) -> Iterator[tuple[Side, Side]]:
         yield sides[0], sides[1]
 
 
-Start = tuple[Sequence[str | Path], dict[str, str], Callable[[], list[float]]]
+Start = tuple[Sequence[str | Path], dict[str, str], Trace]
 
 
 def _headway(folder: Path) -> Start:
@@ -103,20 +120,13 @@ def _headway(folder: Path) -> Start:
     (folder / "job.yaml").write_text(_JOB)
     # A standby imports torch while the first blocks run, once.
     environment = {"HEADWAY_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1", "HEADWAY_STANDBY": "0"}
-
-    def times() -> list[float]:
-        return [float(line["mono_s"]) for path in folder.glob("runs/*/metrics.jsonl") for line, _ in read_lines(path)]
-
-    return [sys.executable, "-m", "headway.cli.main", "run", folder / "job.yaml"], environment, times
+    trace = Trace(lambda: next(folder.glob("runs/*/metrics.jsonl"), None), lambda line: float(json.loads(line)["mono_s"]))
+    return [sys.executable, "-m", "headway.cli.main", "run", folder / "job.yaml"], environment, trace
 
 
 def _bare(folder: Path) -> Start:
     words = ["--standalone", "--nproc-per-node", str(RANKS), "-m", "benchmarks.trainer.bare", str(folder)]
-
-    def times() -> list[float]:
-        path = folder / "steps-0"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [float(line.split()[1]) for line in lines if line.endswith("\n")]
-
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return [sys.executable, "-m", "torch.distributed.run", *words], environment, times
+    path = folder / "steps-0"
+    trace = Trace(lambda: path if path.exists() else None, lambda line: float(line.split()[1]))
+    return [sys.executable, "-m", "torch.distributed.run", *words], environment, trace
