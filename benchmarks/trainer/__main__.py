@@ -1,4 +1,4 @@
-"""Prints how long a step of the builtin trainer takes under `headway run`, beside a bare FSDP2 loop of the same model; 1 above the goal.
+"""Prints how long a step of the builtin trainer takes, compared with a bare FSDP2 loop of the same model; 1 above the goal.
 
 python -m benchmarks.trainer [--json] [--starts N] [--blocks N]
 """

@@ -340,8 +340,8 @@ class Excluded(Entry):
 
 @dataclass(frozen=True)
 class Rebound(Entry):
-    """A slot has another node than before. `outside`: it is not in the domain of the rest of its segment. `running`: the generation goes
-    on, without the replica groups of the node before."""
+    """A slot has another node than before. `outside`: it is not in the domain of the rest of its segment. `running`: the generation
+    continues, without the replica groups of the node before."""
 
     KIND = "rebound"
     slot: int

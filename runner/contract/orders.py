@@ -38,7 +38,7 @@ class StartRanks(Order):
 
 @dataclass(frozen=True)
 class TakeSlot(StartRanks):
-    """Take a lost node's slot in the message's generation, which goes on: `RestartRanks` starts its ranks."""
+    """Take a lost node's slot in the message's generation, which continues: `RestartRanks` starts its ranks."""
 
     KIND = "take"
 

@@ -40,7 +40,7 @@ def exited(state: State, event: Exited) -> None:
 
 
 def node_lost(state: State, node: int, how: str) -> None:
-    """Lose the replica groups of a lost node's ranks; all ranks stop where the others cannot go on without them."""
+    """Lose the replica groups of a lost node's ranks; all ranks stop where the others cannot continue without them."""
     replicas = state.generation.replicas
     if replicas is None:
         failures.ranks_lost_with(state, node, how)

@@ -67,6 +67,8 @@ class Trainer:
         self._blocked_s = 0.0
         self._stepped = False
         self._began = time.monotonic()
+        # Of the last step.
+        self.line: MetricsLine | None = None
         self.profiler = StepProfiler(self.directory, worker.rank)
         self._is_profiled = False
         self._waited_ns = worker.not_own_ns
@@ -270,11 +272,9 @@ class Trainer:
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
         waited_ns, self._waited_ns = self.worker.not_own_ns - self._waited_ns, self.worker.not_own_ns
-        if not self._is_first:
-            return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        line = MetricsLine(
+        self.line = MetricsLine(
             time.time(),
             now,
             **who,
@@ -287,11 +287,15 @@ class Trainer:
             device_bytes=self._device_peak(),
             communication_s=None if self.device.type == "cuda" else waited_ns / 1e9,
         )
+        if self._is_first:
+            self._append(self.line)
+
+    def _append(self, line: MetricsLine) -> None:
         try:
             append_line(self.directory.metrics, dataclasses.asdict(line))
         except OSError as error:
             # A full disk costs a line of the curve, not the run.
-            print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
+            print(f"step {line.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
 
     def _device_peak(self) -> int | None:
         """Return the most bytes of tensors on the GPU since the last step."""

@@ -18,7 +18,7 @@ from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Exit
 from headway.runner.corruption import CorruptionError
 from headway.runner.history import at
-from headway.runner.lines import cut_torn_line
+from headway.runner.lines import cut_torn_line, read_last
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
@@ -30,6 +30,8 @@ from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
 
 _MASK = (1 << 64) - 1
+# Of metrics.jsonl: several lines.
+_TAIL_BYTES = 4096
 
 
 @dataclass
@@ -289,20 +291,28 @@ class ReplicaTrainer(Trainer):
                 self._saves = False
             try:
                 self.replicas.follow(patience_s)
+                if self._is_first and not was_first:
+                    self._take_metrics_over()
+                was_first = self._is_first
                 returned = self._settle()
                 break
             except ReplicaChangeError:
                 # Another group was lost meanwhile.
                 patience_s = self.replicas.order_s
         self._clock = time.monotonic()
-        if self._is_first and not was_first:
-            cut_torn_line(self.directory.metrics)
         members = self.replicas.members
         # Those that have waited know for how long.
         reports = next(replica for replica in members.replicas if replica not in returned)
         if (self.replicas.replica, self.replicas.inner) == (reports, 0):
             facts = {"epoch": members.epoch, "replicas": members.replicas, "returned": returned}
             self.worker.say("note", kind="regrouped", step=self.state.step, seconds=self._clock - began, **facts)
+
+    def _take_metrics_over(self) -> None:
+        """Write the line of the last step if the first rank before this one has died before it did."""
+        cut_torn_line(self.directory.metrics)
+        written = max((line["step"] for line in read_last(self.directory.metrics, _TAIL_BYTES)), default=0)
+        if self.line is not None and written < self.line.step:
+            self._append(self.line)
 
     def _settle(self) -> list[int]:
         """Bring all ranks to one step. Return the groups that took another one's state. Raises ReplicaChangeError."""

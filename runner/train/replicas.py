@@ -210,8 +210,10 @@ class ReplicaLink:
         if size == 1:
             return None
         made: list[Any] = []
+        # A store's client does one thing at a time: a thread that waits with this rank's own would keep it from following the others.
+        own = store.clone()
         thread = threading.Thread(
-            target=lambda: made.append(succeeded(lambda: gloo_group(store, rank, size, connect))), daemon=True
+            target=lambda: made.append(succeeded(lambda: gloo_group(own, rank, size, connect))), daemon=True
         )
         thread.start()
         with _waiting():
