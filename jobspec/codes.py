@@ -190,6 +190,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW814": "buffer pools that contradict each other, or do not hold the headroom of all ports",
         "HW815": "a scheduler that starves the lossless queue, or all others",
         "HW816": "a port that does not take the class from the DSCP",
+        "HW817": "a filter or limit that stops RDMA packets",
         "HW820": "an MTU that drops RDMA packets or makes them small",
         "HW821": "speeds with which a link does not come up",
         "HW822": "error correction with which a link does not come up or loses packets",
@@ -224,6 +225,8 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW865": "adapters of NCCL that are not those of the hosts",
         "HW866": "a socket interface that does not reach all nodes",
         "HW867": "a variable that loads the fabric more than it has to",
+        "HW868": "a pod without what RDMA needs (warning)",
         "HW870": "a subnet manager whose paths fail, loop, or come late",
+        "HW871": "files of a subnet manager that do not fit each other or the fabric",
     }
 )

@@ -27,8 +27,9 @@ _SWITCH = 2
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
-# NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
-_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_CROSS_NIC")
+# Variables that change how a job uses the cluster's fabrics; NCCL's log is the job's choice.
+_CLUSTERS = ("NCCL_", "FI_", "GLOO_SOCKET_")
+_OF_THE_JOB = ("NCCL_DEBUG",)
 # Those of other libraries, which a file of NCCL's variables need not have.
 _OTHERS = ("GLOO_SOCKET_IFNAME", "FI_PROVIDER")
 
@@ -161,7 +162,8 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
         hint = f"set {planned}, unless the adapter sets the bits itself"
         yield Problem("HW603", file, (), message, hint, Severity.WARNING, span=span)
     for name, setting in reading.settings.items():
-        if name.startswith(_CLUSTERS) and name not in wanted and rival_of(name) not in wanted:
+        is_of_network = name.startswith(_CLUSTERS) and not name.startswith(_OF_THE_JOB)
+        if is_of_network and name not in wanted and rival_of(name) not in wanted:
             message = f"`{name}` is {setting.value}, which does not follow from the cluster file"
             span = Span(setting.line - 1, 0, setting.line, 0)
             yield Problem("HW603", file, (), message, f"remove `{name}`, unless the job needs it", Severity.WARNING, span=span)
