@@ -168,6 +168,43 @@ class DeviceView:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
+class MemberView(NamedTuple):
+    """A member of a partition: a port's GUID, or a group such as `ALL`."""
+
+    name: str
+    is_full: bool
+
+
+class PartitionView(NamedTuple):
+    """A partition of an InfiniBand fabric. `line` is that of its name, as in the settings; None: the file leaves it to opensm."""
+
+    line: str
+    name: str
+    key: int | None
+    has_ipoib: bool
+    service_level: int | None
+    members: tuple[MemberView, ...]
+
+
+class NetlistView(NamedTuple):
+    """Cables of an InfiniBand fabric. `devices`, `switches`: id -> name. `ends`: id and port -> id and port at the other end."""
+
+    devices: Mapping[str, str]
+    switches: Mapping[str, str]
+    ends: Mapping[tuple[str, str], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SubnetView:
+    """A file of a subnet manager. `kind` is its name as headway renders it. `guids`: lines of the roots. `names`: GUID -> switch."""
+
+    kind: str
+    guids: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[PartitionView, ...] = ()
+    netlist: NetlistView | None = None
+
+
 @dataclass(frozen=True)
 class Fault:
     """Something in one file that harms a training run whatever the other files are. `key`: the setting, or the start of several.
@@ -233,6 +270,7 @@ class Reading:
     device: DeviceView | None = None
     faults: Callable[[], Iterable[Fault]] = field(default=no_faults, compare=False)
     traits: Callable[[], Traits] = field(default=no_traits, compare=False)
+    subnet: SubnetView | None = None
 
     def line_of(self, key: str) -> int | None:
         """Return the line of the setting, or of the first one below it; None where the file has neither."""

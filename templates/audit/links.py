@@ -51,7 +51,13 @@ def check_ports(machine: Machine) -> Iterator[Finding]:
             )
             yield Finding("HW822", file, key, message, "set Reed-Solomon FEC (`rs`) at both ends")
         words = (view.description or "").split()
-        if len(words) == 2 and view.peer is not None and view.peer[1] and tuple(words) != view.peer and _names_a_device(words[0], machine):
+        if (
+            len(words) == 2
+            and view.peer is not None
+            and view.peer[1]
+            and tuple(words) != view.peer
+            and _names_a_device(words[0], machine)
+        ):
             file, key = port.at("description")
             message = (
                 f"{name} leads to {' '.join(view.peer)}, and its description has {view.description}; people who follow it pull the wrong "
@@ -228,9 +234,16 @@ def _bases(machine: Machine, bases: dict[str, str]) -> Iterator[Finding]:
             )
             yield Finding("HW825", file, device.keys.get("mac", ""), message, "set the address that the switch's EEPROM has")
         named = next((role for role in ("leaf", "spine", "core") if role in machine.name.lower()), None)
-        if device.role is not None and "role" in device.keys and named is not None and named != device.role and _is_leaf(machine, named):
+        if (
+            device.role is not None
+            and "role" in device.keys
+            and named is not None
+            and named != device.role
+            and _is_leaf(machine, named)
+        ):
             message = (
-                f"its type is that of a {device.role}, and its name a {named}'s; SONiC chooses buffers and lengths of cables by the type"
+                f"its type is that of a {device.role}, and its name a {named}'s; SONiC chooses buffers and lengths of cables "
+                "by the type"
             )
             yield Finding("HW846", file, device.keys["role"], message, "set the type of its tier", doubtful=True)
 

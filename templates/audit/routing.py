@@ -342,16 +342,21 @@ def check_summaries(found: list[Machine]) -> Iterator[Finding]:
     )
     starts = [network.network_address.packed for network, _ in owners]
     for machine in found:
-        for each in (machine.bgp.aggregates if machine.bgp and machine.role == "leaf" else ()):
+        for each in machine.bgp.aggregates if machine.bgp and machine.role == "leaf" else ():
             summary = network_of(each)
             if summary is None or summary.version != 4 or not summary.prefixlen:
                 continue
-            first, last = bisect_left(starts, summary.network_address.packed), bisect_right(starts, summary.broadcast_address.packed)
+            first, last = (
+                bisect_left(starts, summary.network_address.packed),
+                bisect_right(starts, summary.broadcast_address.packed),
+            )
             # A summary has the networks of its own leaf, and another's stand before or after them.
-            other = next((each for each in (owners[first:first + 1] + owners[last - 1:last]) if each[1] is not machine), None)
+            other = next((each for each in (owners[first : first + 1] + owners[last - 1 : last]) if each[1] is not machine), None)
             if other is not None and first < last:
                 message = (
                     f"it announces {summary}, in which {other[1].name} has {other[0]}; while that leaf is away, packets for its hosts come "
                     "here and are dropped"
                 )
-                yield Finding("HW838", machine.bgp_file, machine.bgp.key if machine.bgp else "", message, "announce its own networks alone")
+                yield Finding(
+                    "HW838", machine.bgp_file, machine.bgp.key if machine.bgp else "", message, "announce its own networks alone"
+                )

@@ -9,6 +9,7 @@ from headway.templates.audit.nodes import check_adapters, check_marks, check_tim
 from headway.templates.audit.peers import check_peers
 from headway.templates.audit.queues import check_queues
 from headway.templates.audit.routing import check_numbers, check_routing, check_sessions, check_summaries
+from headway.templates.audit.subnets import check_subnets
 from headway.templates.reading import Reading
 
 
@@ -42,3 +43,4 @@ def _all(readings: Mapping[str, Reading]) -> Iterator[Finding]:
     yield from check_marks(found, jobs)
     yield from check_time(found, jobs)
     yield from check_peers(readings)
+    yield from check_subnets(readings)

@@ -103,10 +103,14 @@ def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
         elif parts[0] == "way":
             (rules if parts[2:] else routes).setdefault(parts[1], key)
     for table in routes.keys() - rules.keys() - {"main", "local", "default", "254", "255"}:
-        message = f"routing table {table} has routes, and no rule leads to it; every rail leaves by the main table, through one adapter"
+        message = (
+            f"routing table {table} has routes, and no rule leads to it; every rail leaves by the main table, through one adapter"
+        )
         yield Fault("HW851", routes[table], message, "add `ip rule add from ADDRESS lookup TABLE`")
     for table in rules.keys() - routes.keys() - {"main", "local", "default", "254", "255"} if routes else ():
-        message = f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
+        message = (
+            f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
+        )
         yield Fault("HW851", rules[table], message, "add `ip route replace default via GATEWAY dev DEVICE table TABLE`")
 
 
@@ -258,7 +262,9 @@ def _classes(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> I
             message = (
                 "notifications have DSCP 0, that of all ordinary traffic; they wait behind it, and senders slow down too late"
             )
-            yield Fault("HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set 48, and give it a queue that goes first", doubtful=True)
+            yield Fault(
+                "HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set 48, and give it a queue that goes first", doubtful=True
+            )
         elif cnp is not None and cnp == view.marks.get("collectives"):
             message = (
                 f"notifications have the DSCP of the collectives, {cnp}; they wait behind the packets that they are to slow down"

@@ -305,10 +305,17 @@ def _of_value(name: str, value: str) -> Iterator[Fault]:
         if value and harm.is_meant(value):
             yield _harmful(name, value, harm)
             break
+    yield from _of_text(name, value)
+
+
+def _of_text(name: str, value: str) -> Iterator[Fault]:
+    """Find names of interfaces, networks and adapters that are none."""
     if name in _INTERFACES:
         yield from _interface(name, value)
     if name == "NCCL_NET" and value and not _NETWORKS.fullmatch(value):
-        message = f"`{name}` is `{value}`, which neither NCCL nor a plugin that headway knows offers; NCCL ends if no plugin has it"
+        message = (
+            f"`{name}` is `{value}`, which neither NCCL nor a plugin that headway knows offers; NCCL ends if no plugin has it"
+        )
         yield Fault("HW861", name, message, "set IB, Socket, or the name that the plugin documents", doubtful=True)
     if name == "NCCL_IB_HCA" and value and not _LIST.fullmatch(value):
         message = (

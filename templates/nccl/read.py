@@ -55,7 +55,10 @@ def _faults(settings: Mapping[str, Setting], replaced: Mapping[str, str]) -> Ite
     for name, first in replaced.items():
         last = settings[name].value if name in settings else ""
         if name.startswith("NCCL_") and not {"$", "`"}.intersection(first + last):
-            message = f"`{name}` is {first or 'empty'} and then {last or 'empty'}; the last value counts, and the job may run with another one than is meant"
+            message = (
+                f"`{name}` is {first or 'empty'} and then {last or 'empty'}; the last value counts, and the job may run with another one "
+                "than is meant"
+            )
             yield Fault("HW861", name, message, "set it once", doubtful=True)
 
 

@@ -70,7 +70,9 @@ def traits(values: Mapping[str, str]) -> Traits:
     for key, value in values.items():
         if key.startswith("interface ") and "|" in key:
             port, _, command = key.removeprefix("interface ").partition("|")
-            ports.setdefault(port, {}).update({command: value} if not command.startswith(("description", "ip address", "ipv6 address", "shutdown")) else {})
+            ports.setdefault(port, {}).update(
+                {command: value} if not command.startswith(("description", "ip address", "ipv6 address", "shutdown")) else {}
+            )
     # What all of its ports have is a trait of the switch.
     common = set.intersection(*(set(own.items()) for own in ports.values())) if ports else set()
     return Traits(device | {f"interface *|{command}": value for command, value in sorted(common)})
@@ -302,9 +304,7 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
             yield from _timers(f"{instance}|{key}", value)
     unused = profiles - {value for key, value in bgp.commands.items() if key.endswith("|bfd profile")}
     for profile in sorted(unused if bgp.names and not any(key.startswith("bfd|peer") for key in values) else ()):
-        message = (
-            f"no neighbor uses the BFD profile {profile}; unless another one has BFD, a link that fails silently is found by the hold time"
-        )
+        message = f"no neighbor uses the BFD profile {profile}; without BFD, a link that fails silently is found by the hold time"
         hint = f"add `neighbor GROUP bfd profile {profile}`, or remove the profile"
         yield Fault("HW841", f"bfd|profile {profile}", message, hint, doubtful=True)
     yield from _forwarding(values)

@@ -268,7 +268,10 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
         for value, name, row in starts:
             start = cages[max(0, bisect_right(firsts, value) - 1)][0]
             if row.get("admin_status") == "up" and not start <= value < start + spacing:
-                message = f"`BREAKOUT_CFG` has the cages of other ports, and none of {name}; SONiC does not know its lanes when it changes a mode"
+                message = (
+                    f"`BREAKOUT_CFG` has the cages of other ports, and none of {name}; SONiC does not know its lanes when it changes a "
+                    "mode"
+                )
                 yield Fault("HW824", f"PORT|{name}", message, "add the cage with its mode", doubtful=True)
     for index, (first, cage) in enumerate(cages):
         end = cages[index + 1][0] if index + 1 < len(cages) else first + 8
@@ -287,7 +290,13 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
         yield from _subports(inside)
         widths = {len(str(row.get("lanes", "")).split(",")) for _, row in inside if row.get("lanes")}
         # A mode such as `1x400G(4)` states lanes of its own, and a port for management is no cage of eight lanes.
-        if "(" not in mode and max((each for each in gbps if each), default=0) >= _FAST_GBPS and len(widths) == 1 and index + 1 < len(cages) and widths != {(end - first) // int(count)}:
+        if (
+            "(" not in mode
+            and max((each for each in gbps if each), default=0) >= _FAST_GBPS
+            and len(widths) == 1
+            and index + 1 < len(cages)
+            and widths != {(end - first) // int(count)}
+        ):
             wanted, (width,) = (end - first) // int(count), widths
             message = (
                 f"{mode} gives each port of the cage {wanted} lanes, and {inside[0][0]} has {width}; lanes stay dark, and the other end "

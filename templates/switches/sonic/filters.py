@@ -15,7 +15,9 @@ _HINT = "remove it from the ports of the fabric"
 
 def filter_faults(tables: Tables) -> Iterator[Fault]:
     """Yield the faults; a rule that names RoCE's port is an error, one that may mean its packets a doubt."""
-    bound = {name: row for name, row in tables.get("ACL_TABLE", {}).items() if row.get("ports") and row.get("type") != "CTRLPLANE"}
+    bound = {
+        name: row for name, row in tables.get("ACL_TABLE", {}).items() if row.get("ports") and row.get("type") != "CTRLPLANE"
+    }
     for key, row in tables.get("ACL_RULE", {}).items():
         table, action = key.partition("|")[0], str(row.get("PACKET_ACTION", row.get("packet_action", "")))
         if table in bound and action.upper().startswith(("DROP", "REDIRECT", "DENY")) and _is_of_rdma(row):
@@ -23,10 +25,13 @@ def filter_faults(tables: Tables) -> Iterator[Fault]:
             message = f"the rule {key.partition('|')[2]} {what} packets of RDMA; connections of the ports of {table} time out"
             yield Fault("HW817", f"ACL_RULE|{key}", message, _HINT, doubtful=not _names_roce(row))
     used = {str(row[name]) for row in tables.get("ACL_RULE", {}).values() for name in row if name.lower() == "policer"}
-    used |= {str(value) for row in tables.get("PORT_STORM_CONTROL", {}).values() for name, value in row.items() if name == "policer"}
+    used |= {
+        str(value) for row in tables.get("PORT_STORM_CONTROL", {}).values() for name, value in row.items() if name == "policer"
+    }
     for name, row in tables.get("POLICER", {}).items():
         if row.get("red_packet_action") == "drop" and name in used:
-            message = f"the policer {name} drops what is faster than {row.get('cir', 'its limit')}; RDMA sends lost packets again by whole windows"
+            limit = row.get("cir", "its limit")
+            message = f"the policer {name} drops what is faster than {limit}; RDMA sends lost packets again by whole windows"
             yield Fault("HW817", f"POLICER|{name}", message, _HINT, doubtful=True)
     for key in tables.get("PORT_STORM_CONTROL", {}):
         port, _, kind = key.partition("|")
@@ -36,7 +41,9 @@ def filter_faults(tables: Tables) -> Iterator[Fault]:
     for key, row in tables.get("STATIC_ROUTE", {}).items():
         if "true" in str(row.get("blackhole", "")).lower().split(","):
             network = key.rpartition("|")[2]
-            message = f"the static route drops what goes to {network} and has no better route; hosts there may be unreachable from here"
+            message = (
+                f"the static route drops what goes to {network} and has no better route; hosts there may be unreachable from here"
+            )
             hint = "remove it, unless it is a summary of the switch's networks"
             yield Fault("HW838", f"STATIC_ROUTE|{key}", message, hint, doubtful=True)
 

@@ -65,8 +65,8 @@ def alike(tables: Mapping[str, SharedTable]) -> Alike:
         if name in found:
             ports: dict[str, dict[str, Any]] = {}
             for key, row in found[name].items():
-                fields = {each: value if each == _INSTANCE else "" for each, value in row.items()}
-                ports.setdefault(key.partition("|")[0], {}).update(fields)
+                values = {each: value if each == _INSTANCE else "" for each, value in row.items()}
+                ports.setdefault(key.partition("|")[0], {}).update(values)
             found[name] = table_of(ports)
     for name, fields in _OWN.items():
         if name in found:

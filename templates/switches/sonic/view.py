@@ -39,7 +39,13 @@ _METADATA = ("hwsku", "platform", "buffer_model", "docker_routing_config_mode", 
 def device_view(tables: Tables, same: Alike) -> DeviceView:
     """Return the switch; fields that the tables do not have are None."""
     device, usual = row_of(tables, "DEVICE_METADATA", "localhost"), _alike_view(same)
-    return replace(usual, name=_text(device.get("hostname")), mac=_text(device.get("mac")), ports=_ports(tables, usual.ports), bgp=_bgp(tables, device))
+    return replace(
+        usual,
+        name=_text(device.get("hostname")),
+        mac=_text(device.get("mac")),
+        ports=_ports(tables, usual.ports),
+        bgp=_bgp(tables, device),
+    )
 
 
 @lru_cache(128)
@@ -58,7 +64,12 @@ def _alike_view(same: Alike) -> DeviceView:
         hashed=_hashed(tables),
         watches=bool(watched) or device.get("default_pfcwd_status") == "enable",
         watchdog_ms=max(times, default=None),
-        keys={"name": "DEVICE_METADATA|localhost|hostname", "mac": "DEVICE_METADATA|localhost|mac", "role": "DEVICE_METADATA|localhost|type", "hashed": "SWITCH_HASH|GLOBAL|ecmp_hash"},
+        keys={
+            "name": "DEVICE_METADATA|localhost|hostname",
+            "mac": "DEVICE_METADATA|localhost|mac",
+            "role": "DEVICE_METADATA|localhost|type",
+            "hashed": "SWITCH_HASH|GLOBAL|ecmp_hash",
+        },
     )
 
 
