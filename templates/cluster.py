@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import PurePath, PurePosixPath
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
-from headway.templates.hosts.render import SCRIPT, render_host
+from headway.templates.hosts.render import SCRIPT, host_files
 from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
@@ -45,10 +45,10 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
             for path, text in SWITCHES[kind].render_fabric(options[fabric.name, kind], fabric, cluster).items():
                 files[FABRICS / fabric.name / path] = text
     for node in cluster.nodes:
-        for path, text in render_host(node, cluster).items():
-            files[HOSTS / node.name / path.relative_to("/")] = text
+        for path, make in host_files(node, cluster).items():
+            files.later(HOSTS / node.name / path.relative_to("/"), cache(make))
     if files:
-        files[PurePosixPath("plan.json")] = to_json(cluster)
+        files.later(PurePosixPath("plan.json"), cache(partial(to_json, cluster)))
     return files.moved(PurePosixPath(cluster.name))
 
 
