@@ -153,22 +153,22 @@ def _default(file: str, default: PartitionView) -> Iterator[Finding]:
 
 def _names(file: str, view: SubnetView, netlist: NetlistView | None) -> Iterator[Finding]:
     owners: dict[str, str] = {}
-    for guid, name in view.names.items():
-        if owners.setdefault(name, guid) != guid:
-            message = f"{name} is the name of {owners[name]} and of {guid}; reports name the wrong switch, and people pull the wrong cable"
-            yield Finding("HW871", file, f'{guid} "{name}"', message, "give each switch its name")
+    for text, name in view.names.items():
+        if owners.setdefault(name, text) != text:
+            message = f"{name} is the name of {owners[name]} and of {text}; reports name the wrong switch, and people pull the wrong cable"
+            yield Finding("HW871", file, f'{text} "{name}"', message, "give each switch its name")
     identified = {
         guid: name for device, name in (netlist.switches if netlist else {}).items() if (guid := _guid_of(device)) is not None
     }
-    for guid, name in view.names.items():
-        number = _guid(guid)
+    for text, name in view.names.items():
+        number = _guid(text)
         named = identified.get(number) if number is not None else None
         if identified and named is None:
-            message = f"no switch of the cables' list has the GUID {guid} ({name}); reports show a number in place of its name"
-            yield Finding("HW871", file, f'{guid} "{name}"', message, _RENDER, doubtful=True)
+            message = f"no switch of the cables' list has the GUID {text} ({name}); reports show a number in place of its name"
+            yield Finding("HW871", file, f'{text} "{name}"', message, _RENDER, doubtful=True)
         elif named is not None and named != name:
-            message = f"{guid} is {name} here and {named} in the cables' list; reports name the wrong switch"
-            yield Finding("HW871", file, f'{guid} "{name}"', message, _RENDER)
+            message = f"{text} is {name} here and {named} in the cables' list; reports name the wrong switch"
+            yield Finding("HW871", file, f'{text} "{name}"', message, _RENDER)
 
 
 def _cables(file: str, netlist: NetlistView) -> Iterator[Finding]:

@@ -322,6 +322,14 @@ def _pci(settings: Mapping[str, Setting]) -> Iterator[Fault]:
                 "congestion control is off for every priority of the adapter; marks do not slow it, and PFC stops whole links"
             )
             yield Fault("HW852", key, message, "set the bit of the collectives' priority: 8 for priority 3", doubtful=True)
+        if key.endswith("mlxconfig|ROCE_CONTROL") and setting.value in {"1", "ROCE_DISABLE", "0x1"}:
+            message = "RoCE is off in the adapter's firmware; it has no RDMA device, and NCCL uses TCP or ends"
+            yield Fault("HW852", key, message, "set `ROCE_CONTROL=2`")
+        if "mlxconfig|CNP_DSCP_P" in key and setting.value in {"0", "0x0"}:
+            message = (
+                "notifications have DSCP 0, that of all ordinary traffic; they wait behind it, and senders slow down too late"
+            )
+            yield Fault("HW852", key, message, "set 48", doubtful=True)
         if key.endswith("mlxconfig|PCI_WR_ORDERING") and setting.value in {"per_mkey", "0"}:
             message = (
                 "writes of the adapter keep their order unless each memory region asks otherwise; behind a busy root complex "

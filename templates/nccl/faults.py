@@ -147,6 +147,31 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
             doubtful=True,
         ),
     ),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
+        _Harm(_is("0"), "a rank whose collective fails waits without a limit, and the job hangs", _LEAVE, doubtful=True),
+    ),
+    "CUDA_LAUNCH_BLOCKING": (
+        _Harm(
+            _is("1"),
+            "each kernel waits for the one before it, and no collective runs next to computation",
+            _UNLESS,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_MIN_NCHANNELS": (
+        _Harm(_above(32), "so many blocks of a GPU copy data that computation waits for them", _LEAVE, doubtful=True),
+    ),
+    "NCCL_P2P_NET_CHUNKSIZE": (
+        _Harm(_below(1 << 16), "messages are so small that adapters do not reach their speed", _LEAVE, doubtful=True),
+    ),
+    "NCCL_IB_ECE_ENABLE": (
+        _Harm(_is("0"), "adapters do not agree on selective retransmission and congestion control", _LEAVE, doubtful=True),
+    ),
+    "NCCL_NET_GDR_READ": (
+        _Harm(
+            _is("0"), "data that a GPU sends goes through host memory", "leave it out: NCCL decides by the machine", doubtful=True
+        ),
+    ),
     "NCCL_LAUNCH_MODE": (
         _Harm(
             _is("GROUP"),
@@ -256,7 +281,7 @@ def _known() -> tuple[str, ...]:
 def faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
     """Yield the faults of the variables; values that a shell inserts are unknown."""
     for name, setting in settings.items():
-        if name.startswith("NCCL_") or name in _INTERFACES:
+        if name.startswith("NCCL_") or name in _INTERFACES or name in _HARMS:
             yield from _of_name(name) if name.startswith("NCCL_") else ()
             if "$" not in setting.value and "`" not in setting.value and not setting.value.startswith("valueFrom"):
                 yield from _of_value(name, setting.value.strip())
@@ -322,6 +347,10 @@ def _of_text(name: str, value: str) -> Iterator[Fault]:
             f"`{name}` is `{value}`, which is not a list of adapters; NCCL finds none of them, and falls back to TCP or ends"
         )
         yield Fault("HW865", name, message, "set `=mlx5_0,mlx5_1`")
+    ports = [each for each in value.split(",") if re.fullmatch(r"[\^=]*mlx5\w*:[2-9]", each)] if name == "NCCL_IB_HCA" else []
+    if ports:
+        message = f"`{name}` has {ports[0]}, and each port of mlx5 is an adapter with port 1; NCCL finds no such port, and the rail idles"
+        yield Fault("HW865", name, message, "leave the number of the port out")
     if name == "NCCL_IB_ADDR_RANGE" and value and not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", value):
         message = f"`{name}` is `{value}`, which is not a network; NCCL finds no GID in it, and no connection is made"
         yield Fault("HW861", name, message, "set a network: 10.10.0.0/16")
@@ -342,6 +371,11 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
         "NCCL_BUFFSIZE",
         "NCCL_MAX_NCHANNELS",
         "NCCL_LAUNCH_MODE",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_P2P_NET_CHUNKSIZE",
+        "NCCL_IB_ECE_ENABLE",
+        "CUDA_LAUNCH_BLOCKING",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "NCCL_TOPO_FILE",
         "NCCL_GRAPH_FILE",
         "NCCL_NET_SHARED_BUFFERS",
@@ -446,6 +480,11 @@ def _of_roce(values: Mapping[str, str]) -> Iterator[Fault]:
             "connections fail"
         )
         yield Fault("HW861", "NCCL_IB_PKEY", message, "leave it out")
+    if values.get("NCCL_COLLNET_ENABLE") == "1":
+        message = (
+            "`NCCL_COLLNET_ENABLE` is 1 on RoCE: SHARP reduces in switches of InfiniBand alone; NCCL looks for a plugin in vain"
+        )
+        yield Fault("HW867", "NCCL_COLLNET_ENABLE", message, "leave it out", doubtful=True)
     if values.get("NCCL_SOCKET_FAMILY", "").upper() == "AF_INET6" and values.get("NCCL_IB_ADDR_FAMILY", "").upper() == "AF_INET":
         message = (
             "sockets take IPv6 and adapters IPv4; where the management interface has no IPv6 address, the job ends when it starts"

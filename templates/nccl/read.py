@@ -54,7 +54,7 @@ def _faults(settings: Mapping[str, Setting], replaced: Mapping[str, str]) -> Ite
     yield from faults(settings)
     for name, first in replaced.items():
         last = settings[name].value if name in settings else ""
-        if name.startswith("NCCL_") and not {"$", "`"}.intersection(first + last):
+        if name.startswith(("NCCL_", "TORCH_NCCL_")) and not {"$", "`"}.intersection(first + last):
             message = (
                 f"`{name}` is {first or 'empty'} and then {last or 'empty'}; the last value counts, and the job may run with another one "
                 "than is meant"

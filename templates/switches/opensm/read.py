@@ -76,6 +76,30 @@ def _at_least(bound: int) -> Callable[[str], bool]:
 _HARMS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
     ("lmc", _at_least(_MOST_LMC + 1), "InfiniBand has at most 7, and opensm does not start with it", "set 0"),
     (
+        "sm_priority",
+        _at_least(16),
+        "InfiniBand has 0 to 15, and another manager may take over",
+        "set 15 on the first manager, and less on others",
+    ),
+    (
+        "transaction_timeout",
+        lambda value: (number := _number(value)) is not None and number < 50,
+        "opensm gives up on a device that answers late, and takes it out of the fabric",
+        "set 200",
+    ),
+    (
+        "head_of_queue_lifetime",
+        lambda value: (number := _number(value)) is not None and number < 0x10,
+        "switches drop packets that wait for less than a third of a second, as they do behind a busy receiver",
+        "set 0x12",
+    ),
+    (
+        "force_link_speed",
+        lambda value: _number(value) not in (0, 15),
+        "links come up with a lower speed than their cables have",
+        "set 15",
+    ),
+    (
         "sweep_interval",
         lambda value: _number(value) == 0,
         "opensm does not look at the fabric by itself, and a change without a trap stays unrouted",

@@ -231,7 +231,12 @@ def _containers(tables: Tables) -> Iterator[Fault]:
     if device.get("default_bgp_status") == "down":
         message = "BGP's sessions are shut unless a row of each says otherwise; one that is added carries nothing"
         yield Fault("HW833", "DEVICE_METADATA|localhost|default_bgp_status", message, "set `up`", doubtful=True)
-    for name, effect in (("bgp", "the switch exchanges no route"), ("swss", "no port comes up"), ("syncd", "no port comes up")):
+    for name, effect in (
+        ("bgp", "the switch exchanges no route"),
+        ("swss", "no port comes up"),
+        ("syncd", "no port comes up"),
+        ("pmon", "no module is brought up"),
+    ):
         if row_of(tables, "FEATURE", name).get("state") == "disabled":
             yield Fault(
                 "HW833", f"FEATURE|{name}|state", f"the container {name} is disabled; {effect}", "enable it", name == "bgp"
