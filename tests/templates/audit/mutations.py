@@ -370,7 +370,11 @@ JOBS = (
 PODS = (
     pods("no network of the adapters", "hostNetwork: true", "hostNetwork: false"),
     pods("no locked memory", r'"add": \["IPC_LOCK"\]', '"add": ["NET_ADMIN"]'),
-    pods("no device of RDMA", r'"rdma/hca_shared_devices_a": "1"', '"ephemeral-storage": "1Gi"'),
+    pods(
+        "no device of RDMA",
+        r', "rdma/hca_shared_devices_a": "1"(.*\n.*), "rdma/hca_shared_devices_a": "1"',
+        r"\1",
+    ),
 )
 
 OPENSM = (
