@@ -52,8 +52,8 @@ def _check_timers(name: str, options: BaseModel, fabric: FabricPlan, cluster: Cl
     found_s, key = (options.hold_s, "hold_s") if detection_ms is None else (detection_ms / 1000, "bfd_ms")
     if found_s >= IB_RETRIES_S:
         message = (
-            f"a link that fails silently is found after {found_s:g} s, and NCCL sends a lost packet again for {IB_RETRIES_S:.0f} s: jobs end "
-            "although another path is there"
+            f"a link that fails silently is found after {found_s:g} s, and NCCL sends a lost packet again for {IB_RETRIES_S:.0f} s: jobs "
+            "end although another path is there"
         )
         yield Problem("HW533", CLUSTER, (*at, key), message, "use BFD with 300, or a hold time of 9", Severity.WARNING)
     elif detection_ms is not None and options.hold_s >= _SLOW_HOLD_S:
