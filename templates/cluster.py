@@ -16,6 +16,7 @@ from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
+from headway.templates.switches.frr import READERS as FRR_READERS
 from headway.templates.switches.limits import check_fabric, check_switch
 from headway.templates.switches.opensm import READERS as OPENSM_READERS
 
@@ -23,6 +24,9 @@ from headway.templates.switches.opensm import READERS as OPENSM_READERS
 SwitchOptions = Mapping[tuple[str, str], BaseModel]
 
 Reader = Callable[[str], Reading]
+
+# Readers of files next to those that name a kind, by their names.
+_OTHERS: Mapping[str, Reader] = {**FRR_READERS, **OPENSM_READERS}
 
 HOSTS = PurePosixPath("hosts")
 # Files of a fabric as a whole.
@@ -87,8 +91,8 @@ def reader_of(path: PurePath) -> Reader | None:
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
-    if path.name in OPENSM_READERS:
-        return OPENSM_READERS[path.name]
+    if path.name in _OTHERS:
+        return _OTHERS[path.name]
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 
