@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 _ALL = slice(None)
 # Tags of messages: keys and values, and their gradients.
@@ -34,7 +35,8 @@ def held_positions(sequence: int, rank: int, ranks: int) -> Tensor:
     return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+# As torch.compiler.disable, which would import the compiler here, for layouts without `cp` too.
+@_disable_dynamo
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, starts: Tensor | None = None) -> Tensor:
     """Return causal attention of this rank's queries over the whole sequence; collective over `group`, also backward.
 

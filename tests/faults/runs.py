@@ -16,6 +16,7 @@ from headway.runner.lines import read_lines
 LIMIT_S = 180
 POLL_S = 0.02
 JOB = Path(__file__).parent / "job.yaml"
+LIGHT = str(Path(__file__).parents[1] / "support/light")
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,4 @@ def _command(words: tuple[str | Path, ...]) -> list[str]:
 
 def _environment(runs: Path) -> dict[str, str]:
     # Standbys import torch at the end of each run too, which takes more than the run: a test that needs them sets it.
-    return {"HEADWAY_STANDBY": "0", **os.environ, "HEADWAY_RUNS": str(runs)}
+    return {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(runs)}

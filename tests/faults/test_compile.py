@@ -34,6 +34,12 @@ def losses(run: Run) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines}
 
 
+@pytest.fixture(autouse=True)
+def _with_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes ranks light takes torch's compiler from them."""
+    monkeypatch.setenv("PYTHONPATH", "")
+
+
 def test_compiled_blocks_have_the_losses_of_eager_ones_also_after_a_kill(tmp_path: Path) -> None:
     assert headway("run", job(tmp_path / "eager", compiled=False), runs=tmp_path / "runs-eager").returncode == 0
     compiled = job(tmp_path / "compiled", compiled=True)

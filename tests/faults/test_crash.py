@@ -18,24 +18,23 @@ AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.ma
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
-def test_killed_workers_cost_no_more_than_one_interval_of_the_memory_tier_and_not_one_bit(
+def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier_and_not_one_bit(
     uninterrupted: Run, tmp_path: Path
 ) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
-    done = headway("run", job, "--kill", "1@25", "--kill", "0@47", runs=tmp_path / "runs")
+    done = headway("run", job, "--kill", "1@25", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")
-    failures = run.journal("failure")
-    assert [(f["cause"], f["rank"]) for f in failures] == [("killed by SIGKILL", 1), ("killed by SIGKILL", 0)]
-    first, *bases = [claim["base"] for claim in run.journal("claim")]
+    (failure,) = run.journal("failure")
+    assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
+    first, base = (claim["base"] for claim in run.journal("claim"))
     assert first is None
-    assert [(base["generation"], base["tier"]) for base in bases] == [(1, "memory"), (2, "memory")]
-    for failure, base in zip(failures, bases, strict=True):
-        assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when a worker dies"
-    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 3))]
+    assert (base["generation"], base["tier"]) == (1, "memory")
+    assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when a worker dies"
+    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 2))]
     assert run.hashes() == uninterrupted.hashes()
     assert all(digest in done.stdout for digest in run.hashes().values())
-    assert "in 2 failures" in done.stdout
+    assert "in 1 failure" in done.stdout
     assert run.journal("standby", "warm") == [], "HEADWAY_STANDBY=0"
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
@@ -43,8 +42,8 @@ def test_killed_workers_cost_no_more_than_one_interval_of_the_memory_tier_and_no
     assert all(
         re.match(rf"{LOGGED} {name} node=0( generation=\d+)?: ", line) for name in logs for line in logs[name].splitlines()
     )
-    assert logs["coordinator"].count(": failure ") == 2
-    assert logs["agent"].count(": order to start") == 3
+    assert logs["coordinator"].count(": failure ") == 1
+    assert logs["agent"].count(": order to start") == 2
 
 
 @pytest.mark.variant
@@ -70,6 +69,13 @@ def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(unin
     assert run.journal("failure") == []
     assert max(path.name for path in run.checkpoints()) == "step-000000060.g000001"
     assert run.hashes() == uninterrupted.hashes()
+
+
+def alone(folder: Path, more: str = "") -> Path:
+    """The job on one rank, and what is written behind it."""
+    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text().replace("procs: 2", "procs: 1"))
+    (folder / "job.yaml").write_text(JOB.read_text() + more)
+    return folder / "job.yaml"
 
 
 def job_of(folder: Path, checkpoint: str) -> Path:
@@ -170,8 +176,8 @@ def test_a_run_asked_to_stop_saves_and_is_resumed_without_losing_a_step(uninterr
 
 
 def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
-    with going("run", JOB, runs=tmp_path) as launcher:
-        run = wait_for_step(tmp_path, 3)
+    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 3)
         (supervisor,) = companions(run.directory, "headway.runner")
         supervisor.kill()
         wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
@@ -191,9 +197,9 @@ def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> Non
 
 
 def test_a_second_interrupt_ends_a_run_that_cannot_save(tmp_path: Path) -> None:
-    with going("run", JOB, runs=tmp_path) as launcher:
-        run = wait_for_step(tmp_path, 3)
-        os.kill(worker(run.directory, rank=1).pid, signal.SIGSTOP)
+    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 3)
+        os.kill(worker(run.directory, rank=0).pid, signal.SIGSTOP)
         launcher.send_signal(signal.SIGINT)
         wait_until(lambda: bool(run.journal("preempted")), "the first interrupt")
         launcher.send_signal(signal.SIGINT)
@@ -202,8 +208,8 @@ def test_a_second_interrupt_ends_a_run_that_cannot_save(tmp_path: Path) -> None:
 
 
 def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> None:
-    with going("run", JOB, runs=tmp_path) as launcher:
-        run = wait_for_step(tmp_path, 3)
+    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 3)
         launcher.kill()
         wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
     assert run.verdict()["verdict"] == "preempted"
@@ -211,8 +217,7 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
 
 
 def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    (tmp_path / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    job = alone(tmp_path)
     # Next to the job, where `headway check` finds it, and not where the ranks start.
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("text")
@@ -225,7 +230,7 @@ def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Pat
     assert "`corpus/*.txt` matches no file" in done.stdout
 
 
-def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(tmp_path: Path) -> None:
     job, runs = limited(tmp_path, "1s"), tmp_path / "runs"
     assert headway("run", job, runs=runs).returncode == 83
     run = only_run(runs)
@@ -237,11 +242,8 @@ def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raise
     done = headway("run", limited(tmp_path, "1d"), "--resume", run.directory.name, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.steps() == list(range(1, 61))
-    assert run.hashes() == uninterrupted.hashes()
 
 
 def limited(folder: Path, longest: str) -> Path:
     """The job with a limit of all its attempts."""
-    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
-    (folder / "job.yaml").write_text(f"{JOB.read_text()}limits: {{run: {{time: {longest}}}}}\n")
-    return folder / "job.yaml"
+    return alone(folder, f"limits: {{run: {{time: {longest}}}}}\n")

@@ -54,6 +54,7 @@ def test_when_no_checkpoint_verifies_the_run_stops_and_trains_nothing(finished: 
     assert finished.steps() == steps
 
 
+@pytest.mark.variant
 def test_a_lost_chain_beside_checkpoints_stops_the_run(finished: Run) -> None:
     for record in (finished.directory / "shared/chain").iterdir():
         record.unlink()

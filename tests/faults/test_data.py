@@ -14,13 +14,14 @@ JOB = re.search(r"```yaml\n(# job\.yaml\n.*?)```", (Path(__file__).parents[2] / 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job of docs/data.md with fewer steps, on two ranks, beside its corpora."""
+    """The job of docs/data.md with fewer steps, on one rank, beside its corpora."""
     assert JOB is not None
     text = (
         JOB[1].replace("steps: 80", "steps: 12").replace("20 steps", "5 steps").replace("cluster: local", "cluster: this-machine")
     )
     (tmp_path / "job.yaml").write_text(text)
-    (tmp_path / "cluster.yaml").write_text((Path(__file__).parent / "cluster.yaml").read_text())
+    cluster = (Path(__file__).parent / "cluster.yaml").read_text()
+    (tmp_path / "cluster.yaml").write_text(cluster.replace("procs: 2", "procs: 1"))
     for seed, name in enumerate(("numbers", "rhyme")):
         write_corpus(tmp_path / "corpora" / name, [documents(2 * seed + number, 200, 200) for number in range(2)])
     monkeypatch.chdir(tmp_path)
@@ -29,7 +30,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_on_corpora_ends_in_the_same_state_after_a_kill(job: Path) -> None:
     assert headway("run", job, runs=Path("straight")).returncode == 0
-    done = headway("run", job, "--kill", "1@7", runs=Path("killed"))
+    done = headway("run", job, "--kill", "0@7", runs=Path("killed"))
     assert done.returncode == 0, done.stdout + done.stderr
     straight, killed = only_run(Path("straight")), only_run(Path("killed"))
     assert len(killed.journal("start")) == 2

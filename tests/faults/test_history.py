@@ -19,7 +19,7 @@ def job(folder: Path, *history: str) -> Path:
     assert text.count("steps: 60\n") == 1
     entries = "".join(f"  - {{{entry}}}\n" for entry in history)
     file.write_text(text.replace("steps: 60\n", "steps: 30\n") + (f"history:\n{entries}" if history else ""))
-    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
+    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text().replace("procs: 2", "procs: 1"))
     return file
 
 
@@ -72,4 +72,4 @@ def test_what_the_history_says_is_what_the_run_was_told(at_once: Run) -> None:
     (change,) = run_json["history"]
     assert (change["from_step"], change["skip_samples"], change["set"]["batch.global_sequences"]) == (20, 24, 16)
     tokens = [json.loads(line)["tokens"] for line in (at_once.directory / "metrics.jsonl").read_text().splitlines()]
-    assert tokens == [8 * 128] * 20 + [16 * 128] * 20
+    assert tokens == [8 * 32] * 20 + [16 * 32] * 20

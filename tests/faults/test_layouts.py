@@ -7,12 +7,18 @@ import pytest
 from .processes import Process, companions
 from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step
 
-pytestmark = pytest.mark.slow
+# Minutes, and tests/runner/train/test_parallel.py restarts under each layout: make soak.
+pytestmark = [pytest.mark.slow, pytest.mark.variant]
 
 STEPS = 24
-_FEW = ("pp: 2",)
-_MORE = ("tp: 2", "cp: 2", "dp_replicate: 2", "dp_shard: 2, sharding: none", "pp: 2, schedule: ZBVZeroBubble, virtual_stages: 2")
-CASES = [*_FEW, *(pytest.param(layout, marks=pytest.mark.variant) for layout in _MORE)]
+CASES = (
+    "pp: 2",
+    "tp: 2",
+    "cp: 2",
+    "dp_replicate: 2",
+    "dp_shard: 2, sharding: none",
+    "pp: 2, schedule: ZBVZeroBubble, virtual_stages: 2",
+)
 
 
 def job_of(folder: Path, layout: str) -> Path:
@@ -21,6 +27,7 @@ def job_of(folder: Path, layout: str) -> Path:
     text = (
         JOB.read_text().replace("nodes: 1\n", "nodes: 2\n").replace("steps: 60", f"steps: {STEPS}").replace("10 steps", "4 steps")
     )
+    text = text.replace("layers: 1", "layers: 2").replace("micro: 4", "micro: 2")
     # Sequences that are split over `cp` take no dropout; with it, the other layouts draw numbers.
     text = text.replace("dropout: 0.1", f"dropout: {0.0 if 'cp' in layout else 0.1}")
     (folder / "job.yaml").write_text(f"{text}layout: {{{layout}}}\nresilience: {{spares: 1, timeouts: {{agent: 5s}}}}\n")

@@ -71,6 +71,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
         yield nodes
 
 
+@pytest.mark.variant
 def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost_too(nodes: Nodes, undisturbed: str) -> None:
     flags = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--max-restarts", "9")
     cluster = Cluster(nodes, "/mnt/runs", *flags, gates=(40, 80))

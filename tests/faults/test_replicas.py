@@ -32,6 +32,7 @@ def job_of(folder: Path, layout: str, steps: int, tiers: str = "{kind: shared, e
     folder.mkdir(parents=True)
     head, _, _ = JOB.read_text().partition("checkpoint:")
     text = head.replace("dropout: 0.1", "dropout: 0.0").replace("steps: 60", f"steps: {steps}")
+    text = text.replace("micro: 4", "micro: 2")
     text = text.replace("global: 8", "global: 12") if layout == THREE else text
     resilience = "resilience: {replica_recovery: true, restart: {budget: 20}}"
     (folder / "job.yaml").write_text(f"{text}layout: {{{layout}}}\n{resilience}\ncheckpoint: {{tiers: [{tiers}]}}\n")

@@ -24,7 +24,7 @@ from .nodes import SHARED, Nodes, why_not
 from .processes import Process, companions, processes_of, worker
 from .runs import LIMIT_S, Run, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "nodes can be had")]
+pytestmark = [pytest.mark.slow, pytest.mark.variant, pytest.mark.skipif(bool(why_not()), reason=why_not() or "nodes can be had")]
 
 ROOT = Path(__file__).parents[2]
 HASH = "parameters ([0-9a-f]{16})"
@@ -61,7 +61,7 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.variant] * (name != "torch DCP")) for name in SCRIPTS])
+@pytest.fixture(params=SCRIPTS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

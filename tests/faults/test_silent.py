@@ -42,6 +42,7 @@ def trained(folder: Path, *, faulty: bool) -> Run:
         .replace("nodes: 1\n", "nodes: 3\n")
         .replace("steps: 60\n", "steps: 20\n")
         .replace("global: 8", "global: 6")
+        .replace("micro: 4", "micro: 2")
     )
     (folder / "job.yaml").write_text(f"{text}resilience:\n  spares: 1\n  corruption: {{replay: 5 steps}}\n")
     cluster = (JOB.parent / "cluster.yaml").read_text()

@@ -123,6 +123,7 @@ def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path
     assert "headway: stop: the user's error, or no progress (exit code 83)" in done.stderr
 
 
+@pytest.mark.variant
 def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
     """argv, its own folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's environment."""
     (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'\n")
@@ -160,6 +161,7 @@ def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], nam
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.variant
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with going("torchrun", *TWO_RANKS, tmp_path / "checkpoints", "--steps", "100000", runs=tmp_path / "runs") as launcher:
         wait_until(lambda: any((tmp_path / "checkpoints").glob("step-*")), "a checkpoint of the script")
@@ -169,6 +171,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert run.verdict()["verdict"] == "preempted"
 
 
+@pytest.mark.variant
 def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> None:
     script = tmp_path / "apart.py"
     script.write_text(
@@ -189,6 +192,7 @@ def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> No
     assert "late: yes" in done.stdout
 
 
+@pytest.mark.variant
 def test_what_a_script_leaves_behind_goes_on_after_the_run(tmp_path: Path) -> None:
     script = tmp_path / "daemon.py"
     script.write_text(

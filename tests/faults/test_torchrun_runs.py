@@ -97,6 +97,7 @@ def begins(lr: str, step: int, run: str) -> str:
     return f"lr {lr} begins at step {step} with {lr} in {run}\n"
 
 
+@pytest.mark.variant
 def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
     printed = [folder.torchrun("train.py", lr, SLURM_JOB_ID="777") for lr in ("0.001", "0.01", "0.1")]
     for (out, _), lr, run in zip(printed, ("0.001", "0.01", "0.1"), ("777", "777-2", "777-3"), strict=True):

@@ -47,7 +47,7 @@ FAILING_WAYS = (
 
 
 # `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others there, in one process each.
-LAUNCHERS_WAYS = {"closed descriptors", "exec", "exception"}
+LAUNCHERS_WAYS = {"exec", "exception"}
 
 
 def _ends(way: str, *, fails: bool) -> Scenario:
@@ -85,7 +85,11 @@ OF_PYTHON = {
 }
 
 SURROUNDINGS = (
-    Scenario("one_after_another.py", words=("environment.py", "python_state.py", "descriptors.py", "handlers.py", "output.py")),
+    Scenario(
+        "one_after_another.py",
+        words=("environment.py", "python_state.py", "descriptors.py", "handlers.py", "output.py"),
+        variant=True,
+    ),
     Scenario("environment.py", ranks=2, words=("--lr", "3e-4", "", "a b"), variant=True),
     Scenario("environment.py", environment=OF_PYTHON, named="environment with Python's variables", variant=True),
     # torchrun runs it in a child of multiprocessing, without its folder on the path of modules: docs/script.md.
@@ -120,7 +124,7 @@ SURROUNDINGS = (
     ),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure", variant=True),
     Scenario("spawns_ranks.py", several=True, variant=True),
-    Scenario("whole_folder.py", environment={"HEADWAY_RUNS": ""}),
+    Scenario("whole_folder.py", environment={"HEADWAY_RUNS": ""}, variant=True),
 )
 
 TRAINING = (
@@ -141,13 +145,13 @@ FILES = (
     Scenario("small_saves.py", variant=True),
     Scenario("every_file_is_mine.py", again=True),
     Scenario("diverged.py", again=True, variant=True),
-    Scenario("other_writers.py", again=True),
+    Scenario("other_writers.py", again=True, variant=True),
     Scenario("own_notes.py", again=True, volatile=OF_DCP, variant=True),
     Scenario("dcp_read_elsewhere.py", ranks=2, volatile=OF_DCP, variant=True),
     Scenario("folders.py", variant=True),
     Scenario("writers.py", variant=True),
     Scenario("numbered.py", ranks=2, saves=True, variant=True),
-    Scenario("saved_by_dcp.py", ranks=2, volatile=OF_DCP, saves=True),
+    Scenario("saved_by_dcp.py", ranks=2, volatile=OF_DCP, saves=True, variant=True),
     Scenario("saved_one_file.py", saves=True, variant=True),
     Scenario("saved_safetensors.py", saves=True, variant=True),
     Scenario("saved_by_pickle.py", saves=True, variant=True),

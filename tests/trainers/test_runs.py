@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("story", "file", "last"), [("hf", "training_args.json", 100), ("lightning", "lightning.yaml", 200)])
+@pytest.mark.parametrize(
+    ("story", "file", "last"),
+    [("hf", "training_args.json", 100), pytest.param("lightning", "lightning.yaml", 200, marks=pytest.mark.variant)],
+)
 def test_a_rendered_trainer_is_killed_and_resumes(story: str, file: str, last: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("headway")), "run", f"examples/trainers/{story}.yaml", "--kill", "1@50"]
     environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path)}

@@ -13,7 +13,7 @@ import yaml
 from headway.cli.documents import load_job_plan
 from headway.templates.schedulers.kubernetes.yaml_text import quote
 from tests.faults.processes import companions, processes_of, worker
-from tests.faults.runs import LIMIT_S, Run, wait_for_step, wait_until
+from tests.faults.runs import LIGHT, LIMIT_S, Run, wait_for_step, wait_until
 
 from .control_plane import ControlPlane, KubectlError, Object
 from .image import IMAGE
@@ -343,7 +343,8 @@ def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tm
     mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
     with control_plane.namespace() as name:
         options = {"namespace": name, "image": IMAGE, "image_pull_policy": "Never", "mounts": mounts}
-        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH"]
+        # Without standbys, whose imports take longer than the run.
+        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH", f"export HEADWAY_STANDBY=0 PYTHONPATH={LIGHT}"]
         control_plane.apply(manifest(tmp_path, options, runs=str(runs)))
         yield name
         control_plane.kubectl("delete", "jobsets", "--all", "-n", name)

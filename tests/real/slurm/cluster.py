@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from tests.faults.runs import LIGHT
+
 from .addresses import Addresses, claim_addresses
 from .configuration import Shape, gpu_devices, gres_conf, hosts, slurm_conf
 from .machine import Machine, leashed
@@ -141,10 +143,14 @@ class SlurmCluster:
     @property
     def env(self) -> dict[str, str]:
         """This process's environment for a client of the cluster: no other Slurm's variables, this one's SLURM_CONF. Jobs keep no
-        standbys, whose imports take longer than most of them."""
+        standbys, whose imports take longer than most of them, and their ranks are light."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN", "SALLOC"))}
         path = f"{self.programs.clients}{os.pathsep}{kept.get('PATH', os.defpath)}"
-        return {"HEADWAY_STANDBY": "0"} | kept | {"PATH": path, "SLURM_CONF": str(self.root / "etc" / "slurm.conf")}
+        return (
+            {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT}
+            | kept
+            | {"PATH": path, "SLURM_CONF": str(self.root / "etc" / "slurm.conf")}
+        )
 
     def run(
         self,

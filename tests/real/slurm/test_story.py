@@ -11,6 +11,7 @@ from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .configuration import Shape
+from .versions import INSTALLED, mostly
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,7 @@ def _end(slurm: SlurmCluster, job: int, folder: Path) -> Run:
     return only_run(folder / "runs")
 
 
+@mostly(INSTALLED)
 def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in_the_state_of_a_local_run(
     each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
 ) -> None:
@@ -65,6 +67,8 @@ def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in
     assert not companions(run.directory, "headway.runner")
 
 
+# tests/real/slurm/test_lost_nodes.py loses the whole node.
+@pytest.mark.variant
 def test_a_spare_takes_the_place_of_a_lost_node_inside_the_allocation(
     each_slurm: SlurmCluster, local: Run, tmp_path: Path
 ) -> None:

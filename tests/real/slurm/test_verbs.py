@@ -17,6 +17,7 @@ from tests.real.ssh.hosts import SshHosts
 
 from .clients import PYTHON, STORY, User, user
 from .cluster import SlurmCluster
+from .versions import INSTALLED, mostly
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,7 @@ def status(of: User, name: str) -> dict[str, object]:
     return found
 
 
+@mostly(INSTALLED)
 def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_two_ssh_hosts(
     each_slurm: SlurmCluster, logins: SshHosts, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.variant
 def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_path: Path) -> None:
     train = script(tmp_path, AGAIN)
     done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))

@@ -36,6 +36,7 @@ def job(folder: Path, argv: list[str], more: str = "", module: bool = False) -> 
     return path
 
 
+@pytest.mark.variant
 def test_the_example_loses_a_worker_and_ends_as_if_it_had_not(here: Path) -> None:
     undisturbed = headway("run", JOB, runs=here / "runs")
     killed = headway("run", JOB, "--kill", "1@35", runs=here / "runs")
