@@ -237,7 +237,8 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
 def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:
     """Warn about collectives that are neither paused nor marked, where no scheme of congestion says so."""
     for index, each in enumerate(fabric.classes):
-        if each.carries == "collectives" and fabric.congestion is None and not each.lossless and each.ecn is None:
+        is_bare = fabric.transport == "roce" and fabric.congestion is None and not each.lossless and each.ecn is None
+        if each.carries == "collectives" and is_bare:
             message = f"`{each.name}` is neither lossless nor marked: full queues drop RDMA packets, whose windows are sent again"
             hint = "set `lossless: true` and `ecn`, or state the scheme as `congestion: nic-managed`"
             yield Problem("HW532", CLUSTER, (*path, "classes", index), message, hint, Severity.WARNING, at_key=True)
