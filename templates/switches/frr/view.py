@@ -13,6 +13,9 @@ _DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
 _PROFILE = re.compile(r"bfd\|profile ([^|\s]+)")
 _ROUTE_MAP = re.compile(r"route-map (\S+) (permit|deny) \d+")
 _UNICAST = ("address-family ipv4 unicast", "address-family ipv4")
+# Settings with a name, an address or a number of the switch in them.
+_OF_SWITCH = re.compile(r"(hostname|!)|.*(router-id|\|network |aggregate-address|neighbor \S*[\d.:]|description)")
+_INSTANCE = re.compile(r"^router bgp [\d.]+")
 _YES, _NO = "yes", "no"
 _HOLD_S = {"datacenter": 9}
 _USUAL_HOLD_S = 180
@@ -63,19 +66,23 @@ def device_view(values: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
 
 def traits(values: Mapping[str, str]) -> Traits:
     """Return what the routing of a switch usually shares with others: settings that have no name, address or AS number in them."""
-    own = re.compile(r"(interface|hostname|!)|.*(router-id|\|network |aggregate-address|neighbor \S*[\d.:]|description)")
-    shared = {re.sub(r"^router bgp [\d.]+", "router bgp *", key): value for key, value in values.items() if not own.match(key)}
-    device = {key: value for key, value in shared.items() if not key.endswith("router bgp *")}
+    device: dict[str, str] = {}
     ports: dict[str, dict[str, str]] = {}
     for key, value in values.items():
-        if key.startswith("interface ") and "|" in key:
+        if key.startswith("interface "):
             port, _, command = key.removeprefix("interface ").partition("|")
-            ports.setdefault(port, {}).update(
-                {command: value} if not command.startswith(("description", "ip address", "ipv6 address", "shutdown")) else {}
-            )
+            own = ports.setdefault(port, {})
+            if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
+                own[command] = value
+        elif not _OF_SWITCH.match(key):
+            device[_INSTANCE.sub("router bgp *", key) if key.startswith("router bgp ") else key] = value
     # What all of its ports have is a trait of the switch.
-    common = set.intersection(*(set(own.items()) for own in ports.values())) if ports else set()
-    return Traits(device | {f"interface *|{command}": value for command, value in sorted(common)})
+    first, *others = ports.values() or ({},)
+    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in others)}
+    return Traits(
+        {key: value for key, value in device.items() if key != "router bgp *"}
+        | {f"interface *|{command}": value for command, value in sorted(common.items())}
+    )
 
 
 def instance_of(values: Mapping[str, str]) -> str | None:
