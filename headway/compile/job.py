@@ -131,11 +131,9 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
 
         yield from check_memory(plan, cluster)
         yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
-    if plan.spec["trainer"]["options"].get("framework") or plan.spec["trainer"]["kind"] in (
-        "torchtitan",
-        "megatron",
-        "deepspeed",
-    ):
+    from headway.planner.from_plan import states_framework  # noqa: PLC0415
+
+    if plan.spec["trainer"]["kind"] != "builtin" and states_framework(plan):
         from headway.planner.check.framework import check_framework  # noqa: PLC0415
 
         yield from check_framework(plan)

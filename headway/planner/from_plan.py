@@ -14,7 +14,7 @@ from headway.planner.training import Degrees, Formats, Kernels, Network, Overlap
 _GBPS = 1e9 / 8
 _DEFAULT_FRAMEWORK: Framework = "torchtitan"
 # By kind of trainer; those of scripts of unknown code are not among them.
-_OWN: Mapping[str, Framework] = {
+OWN_PROFILES: Mapping[str, Framework] = {
     "builtin": "headway",
     "torchtitan": "torchtitan",
     "megatron": "megatron",
@@ -36,7 +36,7 @@ def framework_of(plan: JobPlan) -> Framework:
     """Return the profile by which the job's trainer is estimated: its own, or that of a script's options (torchtitan's
     by default)."""
     trainer = plan.spec["trainer"]
-    if (own := _OWN.get(trainer["kind"])) is not None:
+    if (own := OWN_PROFILES.get(trainer["kind"])) is not None:
         is_fsdp = own == "megatron" and plan.spec["layout"]["sharding"] in ("gradients", "parameters")
         return "megatron-fsdp" if is_fsdp else own
     framework: Framework = trainer["options"].get("framework") or _DEFAULT_FRAMEWORK
@@ -46,7 +46,7 @@ def framework_of(plan: JobPlan) -> Framework:
 def states_framework(plan: JobPlan) -> bool:
     """Return whether the framework of the job's steps is known, and not assumed."""
     trainer = plan.spec["trainer"]
-    return trainer["kind"] in _OWN or "framework" in trainer["options"]
+    return trainer["kind"] in OWN_PROFILES or "framework" in trainer["options"]
 
 
 def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:

@@ -2,5 +2,5 @@
 
 In: the YAML tables in this folder, each row with its source; a Hugging Face config.json.
 Out: frozen records such as `Gpu`, `Nic`, `Switch`, `Preset` and `Compatibility`.
-Start reading: `gpus.yaml` and `gpus.py`; to add hardware or a model, add a row to a table.
+Start reading: `gpus.yaml` and `gpus.py`; to add hardware or a model, see CONTRIBUTING.md ("Add a GPU, or change an estimate").
 """

@@ -1,7 +1,7 @@
 """Table of the trainers that a job may name.
 
 In: the `trainer` of a job document. Out: a `JobKind` (templates/kind.py).
-To add a trainer, add a folder with `options.py`, `check.py` and `render.py`, and a row below.
+To add a trainer, add a folder (CONTRIBUTING.md, "Add a kind") and a row below.
 """
 
 import types
