@@ -13,7 +13,7 @@ PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildc
 # The oldest that is carried, some between, the one that all tests run with, and the newest.
 COMPAT ?= 2.6.0 2.9.1 2.13.0 2.15.0
 
-BENCHES := check planner checkpoint recovery replica_recovery detection overhead control_plane fabric
+BENCHES := check planner checkpoint recovery replica_recovery trainer detection overhead control_plane fabric
 
 SOAK_EXAMPLES ?= 4000
 SOAK_DAMAGES ?= 10000
@@ -68,9 +68,11 @@ soak: .venv/dev.stamp
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
 	    tests/runner/checkpoint/test_damage.py tests/runner/checkpoint/test_elastic.py tests/runner/train/test_parallel.py
 	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest tests/faults/test_scripts.py tests/soak/flipped.py
+	HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=7200 tests/soak/curve.py
 	HEADWAY_EXAMPLES=$(SOAK_KILLS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=14400 tests/faults/test_save_kills.py
 	HEADWAY_EXAMPLES=$(SOAK_MOMENTS) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest -o timeout=1200 tests/harmless
 	$(BIN)/python -m pytest -m variant --ignore=tests/harmless --ignore=tests/faults/test_scripts.py --ignore=tests/faults/test_save_kills.py
+	HEADWAY_SLURM=current $(BIN)/python -m pytest tests/real/slurm -m 'slow and not fixture'
 
 test-fixtures: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fixture tests/real

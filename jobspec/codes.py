@@ -151,6 +151,9 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW527": "more cables than one plan holds",
         "HW530": "an adapter on a fabric without RDMA",
         "HW531": "adapters whose QoS headway cannot set up (warning)",
+        "HW532": "a class of traffic that is marked too late, starved, unprotected, or in the control plane's place (warning)",
+        "HW533": "timers of routing that take healthy links down, or outlast a job (warning)",
+        "HW534": "addresses or AS numbers of the internet's in a fabric (warning)",
         "HW601": "GPU nodes without a scale-out fabric, so NCCL chooses the network itself (warning)",
         "HW602": "files that disagree about the classes of traffic",
         "HW603": "a setting in force that differs from the cluster file",
@@ -190,6 +193,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW814": "buffer pools that contradict each other, or do not hold the headroom of all ports",
         "HW815": "a scheduler that starves the lossless queue, or all others",
         "HW816": "a port that does not take the class from the DSCP",
+        "HW817": "a filter or limit that stops RDMA packets",
         "HW820": "an MTU that drops RDMA packets or makes them small",
         "HW821": "speeds with which a link does not come up",
         "HW822": "error correction with which a link does not come up or loses packets",
@@ -224,6 +228,8 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW865": "adapters of NCCL that are not those of the hosts",
         "HW866": "a socket interface that does not reach all nodes",
         "HW867": "a variable that loads the fabric more than it has to",
+        "HW868": "a pod without what RDMA needs (warning)",
         "HW870": "a subnet manager whose paths fail, loop, or come late",
+        "HW871": "files of a subnet manager that do not fit each other or the fabric",
     }
 )

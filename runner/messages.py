@@ -33,7 +33,7 @@ Side = Literal["agent", "coordinator"]
 KINDS: Mapping[Side, frozenset[str]] = {
     "agent": frozenset({"join", "beat", "exited", "evidence", "committed", "enter"}),
     "coordinator": frozenset(
-        {"assign", "start", "save", "survey", "stop", "probe", "members", "end", "restart", "entered", "welcome"}
+        {"assign", "start", "take", "save", "survey", "stop", "probe", "members", "end", "restart", "entered", "welcome"}
     ),
 }
 CHALLENGE_BYTES = 16

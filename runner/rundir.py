@@ -1,6 +1,7 @@
 """Creates the run directory before anything starts, and reads it back when a script asks how an attempt ended.
 
 python -m headway.runner.rundir open RUNS NAME --attempt K < run.json     prints the path of attempts/K/run.json
+    --job JOB       in the place of --attempt: the attempt that this job of the scheduler has opened, else the next one
     --spec FILE     keeps it next to run.json, so that an edited spec can be compared with what the attempt was made from;
                     values that it omits are those of run.json (contract/spec_values.py)
     --every-node    each node of the attempt calls it, none waits for another, and all get the same
@@ -9,9 +10,11 @@ python -m headway.runner.rundir exit-code RUN_JSON --or CODE              prints
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +36,7 @@ from headway.runner.posix import create_exclusive, write_atomic
 from headway.runner.suspects import file_of, lemons
 
 HANDLE_SCHEMA = "headway.handle/1"
+_LOOK_EVERY_S = 0.1
 
 
 def create_handle(directory: RunDirectory, name: str, job: str, facts: Mapping[str, Any]) -> None:
@@ -94,6 +98,41 @@ def open_run(
     if not create_exclusive(directory.run_json, text) and directory.run_json.read_bytes() != text:
         raise FileExistsError(directory.run_json)
     return directory
+
+
+def attempt_of(directory: RunDirectory, job: str) -> int:
+    """Return the number of the attempt that the scheduler's `job` has opened; the first of its nodes opens the next attempt.
+
+    Raises OSError if the directory cannot be written.
+    """
+    directory.attempts.mkdir(parents=True, exist_ok=True)
+    while True:
+        numbers = directory.attempt_numbers()
+        for number in reversed(numbers):
+            if _opened_by(directory.at(number)) == job:
+                return number
+        new = directory.attempts / f".tmp-{secrets.token_hex(6)}"
+        new.mkdir()
+        (new / directory.job.name).write_text(f"{job}\n")
+        following = directory.next_attempt()
+        try:
+            # rename(2) replaces no folder that has content: of several nodes one makes the attempt, and the others find its job in it.
+            new.rename(directory.at(following).attempt_directory)
+        except OSError as error:
+            shutil.rmtree(new)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            # A client of NFS may list the folder from its cache for some seconds.
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            return following
+
+
+def _opened_by(directory: RunDirectory) -> str | None:
+    try:
+        return directory.job.read_text().strip()
+    except OSError:
+        return None
 
 
 def _completed(config: RunConfig, name: str, directory: RunDirectory) -> RunConfig:
@@ -178,7 +217,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     opened = verbs.add_parser("open")
     opened.add_argument("runs", type=Path)
     opened.add_argument("name")
-    opened.add_argument("--attempt", type=int, required=True)
+    which = opened.add_mutually_exclusive_group(required=True)
+    which.add_argument("--attempt", type=int)
+    which.add_argument("--job")
     opened.add_argument("--spec", type=Path)
     opened.add_argument("--every-node", action="store_true")
     code = verbs.add_parser("exit-code")
@@ -189,12 +230,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = sys.stdin.read()
         config = from_json(RunConfig, text)
         spec = None if arguments.spec is None else _whole(arguments.spec.read_bytes(), json.loads(text))
-        place = (arguments.runs, arguments.name, config, arguments.attempt)
+        attempt = arguments.attempt
+        if arguments.job is not None:
+            attempt = attempt_of(RunDirectory(arguments.runs / arguments.name), arguments.job)
+        place = (arguments.runs, arguments.name, config, attempt)
         try:
             hosts = [host for host in os.environ.get("HEADWAY_NODES", "").split(",") if host]
             opened_run = open_run(*place, spec=spec, every_node=arguments.every_node, hosts=hosts)
         except FileExistsError:
-            print(f"attempt {arguments.attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
+            print(f"attempt {attempt} of run `{arguments.name}` has already been opened", file=sys.stderr)
             return ATTEMPT_TAKEN
         print(opened_run.run_json)
         return 0

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import PurePath, PurePosixPath
 from typing import ClassVar
 
@@ -10,12 +10,13 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
-from headway.templates.hosts.render import SCRIPT, render_host
+from headway.templates.hosts.render import SCRIPT, host_files
 from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
+from headway.templates.switches.frr import READERS as FRR_READERS
 from headway.templates.switches.limits import check_fabric, check_switch
 from headway.templates.switches.opensm import READERS as OPENSM_READERS
 
@@ -23,6 +24,9 @@ from headway.templates.switches.opensm import READERS as OPENSM_READERS
 SwitchOptions = Mapping[tuple[str, str], BaseModel]
 
 Reader = Callable[[str], Reading]
+
+# Readers of files next to those that name a kind, by their names.
+_OTHERS: Mapping[str, Reader] = {**FRR_READERS, **OPENSM_READERS}
 
 HOSTS = PurePosixPath("hosts")
 # Files of a fabric as a whole.
@@ -45,10 +49,10 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
             for path, text in SWITCHES[kind].render_fabric(options[fabric.name, kind], fabric, cluster).items():
                 files[FABRICS / fabric.name / path] = text
     for node in cluster.nodes:
-        for path, text in render_host(node, cluster).items():
-            files[HOSTS / node.name / path.relative_to("/")] = text
+        for path, make in host_files(node, cluster).items():
+            files.later(HOSTS / node.name / path.relative_to("/"), cache(make))
     if files:
-        files[PurePosixPath("plan.json")] = to_json(cluster)
+        files.later(PurePosixPath("plan.json"), cache(partial(to_json, cluster)))
     return files.moved(PurePosixPath(cluster.name))
 
 
@@ -87,8 +91,8 @@ def reader_of(path: PurePath) -> Reader | None:
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
-    if path.name in OPENSM_READERS:
-        return OPENSM_READERS[path.name]
+    if path.name in _OTHERS:
+        return _OTHERS[path.name]
     return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
 
 

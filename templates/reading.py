@@ -68,7 +68,8 @@ class PortView(NamedTuple):
 
     `fec`: `rs`, `fc`, `none`, `auto`. `addresses` have prefix lengths. `peer`: the device and the port that the file names as the other
     end. `pauses` is global pause (IEEE 802.3x) in either direction. `has_link_local`: it has an IPv6 link-local address, which
-    unnumbered BGP needs. `metres`: length of its cable. `gateway`: of a host's adapter. `keys`: field -> the setting that it is from.
+    unnumbered BGP needs. `metres`: length of its cable. `gateway`: of a host's adapter. `description`: a text
+    for people, where the file names the other end elsewhere. `keys`: field -> the setting that it is from.
     """
 
     enabled: bool | None = None
@@ -81,13 +82,15 @@ class PortView(NamedTuple):
     has_link_local: bool | None = None
     metres: int | None = None
     gateway: str | None = None
+    description: str | None = None
     keys: Mapping[str, str] = _NOTHING
 
 
 class NeighborView(NamedTuple):
     """A BGP neighbor, with what its group sets. `remote_as`: a number, `external` or `internal`.
 
-    `is_up`: it is not shut down, has an AS, and is active for IPv4. `policies`: names of route maps by direction.
+    `is_up`: it is not shut down, has an AS, and is active for IPv4. `policies`: names of route maps by direction. `waits`: it opens no
+    session and waits for the other end to do so.
     """
 
     key: str
@@ -97,6 +100,7 @@ class NeighborView(NamedTuple):
     bfd: bool | None = None
     policies: Mapping[str, str] = _NOTHING
     allows_own_as: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class BgpView:
 
     `relaxes`: paths through different AS numbers may be used together. `requires_policy`: external neighbors exchange nothing without a
     route map. `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its
-    interfaces, or unknown.
+    interfaces, or unknown. `aggregates`: those of them that it announces while it has a part of them.
     """
 
     key: str
@@ -118,6 +122,7 @@ class BgpView:
     hold_s: int | None = None
     policies: Mapping[str, bool] = field(default_factory=dict)
     announces: tuple[str, ...] | None = None
+    aggregates: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -145,7 +150,8 @@ class DeviceView:
     """A switch as one of its files has it, or a host. `os`: `sonic`, `frr`, `nvue`, `eos`, `host`.
 
     `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC
-    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused.
+    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused. `mac`: its base
+    MAC address.
     """
 
     os: str
@@ -158,7 +164,45 @@ class DeviceView:
     hashed: frozenset[str] | None = None
     watches: bool | None = None
     watchdog_ms: int | None = None
+    mac: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+
+
+class MemberView(NamedTuple):
+    """A member of a partition: a port's GUID, or a group such as `ALL`."""
+
+    name: str
+    is_full: bool
+
+
+class PartitionView(NamedTuple):
+    """A partition of an InfiniBand fabric. `line` is that of its name, as in the settings; None: the file leaves it to opensm."""
+
+    line: str
+    name: str
+    key: int | None
+    has_ipoib: bool
+    service_level: int | None
+    members: tuple[MemberView, ...]
+
+
+class NetlistView(NamedTuple):
+    """Cables of an InfiniBand fabric. `devices`, `switches`: id -> name. `ends`: id and port -> id and port at the other end."""
+
+    devices: Mapping[str, str]
+    switches: Mapping[str, str]
+    ends: Mapping[tuple[str, str], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SubnetView:
+    """A file of a subnet manager. `kind` is its name as headway renders it. `guids`: lines of the roots. `names`: GUID -> switch."""
+
+    kind: str
+    guids: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    partitions: tuple[PartitionView, ...] = ()
+    netlist: NetlistView | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +270,7 @@ class Reading:
     device: DeviceView | None = None
     faults: Callable[[], Iterable[Fault]] = field(default=no_faults, compare=False)
     traits: Callable[[], Traits] = field(default=no_traits, compare=False)
+    subnet: SubnetView | None = None
 
     def line_of(self, key: str) -> int | None:
         """Return the line of the setting, or of the first one below it; None where the file has neither."""

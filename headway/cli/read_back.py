@@ -27,8 +27,9 @@ _SWITCH = 2
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
-# NCCL's variables that follow from a cluster's fabrics; NCCL's log level, for one, is the job's choice.
-_CLUSTERS = ("NCCL_IB_", "NCCL_NET", "NCCL_SOCKET_", "NCCL_CROSS_NIC")
+# Variables that change how a job uses the cluster's fabrics; NCCL's log is the job's choice.
+_CLUSTERS = ("NCCL_", "FI_", "GLOO_SOCKET_")
+_OF_THE_JOB = ("NCCL_DEBUG",)
 # Those of other libraries, which a file of NCCL's variables need not have.
 _OTHERS = ("GLOO_SOCKET_IFNAME", "FI_PROVIDER")
 
@@ -97,8 +98,11 @@ def changed_settings(
     readings: Mapping[str, Reading], documents: Mapping[str, Document], cluster: PlannedCluster
 ) -> Iterator[Problem]:
     """Every setting of a file that is not as the cluster's own file of that name, or of that host name, has it."""
-    rendered = {path: text for path, text in cluster.files().items() if reader_of(path) is not None}
-    by_tail = {path.parts[2:]: path for path in rendered}
+    # Files are made when they are asked for: the others of a fabric cost more than those that are compared.
+    rendered = cluster.files()
+    readable = [path for path in rendered if reader_of(path) is not None]
+    by_tail = {path.parts[2:]: path for path in readable}
+    lengths = {len(tail) for tail in by_tail}
     without_bfd = {fabric for (fabric, _), chosen in cluster.switches.items() if getattr(chosen, "bfd_ms", 0) is None}
     for found in slow_sessions(readings, cluster.plan, without_bfd):
         yield _problem_of(found, readings)
@@ -106,8 +110,8 @@ def changed_settings(
         if "NCCL" in reading.qos:
             continue
         parts = PurePosixPath(Path(file).resolve().as_posix()).parts
-        tails = [parts[-length:] for length in {len(tail) for tail in by_tail}]
-        path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, rendered)
+        tails = [parts[-length:] for length in lengths]
+        path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, readable)
         reader = reader_of(path) if path is not None else None
         if path is not None and documents[file].text == rendered[path]:
             continue
@@ -134,7 +138,7 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
         yield Problem("HW603", file, (), message, _HINT, span=Span(line - 1, 0, line, 0))
 
 
-def _of_host(reading: Reading, rendered: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
+def _of_host(reading: Reading, rendered: Iterable[PurePosixPath]) -> PurePosixPath | None:
     """Return the rendered file of the switch whose name is in the file."""
     names = {kind.file: kind.host_name for kind in SWITCHES.values()}
     for path in rendered:
@@ -161,7 +165,8 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
         hint = f"set {planned}, unless the adapter sets the bits itself"
         yield Problem("HW603", file, (), message, hint, Severity.WARNING, span=span)
     for name, setting in reading.settings.items():
-        if name.startswith(_CLUSTERS) and name not in wanted and rival_of(name) not in wanted:
+        is_of_network = name.startswith(_CLUSTERS) and not name.startswith(_OF_THE_JOB)
+        if is_of_network and name not in wanted and rival_of(name) not in wanted:
             message = f"`{name}` is {setting.value}, which does not follow from the cluster file"
             span = Span(setting.line - 1, 0, setting.line, 0)
             yield Problem("HW603", file, (), message, f"remove `{name}`, unless the job needs it", Severity.WARNING, span=span)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,9 @@ from headway.cli.views.problems import print_problems
 from headway.compile import compile_documents
 from headway.compile.options import scheduler_options
 from headway.infra.submit.runs import Runs
-from headway.infra.submit.scheduler import JobRefusedError
+from headway.infra.submit.scheduler import Action, JobRefusedError, NotDoneError
 from headway.infra.submit.shell import CommandError
 from headway.infra.submit.site import Site, SiteError, opened, opened_here
-from headway.infra.submit.submission import Desk
 from headway.jobspec.suggest import did_you_mean
 from headway.runs import searched
 
@@ -89,9 +88,10 @@ def known_run(runs: Runs, run: str) -> str:
     return name
 
 
-def carry_out(desk: Desk, command: Sequence[str], refused: str) -> None:
-    """Print a command of the scheduler and run it. Raises StopError with 1, the words `refused` and the reason if it fails."""
-    print(f"$ {desk.shell.shown(command)}", file=sys.stderr)
-    done = desk.shell.run(command)
-    if done.code:
-        raise StopError(1, f"{refused}: {done.reason}")
+def carry_out(action: Action) -> None:
+    """Print the command of the scheduler and do what it does. Raises StopError with 1 and the reason if it fails."""
+    print(f"$ {action.shown}", file=sys.stderr)
+    try:
+        action.run()
+    except NotDoneError as error:
+        raise StopError(1, str(error)) from error

@@ -55,7 +55,7 @@ class RunWatch:
         if is_due:
             self._ask(names, seen)
         for name, directory in directories.items():
-            if seen[name] is not None or directory.submission_numbers():
+            if seen[name] is not None or directory.submission_numbers() or self._job(name, directory, None) is not None:
                 self._shown[name] = self._standing(name, directory, seen[name])
         if self._of:
             return [
@@ -83,7 +83,7 @@ class RunWatch:
             if number not in self._ended:
                 self._ended[number] = scheduler.ended(number)
             job = self._ended[number]
-        return standing(name, seen, job, outcome, scheduler is not None)
+        return standing(name, seen, job, outcome, scheduler is not None, self._site.has_records)
 
     def _job(self, name: str, directory: RunDirectory, outcome: SubmissionOutcome | None) -> ScheduledJob | None:
         known = {_opened_by(directory), outcome.job if outcome else None}
@@ -105,9 +105,9 @@ def _outcome(directory: RunDirectory, number: int) -> SubmissionOutcome | None:
 
 
 def _opened_by(directory: RunDirectory) -> str | None:
-    """The number of the job that has opened the newest attempt."""
+    """The number of the job that has opened the newest attempt; behind a JobSet's is the number of its restart."""
     attempts = directory.attempt_numbers()
     try:
-        return directory.at(attempts[-1]).job.read_text().strip() if attempts else None
+        return directory.at(attempts[-1]).job.read_text().strip().partition("/")[0] if attempts else None
     except OSError:
         return None

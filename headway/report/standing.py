@@ -59,10 +59,16 @@ class RunStatus:
 
 
 def standing(
-    name: str, seen: Glance | None, job: ScheduledJob | None, outcome: SubmissionOutcome | None, has_scheduler: bool
+    name: str,
+    seen: Glance | None,
+    job: ScheduledJob | None,
+    outcome: SubmissionOutcome | None,
+    has_scheduler: bool,
+    has_records: bool = True,
 ) -> RunStatus:
-    """Return the run's line: `seen` are its records, `job` its newest job, `outcome` the outcome of its newest submission."""
-    state, why = _state(seen, job, outcome, has_scheduler)
+    """Return the run's line: `seen` are its records, `job` its newest job, `outcome` the outcome of its newest submission. Without
+    `has_records` this machine does not see the records, and only the scheduler is asked."""
+    state, why = _state(seen, job, outcome, has_scheduler) if has_records else _state_of_job(job, outcome)
     is_moving = job is not None and job.state is JobState.RUNNING
     placed = job.nodes if is_moving and job is not None else ",".join(seen.hosts) if seen is not None else ""
     return RunStatus(
@@ -103,6 +109,12 @@ def _state(
     if seen is None:
         return ("lost", "the scheduler lists no job") if outcome is not None and outcome.job else ("not submitted", "")
     return ("lost", "no verdict, and the scheduler lists no job") if has_scheduler else ("running", "no verdict yet")
+
+
+def _state_of_job(job: ScheduledJob | None, outcome: SubmissionOutcome | None) -> tuple[str, str]:
+    if job is None:
+        return _state(None, None, outcome, has_scheduler=True)
+    return (job.word.lower(), job.reason) if job.state is JobState.ENDED else (str(job.state), job.reason)
 
 
 def _live(seen: Glance | None, job: ScheduledJob) -> tuple[str, str]:

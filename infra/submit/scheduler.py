@@ -1,6 +1,7 @@
-"""Defines what the verbs of runs need of a scheduler (`Scheduler`): it tests, submits, lists and ends the jobs of named runs."""
+"""Defines what the verbs of runs need of a scheduler: it lists jobs (`Queue`), and tests, submits and ends those of named runs
+(`Submissions`). `Scheduler` is one whose commands a shell runs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -52,8 +53,35 @@ class JobRequest:
     variables: Mapping[str, str]
 
 
-class Scheduler(Protocol):
-    """A cluster's scheduler. Each method raises CommandError if the scheduler does not answer."""
+@dataclass(frozen=True)
+class Submitted:
+    """The job of a run: the scheduler's number, the submission's number, and whether this call made it."""
+
+    run: str
+    job: str
+    number: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class LastSubmission:
+    """The newest submission of a run: its number, its script, and what was recorded with it."""
+
+    number: int
+    script: str
+    request: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that a person could also do by the command `shown`. `run` raises NotDoneError, CommandError."""
+
+    shown: str
+    run: Callable[[], None]
+
+
+class Queue(Protocol):
+    """The list of a scheduler's jobs. Each method raises CommandError if the scheduler does not answer."""
 
     @property
     def kind(self) -> str: ...
@@ -65,6 +93,66 @@ class Scheduler(Protocol):
     def ended(self, number: str) -> ScheduledJob | None:
         """Return a job that has ended, from the scheduler's accounting; None if there is none or it does not know the job."""
         ...
+
+
+class Submissions(Protocol):
+    """Where the jobs of a cluster's runs are submitted and ended. Each method raises CommandError if the scheduler does not answer."""
+
+    def test(self, request: JobRequest) -> str:
+        """Return when or where the job would start, without submitting it. Raises JobRefusedError."""
+        ...
+
+    def live_job(self, run: str) -> ScheduledJob | None:
+        """Return the job that has the run or will have it; None if there is none. Settles an interrupted submission first."""
+        ...
+
+    def job_to_come(self, run: str) -> ScheduledJob | None:
+        """Return the run's live job; waits for the end of one that is ending, since its run can then be resumed."""
+        ...
+
+    def wait_for_end(self, job: ScheduledJob) -> None:
+        """Return when the job has ended."""
+        ...
+
+    def request(self, run: str, number: int, script: str) -> JobRequest:
+        """Return the request of a run's submission."""
+        ...
+
+    def command(self, request: JobRequest) -> str:
+        """Return the command that submits the job, as a person would type it."""
+        ...
+
+    def submit(self, request: JobRequest, described: Mapping[str, str]) -> Submitted:
+        """Submit the job. The caller has made sure that the run has no live job, and that all earlier submissions are settled.
+
+        `described` is kept next to the script. Raises TakenError if another client was first, JobRefusedError for a job that the scheduler
+        does not take.
+        """
+        ...
+
+    def cancel(self, job: ScheduledJob) -> Action:
+        """Return what ends the job, which may save first."""
+        ...
+
+    def release(self, job: ScheduledJob) -> Action:
+        """Return what gives a held job back to the queue."""
+        ...
+
+    def last_submission(self, run: str) -> LastSubmission | None:
+        """Return the newest submission of the run; None if headway has not submitted it."""
+        ...
+
+    def has_begun(self, run: str) -> bool:
+        """Return whether an attempt of the run has begun."""
+        ...
+
+    def has_completed(self, run: str) -> bool:
+        """Return whether the run has trained all its steps."""
+        ...
+
+
+class Scheduler(Queue, Protocol):
+    """A scheduler whose commands a shell runs (`Desk` in submission.py)."""
 
     def test(self, request: JobRequest) -> str:
         """Return when and where the job would start, without submitting it. Raises JobRefusedError."""
@@ -85,6 +173,14 @@ class Scheduler(Protocol):
     def release(self, number: str) -> Sequence[str]:
         """Return the command that gives a held job back to the queue."""
         ...
+
+
+class TakenError(Exception):
+    """Another client has made this submission, or one of the same number, at the same moment."""
+
+
+class NotDoneError(Exception):
+    """The scheduler has refused to end or to release a job; the message has its reason."""
 
 
 class JobRefusedError(Exception):

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from headway.infra.reach import Reach, SshError
+from headway.infra.submit.api_server import ApiServer, NoApiServerError
+from headway.infra.submit.jobsets import JobSetDesk, JobSets, RunsOfJobSets
 from headway.infra.submit.runs import Runs, RunsHere, RunsThere
-from headway.infra.submit.scheduler import Scheduler
+from headway.infra.submit.scheduler import Queue, Submissions
 from headway.infra.submit.shell import CommandError, CommandShell, Here, There
 from headway.infra.submit.slurm import Slurm
 from headway.infra.submit.submission import Desk
 from headway.jobspec.resolve.placement import runs_of_user
+from headway.templates.schedulers.kubernetes.options import KubernetesOptions
 from headway.templates.schedulers.slurm.options import Login, SlurmOptions
 
-SUBMITTING = ("slurm",)
+# The schedulers to which headway submits, and the rendered file of each that it submits.
+SUBMITTING = {"slurm": "job.sbatch", "kubernetes": "job.yaml"}
 
 
 class SiteError(Exception):
@@ -26,19 +30,35 @@ class SiteError(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster's runs, and its scheduler where there is one; `enter` returns a shell for another folder of submission."""
+    """A cluster's runs, and its scheduler where there is one.
+
+    `submissions` opens the place where jobs are submitted, with a function that reports what is waited for, from a folder or the usual one;
+    None without a scheduler. `shell` has the scheduler's commands, if it has any. `pods` have logs, where there are pods.
+    """
 
     runs: Runs
-    shell: CommandShell
-    scheduler: Scheduler | None
-    enter: Callable[[str], CommandShell]
+    scheduler: Queue | None
+    submissions: Callable[[Callable[[str], None], str | None], Submissions] | None
+    shell: CommandShell | None = None
+    pods: JobSetDesk | None = None
 
-    def desk(self, tell: Callable[[str], None], folder: str | None = None) -> Desk:
+    @property
+    def has_records(self) -> bool:
+        """Return whether this machine sees the records of the runs."""
+        return not isinstance(self.runs, RunsOfJobSets) or self.runs.has_records
+
+    @property
+    def commands(self) -> CommandShell:
+        """Return the shell. Raises SiteError without one."""
+        if self.shell is None:
+            raise SiteError("this cluster's scheduler has no commands")
+        return self.shell
+
+    def desk(self, tell: Callable[[str], None], folder: str | None = None) -> Submissions:
         """Return where submissions are made, from `folder` if it is not the usual one. Raises SiteError without a scheduler."""
-        if self.scheduler is None:
+        if self.submissions is None:
             raise SiteError("this cluster has no scheduler: `headway run JOB --resume RUN` continues a run of this machine")
-        shell = self.shell if folder is None or folder == self.shell.folder else self.enter(folder)
-        return Desk(Slurm(shell), shell, self.runs, tell)
+        return self.submissions(tell, folder)
 
 
 @contextmanager
@@ -47,8 +67,10 @@ def opened(scheduler: str, options: object, runs: str, document: Path) -> Iterat
 
     Raises SiteError.
     """
-    if not isinstance(options, SlurmOptions):
-        with _here(runs, scheduler in SUBMITTING) as site:
+    if isinstance(options, KubernetesOptions):
+        yield _in_pods(options, runs)
+    elif not isinstance(options, SlurmOptions):
+        with _here(runs, scheduler == "slurm") as site:
             yield site
     elif options.login is None:
         with _here(runs, is_slurm=True) as site:
@@ -74,7 +96,35 @@ def _is_configured() -> bool:
 def _here(runs: str, is_slurm: bool) -> Iterator[Site]:
     shell = Here(str(Path.cwd()))
     folder = os.environ.get("HEADWAY_RUNS") or runs_of_user(runs, shell.user)
-    yield Site(RunsHere(Path(shell.folder, folder)), shell, Slurm(shell) if is_slurm else None, Here)
+    found = RunsHere(Path(shell.folder, folder))
+    yield Site(found, Slurm(shell), _desks(shell, found, Here), shell) if is_slurm else Site(found, None, None)
+
+
+def _desks(
+    shell: CommandShell, runs: Runs, enter: Callable[[str], CommandShell]
+) -> Callable[[Callable[[str], None], str | None], Submissions]:
+    """Return what opens a desk; `enter` returns a shell for another folder of submission."""
+
+    def desk(tell: Callable[[str], None], folder: str | None) -> Desk:
+        chosen = shell if folder is None or folder == shell.folder else enter(folder)
+        return Desk(Slurm(chosen), chosen, runs, tell)
+
+    return desk
+
+
+def _in_pods(options: KubernetesOptions, runs: str) -> Site:
+    try:
+        server = ApiServer(options.context, options.namespace)
+    except NoApiServerError as error:
+        raise SiteError(str(error)) from error
+    path = os.environ.get("HEADWAY_RUNS") or runs
+    jobsets = JobSets(server, path)
+    found = RunsOfJobSets(server, jobsets, path, _cache())
+
+    def desk(tell: Callable[[str], None], folder: str | None = None) -> JobSetDesk:
+        return JobSetDesk(server, jobsets, found, tell)
+
+    return Site(found, jobsets, desk, pods=desk(lambda text: None))
 
 
 @contextmanager
@@ -93,7 +143,9 @@ def _there(login: Login, runs: str, document: Path) -> Iterator[Site]:
         try:
             shell = There(ssh, login.folder, login.setup)
             path = str(PurePosixPath(shell.folder, runs_of_user(runs, shell.user)))
-            yield Site(RunsThere(ssh, path, _cache()), shell, Slurm(shell), lambda folder: There(ssh, folder, login.setup))
+            runs_there = RunsThere(ssh, path, _cache())
+            desks = _desks(shell, runs_there, lambda folder: There(ssh, folder, login.setup))
+            yield Site(runs_there, Slurm(shell), desks, shell)
         except CommandError as error:
             raise SiteError(str(error)) from error
 

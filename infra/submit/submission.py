@@ -4,16 +4,28 @@ A submission is `<run>/submissions/<number>/`, which appears with its script and
 the right to call the scheduler, and the file `outcome` has the result (DECISIONS.md, "A submission has one outcome").
 """
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from headway.infra.submit.runs import Runs
-from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob, Scheduler
+from headway.infra.submit.scheduler import (
+    Action,
+    JobRefusedError,
+    JobRequest,
+    JobState,
+    LastSubmission,
+    NotDoneError,
+    ScheduledJob,
+    Scheduler,
+    Submitted,
+    TakenError,
+)
 from headway.infra.submit.shell import CommandError, CommandShell
 from headway.jobspec.json_text import json_text
-from headway.runner.contract import ATTEMPT_TAKEN, RunDirectory, SubmissionOutcome, parse_outcome
+from headway.runner.contract import ATTEMPT_TAKEN, Exit, RunDirectory, SubmissionOutcome, parse_outcome, read_verdict
 
 REQUEST_SCHEMA = "headway.request/1"
 
@@ -63,20 +75,6 @@ cat "$1/outcome"
 
 # $1: the submission's folder. Fails while its process, or the scheduler's command that it has started, still runs.
 _IS_OVER = '[ ! -e "$1/lock" ] || ! command -v flock >/dev/null || flock --nonblock "$1/lock" true'
-
-
-class TakenError(Exception):
-    """Another client has made this submission, or one of the same number, at the same moment."""
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """The job of a run: the scheduler's number, the submission's number, and whether this call made it."""
-
-    run: str
-    job: str
-    number: int
-    is_new: bool
 
 
 @dataclass(frozen=True)
@@ -196,6 +194,35 @@ class Desk:
         if outcome.job is None:
             raise JobRefusedError(outcome.text)
         return Submitted(request.run, outcome.job, request.number, is_new=True)
+
+    def cancel(self, job: ScheduledJob) -> Action:
+        return self._action(self.scheduler.cancel(job.number), f"job {job.number} is not cancelled")
+
+    def release(self, job: ScheduledJob) -> Action:
+        return self._action(self.scheduler.release(job.number), f"job {job.number} is still held")
+
+    def last_submission(self, run: str) -> LastSubmission | None:
+        directory = self.runs.fetch(run)
+        if not (numbers := directory.submission_numbers()):
+            return None
+        request = json.loads(directory.request(numbers[-1]).read_text())
+        return LastSubmission(numbers[-1], directory.submitted_script(numbers[-1]).read_text(), request)
+
+    def has_begun(self, run: str) -> bool:
+        return bool(self.runs.fetch(run).attempt_numbers())
+
+    def has_completed(self, run: str) -> bool:
+        directory = self.runs.fetch(run)
+        verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
+        return verdict is not None and verdict.exit_code == Exit.COMPLETED
+
+    def _action(self, command: Sequence[str], refused: str) -> Action:
+        def run() -> None:
+            done = self.shell.run(command)
+            if done.code:
+                raise NotDoneError(f"{refused}: {done.reason}")
+
+        return Action(self.shell.shown(command), run)
 
     def _outcome(self, run: str, number: int) -> SubmissionOutcome | None:
         path = f"{run}/submissions/{number}/outcome"

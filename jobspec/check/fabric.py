@@ -68,6 +68,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_routed(path, fabric)
         yield from check_classes((*path, "classes"), fabric.classes, are_rendered=fabric.switches is not None)
         yield from _check_congestion(path, fabric)
+        yield from _check_protection(path, fabric)
         yield from _check_balancing(path, fabric)
         yield from _check_shape(path, fabric)
         yield from _check_pending(path, fabric)
@@ -258,6 +259,16 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
         message = f"`{fabric.name}` is a second scale-out fabric, and NCCL uses one: `{scale_out[0][1].name}`"
         hint = "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
         yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint)
+
+
+def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:
+    """Warn about collectives that are neither paused nor marked, where no scheme of congestion says so."""
+    for index, each in enumerate(fabric.classes):
+        is_bare = fabric.transport == "roce" and fabric.congestion is None and not each.lossless and each.ecn is None
+        if each.carries == "collectives" and is_bare:
+            message = f"`{each.name}` is neither lossless nor marked: full queues drop RDMA packets, whose windows are sent again"
+            hint = "set `lossless: true` and `ecn`, or state the scheme as `congestion: nic-managed`"
+            yield Problem("HW532", CLUSTER, (*path, "classes", index), message, hint, Severity.WARNING, at_key=True)
 
 
 def _check_congestion(path: Path, fabric: Fabric) -> Iterator[Problem]:

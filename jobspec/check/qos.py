@@ -11,10 +11,16 @@ from headway.jobspec.units import format_bytes
 
 # Marks that vendors' guides to RoCE use (docs/fabric.md).
 _USUAL_DSCP = {"collectives": 26, "cnp": 48, "checkpoints": 10}
-# A frame of RoCE with 4096 bytes, and the largest buffer of the catalogue (docs/models.md) with room above it.
-_PACKET = 4200
-_BUFFER = 1 << 30
 _LOADS = ("collectives", "checkpoints", "cnp")
+# CS6 and CS7 (RFC 4594), and the queue of both.
+_CONTROL = (48, 56)
+_CONTROL_QUEUE = 7
+_LEAST_SHARE = 10
+# A third of a millisecond at 800 Gb/s, thirty round trips of a fabric.
+_MOST_BYTES = 32 << 20
+_PACKET_BYTES = 4096
+_FAST_BPS = 400e9
+
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
     ("carries", lambda each: each.carries),
     ("dscp", lambda each: each.dscp),
@@ -30,6 +36,8 @@ def check_classes(path: Path, classes: Sequence[TrafficClass], *, are_rendered: 
         yield from _check_apart(path, classes, key, value)
     for index, each in enumerate(classes):
         yield from _check_class((*path, index), each)
+        yield from _check_place((*path, index), each)
+        yield from _check_thresholds((*path, index, "ecn"), each)
     yield from _check_shares(path, classes)
     yield from _check_notifications(path, classes, are_rendered)
 
@@ -76,19 +84,44 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
     if each.ecn is not None and each.ecn.min > each.ecn.max:
         message = f"marking begins at {format_bytes(each.ecn.min)}, above the {format_bytes(each.ecn.max)} of `max`"
         yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "set `min` to less than `max`")
-    if each.ecn is not None and each.ecn.min <= each.ecn.max and not (each.ecn.min >= _PACKET and each.ecn.max <= _BUFFER):
-        beyond = each.ecn.max > _BUFFER
-        name, value, meant = ("max", each.ecn.max, "2MiB") if beyond else ("min", each.ecn.min, "1MiB")
-        why = (
-            "more than the buffer of any switch, so none marks a packet"
-            if beyond
-            else "less than a packet, so each one is marked"
-        )
-        hint = f"did you mean `{meant}`?"
-        yield Problem("HW507", CLUSTER, (*path, "ecn", name), f"{format_bytes(value)} are {why}", hint, Severity.WARNING)
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
         message = "congestion notifications must be neither paused nor marked: they would arrive too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
+
+
+def _check_place(path: Path, each: TrafficClass) -> Iterator[Problem]:
+    """Warn about places that the control plane has, and shares with which a class waits behind all others."""
+    share = share_of(each)
+    if each.carries != "cnp" and each.dscp in _CONTROL:
+        message = f"DSCP {each.dscp} is that of routing protocols: BGP's packets have it, and share the queue of `{each.name}`"
+        yield Problem("HW532", CLUSTER, (*path, "dscp"), message, "give the class another DSCP, for example 26", Severity.WARNING)
+    if queue_of(each) == _CONTROL_QUEUE or priority_of(each) == _CONTROL_QUEUE:
+        message = f"`{each.name}` is in queue or priority 7, which switches keep for their control plane"
+        yield Problem("HW532", CLUSTER, path, message, "use a priority from 1 to 6", Severity.WARNING, at_key=True)
+    if each.carries == "cnp" and share is not None:
+        message = (
+            f"the congestion notifications get {share} % of a full link, and wait behind the packets that they are to slow down"
+        )
+        hint = "leave `bandwidth_percent` out, so that they go first"
+        yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, hint, Severity.WARNING)
+    elif each.carries == "collectives" and share is not None and share < _LEAST_SHARE:
+        message = f"the collectives get {share} % of a full link; any other traffic slows them down"
+        yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, "give them the larger share", Severity.WARNING)
+
+
+def _check_thresholds(path: Path, each: TrafficClass) -> Iterator[Problem]:
+    """Warn about thresholds that a healthy queue exceeds, or that none reaches before PFC pauses."""
+    if each.ecn is None or each.ecn.min > each.ecn.max:
+        return
+    if each.ecn.max > _MOST_BYTES:
+        message = (
+            f"packets are all marked from a queue of {format_bytes(each.ecn.max)} on, which takes "
+            f"{each.ecn.max * 8 / _FAST_BPS * 1e3:.1f} ms at 400Gb/s: PFC stops links before senders slow down"
+        )
+        yield Problem("HW532", CLUSTER, (*path, "max"), message, "use about 2MiB at 400Gb/s", Severity.WARNING)
+    if each.ecn.min < _PACKET_BYTES:
+        message = f"marking begins at {format_bytes(each.ecn.min)}, less than one RDMA packet: senders slow down on an idle link"
+        yield Problem("HW532", CLUSTER, (*path, "min"), message, "use about 1MiB at 400Gb/s", Severity.WARNING)
 
 
 def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:

@@ -24,9 +24,10 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
-# RFC 6996: those for private use; RFC 5398: those for documentation.
-_PRIVATE_ASNS = ((64496, 64511), (64512, 65534), (65536, 65551), (4200000000, 4294967294))
 _RESERVED_ASNS = (23456, 65535, 4294967295)
+
+_PRIVATE_ASNS = ((64512, 65534), (4200000000, 4294967294))
+_SHARED = IPv4Network("100.64.0.0/10")
 
 # IEEE 802.3's rates of a port, and of its fastest lane (802.3dj), in Gb/s.
 _RATES = (1, 10, 25, 40, 50, 100, 200, 400, 800, 1600)
@@ -128,10 +129,6 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
 
 def _check_numbers(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:
     leaves, most = sizes.most_leaves, sizes.most_leaves
-    if not any(low <= switches.asn <= high for low, high in _PRIVATE_ASNS) and switches.asn not in _RESERVED_ASNS:
-        message = f"AS {switches.asn} is public: it belongs to a network of the Internet"
-        hint = "use a private number, for example 4200000000, or accept this with `ignore` if it is yours"
-        yield Problem("HW511", CLUSTER, (*path, "asn"), message, hint, Severity.WARNING)
     if sizes.tiers > 2:
         most = POD_ASNS + sizes.most_pods
     for reserved in _RESERVED_ASNS:
@@ -221,6 +218,22 @@ def _check_pools(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Probl
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
         yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links separate networks")
+    yield from _check_public(path, switches, addresses)
+
+
+def _check_public(path: Path, switches: Switches, addresses: IPv4Network | None) -> Iterator[Problem]:
+    """Warn about numbers of the internet's (RFC 1918, 6598, 6996): another network may have them."""
+    is_of_site = addresses is None or addresses.is_private or addresses.subnet_of(_SHARED) or addresses.is_multicast
+    if not is_of_site:
+        message = (
+            f"{addresses} is of the internet: hosts of that network are unreachable from the nodes, or these are announced there"
+        )
+        yield Problem(
+            "HW534", CLUSTER, (*path, "addresses"), message, "use a private network, for example 10.10.0.0/16", Severity.WARNING
+        )
+    if not any(first <= switches.asn <= last for first, last in _PRIVATE_ASNS) and switches.asn not in _RESERVED_ASNS:
+        message = f"AS {switches.asn} is not a private one: its owner's routes look like loops of this fabric"
+        yield Problem("HW534", CLUSTER, (*path, "asn"), message, "use 4200000000, or 64512 to 65534", Severity.WARNING)
 
 
 def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, IPv4Network | None]:

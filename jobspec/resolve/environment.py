@@ -13,6 +13,8 @@ _NCCL_GUIDE = "NVIDIA/nccl docs/userguide/source/env.rst"
 # 4.096 us x 2^20 = 4.3 s before each of 7 retries, 30 s together: three times the 9 s after which BGP gives a silent neighbour up,
 # where BFD does not see it first. 22 would let one lost packet idle the job for 17 s.
 _IB_TIMEOUT = 20
+IB_RETRIES_S = 4.096e-6 * 2**_IB_TIMEOUT * 7
+"""Seconds for which an adapter sends a lost packet again, at least: NCCL_IB_TIMEOUT as planned, and NCCL's 7 retries."""
 _QPS = 4
 _FLIGHT_RECORDER_ENTRIES = 2000
 

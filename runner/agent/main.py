@@ -52,6 +52,7 @@ from headway.runner.contract.orders import (
     StartRanks,
     Stop,
     Survey,
+    TakeSlot,
     order_of,
 )
 from headway.runner.messages import MAX_LINE_BYTES, Link, Message
@@ -193,6 +194,8 @@ class Agent:
                 self._state.slot = slot
                 if slot is None:
                     self._idle()
+            case TakeSlot() as order:
+                self._take(message.generation, order)
             case StartRanks() as order:
                 self._start(message.generation, order)
             case Save():
@@ -219,6 +222,14 @@ class Agent:
             self._idle()
         else:
             self._ranks.start(self._state.slot, order)
+
+    def _take(self, generation: int, order: TakeSlot) -> None:
+        """Enter a generation that runs, in the place of a lost node; this node's ranks are started later."""
+        if generation >= self._state.generation:
+            self._state.enter(generation, order)
+            self._standbys.begin()
+            if self._state.slot is not None:
+                self._ranks.expect(self._state.slot)
 
     def _obey_on_replicas(self, generation: int, order: Order) -> None:
         """Obey an order on replica groups of which one is lost; those on another generation come too late."""

@@ -33,6 +33,24 @@ class RankProcesses:
         """Start the workers of the generation that the state has entered, in place of those before."""
         state, procs = self._state, self._state.config.procs_per_slot
         dead = [worker.pid for worker in state.workers.values() if worker.pid]
+        self._clear(slot)
+        try:
+            orders = [rank_order(state, self._recorder, slot, local_rank, order) for local_rank in range(procs)]
+        except Exception as error:
+            # Disk full or no such device: report the ranks as failed, or the coordinator waits for them forever.
+            self._not_started(f"not started: {error}", asked=False)
+            return
+        self._starting = asyncio.create_task(self._spawn(state.generation, orders, dead))
+
+    def expect(self, slot: int) -> None:
+        """Take the place of the ranks of a lost node in a generation that runs; `restart` starts them."""
+        self._clear(slot)
+        for worker in self._state.workers.values():
+            worker.ended, worker.code, worker.asked = "not started", -signal.SIGKILL, True
+
+    def _clear(self, slot: int) -> None:
+        """Forget the workers of the generation before, and expect those of the one that the state has entered."""
+        state, procs = self._state, self._state.config.procs_per_slot
         state.workers = {}
         state.events.clear()
         self._reports.begin()
@@ -54,13 +72,6 @@ class RankProcesses:
                 members=0,
             )
             state.workers[rank] = WorkerProcess(rank, local_rank, state.generation, 0)
-        try:
-            orders = [rank_order(state, self._recorder, slot, local_rank, order) for local_rank in range(procs)]
-        except Exception as error:
-            # Disk full or no such device: report the ranks as failed, or the coordinator waits for them forever.
-            self._not_started(f"not started: {error}", asked=False)
-            return
-        self._starting = asyncio.create_task(self._spawn(state.generation, orders, dead))
 
     def restart(self, ranks: Collection[int], start: int) -> None:
         """Start those of the ranks again that are this node's, in the generation that runs here; `start` counts such starts."""

@@ -180,6 +180,8 @@ class Supervisor:
     def _respawn(self, request: Respawn) -> None:
         """Start some ranks of the generation again, next to those that run."""
         orders = {order.local_rank: order for order in request.workers}
+        if not self._workers.by_pid:
+            self._workers.begin()
         self._workers.forget_ended(orders)
         cold = self._start(request.generation, orders)
         self._agent.report(Spawned(list(self._workers.by_pid.values()), cold))

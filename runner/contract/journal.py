@@ -340,7 +340,8 @@ class Excluded(Entry):
 
 @dataclass(frozen=True)
 class Rebound(Entry):
-    """A slot has another node than before. `outside`: it is not in the domain of the rest of its segment."""
+    """A slot has another node than before. `outside`: it is not in the domain of the rest of its segment. `running`: the generation
+    continues, without the replica groups of the node before."""
 
     KIND = "rebound"
     slot: int
@@ -348,6 +349,7 @@ class Rebound(Entry):
     to: int
     outside: bool = False
     host: str | None = None
+    running: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,13 @@ class StartRanks(Order):
 
 
 @dataclass(frozen=True)
+class TakeSlot(StartRanks):
+    """Take a lost node's slot in the message's generation, which continues: `RestartRanks` starts its ranks."""
+
+    KIND = "take"
+
+
+@dataclass(frozen=True)
 class Save(Order):
     """Save and stop after the current step."""
 
@@ -93,7 +100,18 @@ class RestartRanks(Order):
     start: int
 
 
-_KINDS: tuple[type[Order], ...] = (Assign, StartRanks, Save, Survey, ProbeRanks, Stop, ChangeMembers, EndRanks, RestartRanks)
+_KINDS: tuple[type[Order], ...] = (
+    Assign,
+    StartRanks,
+    TakeSlot,
+    Save,
+    Survey,
+    ProbeRanks,
+    Stop,
+    ChangeMembers,
+    EndRanks,
+    RestartRanks,
+)
 ORDERS: Mapping[str, type[Order]] = {kind.KIND: kind for kind in _KINDS}
 
 

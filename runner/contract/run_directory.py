@@ -195,7 +195,7 @@ class RunDirectory:
 
     @property
     def job(self) -> Path:
-        """Slurm's number of the job that has opened the attempt."""
+        """The scheduler's job that has opened the attempt: Slurm's number, or a JobSet's uid and the number of its restart."""
         return self.attempt_directory / "job"
 
     @property

@@ -111,6 +111,15 @@ class RankReady:
 
 
 @dataclass(frozen=True)
+class RankParted:
+    """A collective between the replica groups of `epoch` has failed on a rank: one of the others is gone."""
+
+    node: int
+    generation: int
+    epoch: int
+
+
+@dataclass(frozen=True)
 class RankRaised:
     """An exception has ended a rank."""
 
@@ -182,7 +191,16 @@ class Tick:
 
 
 Evidence = (
-    StopRequested | Surveyed | RankLoaded | RankReady | RankRaised | RanksUndead | CorruptionFound | ReplicasEqual | Reported
+    StopRequested
+    | Surveyed
+    | RankLoaded
+    | RankReady
+    | RankParted
+    | RankRaised
+    | RanksUndead
+    | CorruptionFound
+    | ReplicasEqual
+    | Reported
 )
 Event = Joined | Lost | Beat | Exited | Probed | Recorded | Evidence | Claimed | ClaimRefused | Tick
 

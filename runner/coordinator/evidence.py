@@ -8,6 +8,7 @@ from headway.runner.coordinator.events import (
     CorruptionFound,
     Evidence,
     RankLoaded,
+    RankParted,
     RankRaised,
     RankReady,
     RanksUndead,
@@ -37,6 +38,8 @@ def take_of_generation(state: State, event: Evidence) -> None:
             loaded(state, rank, step)
         case RankReady(rank=rank, start=start):
             replicas.ready(state, rank, start)
+        case RankParted(epoch=epoch):
+            replicas.parted(state, epoch)
         case RankRaised(rank=rank, raised=raised):
             state.generation.raised[rank] = raised
         case RanksUndead():

@@ -43,6 +43,7 @@ def joined(state: State, event: Joined) -> None:
         state.generation.regroups = True
         state.note(journal.Regroup(event.node, event.host))
         failures.stop_workers(state)
+    replicas.joined(state, event.node, event.running)
 
 
 def welcome_back(state: State, event: Joined, knew: int | None) -> None:
@@ -55,7 +56,7 @@ def welcome_back(state: State, event: Joined, knew: int | None) -> None:
         if never_told and state.phase is Phase.RUNNING and state.generation.order is not None:
             start_again(state, event.node, state.generation.order)
         else:
-            failures.ranks_lost_with(state, event.node, STARTED_ANEW)
+            replicas.node_lost(state, event.node, STARTED_ANEW)
     replicas.repeat(state, event.node)
     if state.phase is Phase.SURVEYING and event.node not in state.holdings:
         # The slots may have been bound again just now.

@@ -6,7 +6,7 @@ A node that does not answer is only given up if something else indicates that it
 from collections.abc import Mapping
 
 from headway.runner.contract import journal, set_by
-from headway.runner.coordinator import failures, generations
+from headway.runner.coordinator import failures, generations, replicas
 from headway.runner.coordinator.causes import NODE_LOST
 from headway.runner.coordinator.events import DropConnection, RanksUndead
 from headway.runner.coordinator.state import ENDED_S, HEARD_S, QUIET_S, REJOIN_S, Phase, State
@@ -69,6 +69,10 @@ def why_lost(state: State, node: int, since_s: float) -> str | None:
             and state.vitals.quiet_s(state.now_s) > quiet_s(state, ended)
         ):
             return f"{how}, and no rank anywhere makes progress"
+        if running and ended and replicas.miss_one(state):
+            return f"{how}, and so did those of its ranks with others"
+        if running and gone_s > enough_s and replicas.all_lost_on(state, node):
+            return f"{how}, and its replica groups were lost before"
         if running and state.vitals.moved_since(since_s) and state.vitals.quiet_s(state.now_s) <= state.timeout_s("agent"):
             return None
     elif gone_s > max(QUIET_S, enough_s) and state.roster.spares():
@@ -139,7 +143,7 @@ def lose(state: State, node: int, why: str, undying: Mapping[int, str | None] | 
     state.gave_up[node] = why
     if state.generation.started and state.phase in (Phase.RUNNING, Phase.STOPPING):
         if undying is None:
-            failures.ranks_lost_with(state, node, f"{NODE_LOST}: {why}")
+            replicas.node_lost(state, node, f"{NODE_LOST}: {why}")
         else:
             # They were stopped for something else, which is the cause.
             failures.ranks_lost_with(state, node, "does not exit on SIGKILL", asked=True)

@@ -509,7 +509,7 @@ def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) 
         base=newest.entry.base,
         committed_step=committed.step if committed else None,
         restarts=len(failures) + sum(isinstance(entry, journal.ReplicaLost) for _, entry in own),
-        slots=_nodes_of(starts[-1][1]) if starts else {},
+        slots=_nodes_of(starts[-1][1]) | _moved_since(lines.get(newest.generation, ())) if starts else {},
         hosts={placed.node: placed.host or "" for _, start in starts for placed in start.nodes},
         started=bool(starts) and starts[-1][0] == newest.generation,
         corrupted=corrupted,
@@ -519,6 +519,11 @@ def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) 
         proven_step=proven_step,
         members=_members(lines.get(newest.generation, ())),
     )
+
+
+def _moved_since(entries: Iterable[journal.Entry]) -> dict[int, int]:
+    """Return the slots that have got another node since the generation's start."""
+    return {entry.slot: entry.to for entry in _entries(journal.Rebound, entries) if entry.running}
 
 
 def _members(entries: Iterable[journal.Entry]) -> Members | None:

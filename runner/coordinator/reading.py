@@ -17,6 +17,7 @@ from headway.runner.coordinator.events import (
     Joined,
     Probed,
     RankLoaded,
+    RankParted,
     RankRaised,
     RankReady,
     RanksUndead,
@@ -159,6 +160,10 @@ def _raised(message: Message) -> RankRaised:
     return RankRaised(message.node, message.generation, int(body["rank"]), raised)
 
 
+def _parted(message: Message) -> RankParted:
+    return RankParted(message.node, message.generation, _natural(message.body["epoch"]))
+
+
 def _undead(message: Message) -> RanksUndead:
     states = {int(each["rank"]): str(each.get("state") or "") for each in message.body["workers"]}
     return RanksUndead(message.node, message.generation, states)
@@ -212,6 +217,7 @@ _EVIDENCE: Mapping[str, Callable[[Message], Event]] = {
     "held": _surveyed,
     "loaded": _loaded,
     "ready": _ready,
+    "parted": _parted,
     "exception": _raised,
     "undead": _undead,
     "corrupted": _corrupted,

@@ -124,9 +124,7 @@ class Roster:
 
     def spares(self) -> int:
         """Connected nodes that could take a slot."""
-        useless = self.barred | self.unfit
-        free = (m for n, m in self.members.items() if n not in self.slot_of and n not in useless)
-        return sum(member.connected and not member.excluded for member in free)
+        return sum(map(self._is_spare, self.members))
 
     def states(self) -> dict[str, int]:
         """How many nodes compute, stand by, are not connected, and were given up."""
@@ -161,6 +159,20 @@ class Roster:
             for slot, node in binding.nodes.items()
             if before.get(slot) != node
         ]
+
+    def replace(self) -> list[Moved]:
+        """Give the slots of lost nodes others, as far as there are some, and return the changes; no other slot moves."""
+        before = self.slots
+        for slot, node in before.items():
+            free = [each for each in self.members if self._is_spare(each)]
+            if self.members[node].lost and free:
+                self._set({**self.slots, slot: min(free)})
+        return [Moved(slot, before[slot], node, outside=False) for slot, node in self.slots.items() if before[slot] != node]
+
+    def _is_spare(self, node: int) -> bool:
+        member = self.members[node]
+        useless = self.barred | self.unfit | self.slot_of.keys()
+        return member.connected and not member.excluded and node not in useless
 
     def _binding(self) -> Binding | None:
         """With as many slots as possible; for each number, first without suspects."""

@@ -81,6 +81,10 @@ class ReplicaGroups:
     lost: dict[int, LostReplica] = field(default_factory=dict)
     # Of lost groups.
     starts: int = 0
+    # Nodes that have taken a lost one's slot, and have no order on it yet.
+    untold: set[int] = field(default_factory=set)
+    # The newest members of which one has found another one gone; -1: none.
+    parted: int = -1
 
     @classmethod
     def of_new_generation(cls, config: RunConfig) -> "ReplicaGroups | None":

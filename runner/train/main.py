@@ -67,6 +67,8 @@ class Trainer:
         self._blocked_s = 0.0
         self._stepped = False
         self._began = time.monotonic()
+        # Of the last step.
+        self.line: MetricsLine | None = None
         self.profiler = StepProfiler(self.directory, worker.rank)
         self._is_profiled = False
         self._waited_ns = worker.not_own_ns
@@ -84,6 +86,11 @@ class Trainer:
     def _open_saver(self) -> None:
         """Begin to save; collective."""
         self.saver = saver_of(self.place, self.chain, self.ranks, self.job.config.checkpoint, self.connect, self._sound_step)
+
+    @property
+    def _is_superseded(self) -> bool:
+        """Whether a save of this rank has seen a newer claim."""
+        return self.saver.superseded
 
     def _mesh(self) -> RankMesh:
         """Return this rank's place among those that it computes with; collective."""
@@ -213,7 +220,7 @@ class Trainer:
         """
         late = [first and self._is_first for first in self.schedule.late(time.monotonic())]
         profiled = self._is_first and self.profiler.is_wanted()
-        agreed = self.gradients.of(job, [self.worker.save_requested(), self.saver.superseded, profiled, *late])
+        agreed = self.gradients.of(job, [self.worker.save_requested(), self._is_superseded, profiled, *late])
         return agreed, self._follow(agreed)
 
     def _follow(self, agreed: StepConsensus) -> bool:
@@ -265,11 +272,9 @@ class Trainer:
         step_s, self._clock = now - self._clock, now
         save_s, self._blocked_s = self._blocked_s, 0.0
         waited_ns, self._waited_ns = self.worker.not_own_ns - self._waited_ns, self.worker.not_own_ns
-        if not self._is_first:
-            return
         who = {"attempt": self.worker.attempt, "generation": self.worker.generation, "step": self.state.step}
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        line = MetricsLine(
+        self.line = MetricsLine(
             time.time(),
             now,
             **who,
@@ -282,11 +287,15 @@ class Trainer:
             device_bytes=self._device_peak(),
             communication_s=None if self.device.type == "cuda" else waited_ns / 1e9,
         )
+        if self._is_first:
+            self._append(self.line)
+
+    def _append(self, line: MetricsLine) -> None:
         try:
             append_line(self.directory.metrics, dataclasses.asdict(line))
         except OSError as error:
             # A full disk costs a line of the curve, not the run.
-            print(f"step {self.state.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
+            print(f"step {line.step} is missing in metrics.jsonl: {error}", file=sys.stderr)
 
     def _device_peak(self) -> int | None:
         """Return the most bytes of tensors on the GPU since the last step."""

@@ -18,18 +18,20 @@ from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Exit
 from headway.runner.corruption import CorruptionError
 from headway.runner.history import at
-from headway.runner.lines import cut_torn_line
+from headway.runner.lines import cut_torn_line, read_last
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
 from headway.runner.train.optimizer import clip_gradients
 from headway.runner.train.parallel import RankMesh, sync_gradients
-from headway.runner.train.replicas import ORDER_S, ReplicaChangeError, ReplicaLink, ReplicaState, succeeds
+from headway.runner.train.replicas import ReplicaChangeError, ReplicaLink, ReplicaState, succeeds
 from headway.runner.train.state import Consumed
 from headway.runner.train.trace import Trace
 from headway.runner.worker import Worker
 
 _MASK = (1 << 64) - 1
+# Of metrics.jsonl: several lines.
+_TAIL_BYTES = 4096
 
 
 @dataclass
@@ -76,6 +78,11 @@ class ReplicaGradients(Gradients):
         self.summed = True
         return loss, norm
 
+    def warm_up(self, job: Job) -> None:
+        """Compute the first round of this group's share."""
+        self._parts.train()
+        self._backward(job, self.replicas.replica, [0], 1)
+
     def _backward(self, job: Job, replica: int, rounds: Sequence[int], each: int) -> float:
         """Compute rounds of a group's share. Return their part of its loss."""
         share = replica * self.mesh.degrees.dp_shard + self.mesh.at["dp_shard"]
@@ -120,6 +127,8 @@ class ReplicaTrainer(Trainer):
     """One rank's training loop, in a replica group that can survive the others."""
 
     state_is_missing: bool
+    # A group that returns has none until all groups are there.
+    _has_saver = False
 
     def __init__(self, worker: Worker, job: Job, signs: HeartbeatReporter) -> None:
         signs.base("rendezvous")
@@ -145,6 +154,15 @@ class ReplicaTrainer(Trainer):
     def _open_saver(self) -> None:
         if not self.state_is_missing:
             super()._open_saver()
+            self._has_saver = True
+
+    @property
+    def _is_superseded(self) -> bool:
+        return self._has_saver and super()._is_superseded
+
+    def _report_all(self) -> None:
+        if self._has_saver:
+            super()._report_all()
 
     def _mesh(self) -> RankMesh:
         return self.replicas.own_mesh(self.device.type, self.job)
@@ -171,15 +189,11 @@ class ReplicaTrainer(Trainer):
             stepped = self._step_or_regroup()
             if stepped and self._of_step.members_changed:
                 self._regroup()
-            elif stepped and self._postponed and self.replicas.is_full and not self._is_last:
-                due, self._postponed = self._postponed, set()
-                self._save(due)
+            elif stepped and self.replicas.is_full and not self._is_last:
+                self._save_or_regroup()
             self._report()
             self.profiler.follow(wanted=self._is_profiled and not self._is_last)
-        while not self.replicas.is_full:
-            # The others cannot save without it, and its processes start meanwhile.
-            self._regroup(math.inf)
-        self._compare()
+        self._gather_all()
         if tiers := self._stored_tiers():
             self._save(tiers)
         self._wait()
@@ -195,6 +209,7 @@ class ReplicaTrainer(Trainer):
     def _begin(self) -> None:
         """Restore the claim's base, or wait to take another group's state."""
         if self.state_is_missing:
+            self._warm_up()
             self.state.consumed = SharedConsumed()
             self.worker.say("ready", start=self.replicas.start)
             self._regroup(math.inf)
@@ -207,6 +222,15 @@ class ReplicaTrainer(Trainer):
         self.saver.prepare(self._to_save())
         self._saves = True
 
+    def _warm_up(self) -> None:
+        """Compute a part of a step's gradients and drop them. The others wait for this group's first step as a member: what only a first
+        one takes (compilers, caches, threads) is over then."""
+        job = Job.of(at(self.job.config, self.state.step))
+        self._of_step.warm_up(job)
+        self.state.moments()
+        clip_gradients(self.parts, job.optimizer.clip_norm, self.device)
+        self.state.optimizer.zero_grad()
+
     def _step_or_regroup(self) -> bool:
         """Take a step. Returns False if it was given up, because a group is lost; the members have changed then."""
         try:
@@ -216,11 +240,34 @@ class ReplicaTrainer(Trainer):
             return False
         return True
 
+    def _save_or_regroup(self) -> None:
+        """Begin to save again, or save what is due."""
+        try:
+            if not self._saves:
+                self._save_again()
+            elif self._postponed:
+                due, self._postponed = self._postponed, set()
+                self._save(due)
+        except ReplicaChangeError:
+            self._regroup()
+
     def _apply(self, job: Job, agreed: StepConsensus) -> None:
         super()._apply(job, agreed)
         self._applied = agreed
         self._of_step.summed, self._of_step.before = False, self.state.consumed.digest
         self._postponed |= self._due
+
+    def _gather_all(self) -> None:
+        """Wait for the groups that are missing, whose processes start meanwhile: the others cannot save without them."""
+        while True:
+            if not self.replicas.is_full:
+                self._regroup(math.inf)
+                continue
+            try:
+                self._compare()
+                return None if self._saves else self._save_again()
+            except ReplicaChangeError:
+                self._regroup()
 
     def _compare(self) -> None:
         """Raise CorruptionError on all ranks where groups do not hold the same state at the end."""
@@ -234,29 +281,38 @@ class ReplicaTrainer(Trainer):
 
     # --- other members ------------------------------------------------------------------------------------------------
 
-    def _regroup(self, patience_s: float = ORDER_S) -> None:
+    def _regroup(self, patience_s: float | None = None) -> None:
         """Continue with other members: agree on the step, and give those that return the state. Training waits for it."""
+        patience_s = self.replicas.order_s if patience_s is None else patience_s
         began, was_first = time.monotonic(), self._is_first
-        if self._saves:
-            self.saver.forsake()
-            self._saves = False
         while True:
+            if self._saves:
+                self.saver.forsake()
+                self._saves = False
             try:
                 self.replicas.follow(patience_s)
+                if self._is_first and not was_first:
+                    self._take_metrics_over()
+                was_first = self._is_first
                 returned = self._settle()
                 break
             except ReplicaChangeError:
                 # Another group was lost meanwhile.
-                patience_s = ORDER_S
+                patience_s = self.replicas.order_s
         self._clock = time.monotonic()
-        if self._is_first and not was_first:
-            cut_torn_line(self.directory.metrics)
         members = self.replicas.members
         # Those that have waited know for how long.
         reports = next(replica for replica in members.replicas if replica not in returned)
         if (self.replicas.replica, self.replicas.inner) == (reports, 0):
             facts = {"epoch": members.epoch, "replicas": members.replicas, "returned": returned}
             self.worker.say("note", kind="regrouped", step=self.state.step, seconds=self._clock - began, **facts)
+
+    def _take_metrics_over(self) -> None:
+        """Write the line of the last step if the first rank before this one has died before it did."""
+        cut_torn_line(self.directory.metrics)
+        written = max((line["step"] for line in read_last(self.directory.metrics, _TAIL_BYTES)), default=0)
+        if self.line is not None and written < self.line.step:
+            self._append(self.line)
 
     def _settle(self) -> list[int]:
         """Bring all ranks to one step. Return the groups that took another one's state. Raises ReplicaChangeError."""
@@ -276,10 +332,6 @@ class ReplicaTrainer(Trainer):
         returned = [self.replicas.members.replicas[at // self.replicas.size] for at, each in enumerate(heard) if each.level < 0]
         if returned:
             self._send_state(sorted(set(returned)), step, furthest)
-        if self.replicas.is_full:
-            self._save_again()
-        if not self.replicas.agree(self._saves or not self.replicas.is_full):
-            raise ConnectionResetError("saves cannot begin on all ranks")
         return sorted(set(returned))
 
     def _own_state(self) -> ReplicaState:
@@ -323,7 +375,7 @@ class ReplicaTrainer(Trainer):
             self.state_is_missing = False
 
     def _save_again(self) -> None:
-        """Begin to save with all ranks."""
+        """Begin to save with all ranks: a step after they have come together, so that training waits for one thing at a time."""
         assert self.replicas.everyone is not None  # noqa: S101  the members are all groups
         self.ranks = self.replicas.everyone
 
@@ -332,3 +384,5 @@ class ReplicaTrainer(Trainer):
             self.saver.prepare(self._to_save())
 
         self._saves = succeeds(begin)
+        if not self.replicas.agree(self._saves):
+            raise ConnectionResetError("saves cannot begin on all ranks")

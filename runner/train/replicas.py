@@ -8,6 +8,7 @@ A step is applied after two collectives, the sum of the gradients and the exchan
 that all have completed the first; one that fails in the second gets from a group that has applied the step that it must, too.
 """
 
+import math
 import os
 import struct
 import threading
@@ -31,8 +32,8 @@ from headway.runner.worker import JOINS, Worker, client_store
 
 T = TypeVar("T")
 
-# From a collective that failed to the coordinator's new members, which take a few round trips.
-ORDER_S = 30.0
+# From a collective that failed to the coordinator's new members, which take a few round trips, or as long as it takes to give a node up.
+_ORDER_S = 30.0
 # For groups to connect, once all ranks are known to be there.
 _CONNECT = timedelta(seconds=30)
 _LOOK_S, _POLL = 0.005, timedelta(seconds=0.05)
@@ -86,6 +87,7 @@ class ReplicaLink:
         self.replica, self.inner = divmod(worker.rank, self.size)
         # The number of this group's start after a loss; 0: it began with the generation.
         self.start = int(os.environ.get(JOINS, "0"))
+        self.order_s = _ORDER_S + config.timeout_s("agent")
         self._patience = timedelta(seconds=config.timeouts["collective"].floor_s)
         self._store = client_store(self._patience)
         self._axis: Any = None
@@ -129,7 +131,7 @@ class ReplicaLink:
         if not self._form(Members.everyone(self.count), self._patience):
             raise RuntimeError(f"the replica groups have not met within {self._patience.total_seconds():.0f} s")
 
-    def follow(self, patience_s: float = ORDER_S) -> None:
+    def follow(self, patience_s: float) -> None:
         """Connect with the members that the coordinator has decided. Raises ReplicaChangeError if there are newer ones by then, and
         ConnectionResetError if it decides nothing: then something else than a lost group has ended the collective."""
         members = self._await_members(patience_s)
@@ -139,6 +141,8 @@ class ReplicaLink:
     def _await_members(self, patience_s: float) -> Members:
         """Return newer members with this group among them, the same on all ranks of the group."""
         until = time.monotonic() + patience_s
+        if self.inner == 0 and math.isfinite(patience_s):
+            self._worker.say("parted", epoch=self.members.epoch)
         with _waiting():
             while True:
                 late = time.monotonic() > until
@@ -155,7 +159,7 @@ class ReplicaLink:
         there are newer members, or the connection fails."""
         self.members, self._axis, self.everyone = members, None, None
         store = PrefixStore(f"members/{members.epoch}", self._store)
-        if not self._all_own(self._meet(PrefixStore(f"axis/{self.inner}", store))):
+        if not self._meet(store):
             return False
         at = members.replicas.index(self.replica)
         made: list[Any] = []
@@ -177,6 +181,15 @@ class ReplicaLink:
         return True
 
     def _meet(self, store: Any) -> bool:
+        """Wait until all ranks of the members have come. Returns False, on all of them, when there are newer members or it takes too long.
+
+        The first group that sees either decides for all: one that connects would wait for one that does not.
+        """
+        came = self._all_own(self._await_counterparts(PrefixStore(f"axis/{self.inner}", store)))
+        decided: bytes = store.compare_set("come", "", "yes" if came else "no")
+        return decided == b"yes"
+
+    def _await_counterparts(self, store: Any) -> bool:
         """Wait until this rank's counterparts in all groups have come. Returns False when there are newer members, or it takes too long."""
         until = time.monotonic() + self._patience.total_seconds()
         store.set(str(self.replica), b"1")
@@ -197,8 +210,10 @@ class ReplicaLink:
         if size == 1:
             return None
         made: list[Any] = []
+        # A store's client does one thing at a time: a thread that waits with this rank's own would keep it from following the others.
+        own = store.clone()
         thread = threading.Thread(
-            target=lambda: made.append(succeeded(lambda: gloo_group(store, rank, size, connect))), daemon=True
+            target=lambda: made.append(succeeded(lambda: gloo_group(own, rank, size, connect))), daemon=True
         )
         thread.start()
         with _waiting():

@@ -50,6 +50,20 @@ def check_ports(machine: Machine) -> Iterator[Finding]:
                 "again by whole windows"
             )
             yield Finding("HW822", file, key, message, "set Reed-Solomon FEC (`rs`) at both ends")
+        words = (view.description or "").split()
+        if (
+            len(words) == 2
+            and view.peer is not None
+            and view.peer[1]
+            and tuple(words) != view.peer
+            and _names_a_device(words[0], machine)
+        ):
+            file, key = port.at("description")
+            message = (
+                f"{name} leads to {' '.join(view.peer)}, and its description has {view.description}; people who follow it pull the wrong "
+                "cable"
+            )
+            yield Finding("HW826", file, key, message, "follow the cable (LLDP shows it), and correct the text", doubtful=True)
         if view.pauses and name in lossless:
             file, key = port.at("pauses")
             message = (
@@ -59,6 +73,11 @@ def check_ports(machine: Machine) -> Iterator[Finding]:
             yield Finding("HW809", file, key, message, "turn global pause off")
         yield from _neighbor(machine, name, port, name in neighbors)
     yield from _unknown_neighbors(machine)
+
+
+def _names_a_device(name: str, machine: Machine) -> bool:
+    """Return whether the name is that of a neighbor of the machine."""
+    return any(port.view.peer is not None and port.view.peer[0] == name for port in machine.ports.values())
 
 
 def _neighbor(machine: Machine, name: str, port: Port, has_session: bool) -> Iterator[Finding]:
@@ -205,12 +224,43 @@ def _missing_ends(found: list[Machine]) -> Iterator[Finding]:
                 yield Finding("HW826", file, key, message, "follow the cables (LLDP shows them), and correct the file")
 
 
+def _bases(machine: Machine, bases: dict[str, str]) -> Iterator[Finding]:
+    """Yield a base MAC address that another switch has, and a role that the switch's name contradicts."""
+    for file, device in machine.devices:
+        if device.mac is not None and bases.setdefault(device.mac.lower(), machine.name) != machine.name:
+            message = (
+                f"its base MAC address is {bases[device.mac.lower()]}'s too; their link-local addresses and LLDP names are the same, and "
+                "sessions between them fail"
+            )
+            yield Finding("HW825", file, device.keys.get("mac", ""), message, "set the address that the switch's EEPROM has")
+        named = next((role for role in ("leaf", "spine", "core") if role in machine.name.lower()), None)
+        if (
+            device.role is not None
+            and "role" in device.keys
+            and named is not None
+            and named != device.role
+            and _is_leaf(machine, named)
+        ):
+            message = (
+                f"its type is that of a {device.role}, and its name a {named}'s; SONiC chooses buffers and lengths of cables "
+                "by the type"
+            )
+            yield Finding("HW846", file, device.keys["role"], message, "set the type of its tier", doubtful=True)
+
+
+def _is_leaf(machine: Machine, named: str) -> bool:
+    """Return whether the machine is a leaf by its name, its type, and not both: other tiers have many names."""
+    return (named == "leaf") != (machine.role == "leaf")
+
+
 def check_identities(found: list[Machine]) -> Iterator[Finding]:
     """Yield addresses, router IDs and names that two machines have."""
     addresses: dict[str, str] = {}
     routers: dict[str, str] = {}
     names: dict[str, Machine] = {}
+    bases: dict[str, str] = {}
     for machine in found:
+        yield from _bases(machine, bases)
         other = names.setdefault(machine.name, machine)
         if other is not machine and machine.os != "host" and other.os != "host":
             file, device = next(iter(machine.devices))

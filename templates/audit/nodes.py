@@ -124,6 +124,44 @@ def reconvergence_s(machine: Machine) -> float | None:
     return max(times, default=None)
 
 
+def check_marks(found: list[Machine], jobs: Mapping[str, Reading]) -> Iterator[Finding]:
+    """Find senders whose packets have no ECN bits, or one queue pair for all equal paths, next to files that need them.
+
+    The two lowest bits of the traffic class are ECN's (RFC 3168): without them a switch drops what it would mark.
+    """
+    senders = {(file, "NCCL_IB_TC"): setting for file, reading in jobs.items() if (setting := reading.settings.get("NCCL_IB_TC"))}
+    for machine in found:
+        if machine.os == "host":
+            for file, reading in machine.files.items():
+                senders |= {(file, key): each for key, each in reading.settings.items() if key.endswith("default_roce_tos")}
+    bits = {place: int(each.value) & 3 for place, each in senders.items() if each.value.isdecimal() and int(each.value) > 3}
+    for (file, key), value in bits.items() if any(bits.values()) else ():
+        if not value:
+            message = (
+                f"the traffic class is {senders[file, key].value}, without the ECN bits that other senders set; unless the adapter sets "
+                "them, switches drop these packets where they mark others"
+            )
+            hint = f"set {int(senders[file, key].value) | 2}"
+            yield Finding("HW852" if key != "NCCL_IB_TC" else "HW867", file, key, message, hint, doubtful=True)
+    spread = max((len(machine.bgp.neighbors or {}) for machine in found if machine.role == "leaf" and machine.bgp), default=0)
+    switches = {machine.os for machine in found if machine.os != "host"}
+    for file, reading in jobs.items():
+        adaptive = reading.settings.get("NCCL_IB_ADAPTIVE_ROUTING")
+        if adaptive is not None and adaptive.value.strip() == "1" and switches and switches <= {"sonic", "frr"}:
+            message = (
+                "`NCCL_IB_ADAPTIVE_ROUTING` is 1, and the switches choose a path for each connection; NCCL sends the end of each message "
+                "separately, which pays only where packets are spread"
+            )
+            yield Finding("HW867", file, "NCCL_IB_ADAPTIVE_ROUTING", message, "leave it out", doubtful=True)
+        pairs = reading.settings.get("NCCL_IB_QPS_PER_CONNECTION")
+        if pairs is not None and pairs.value.strip() == "1" and spread > 1:
+            message = (
+                f"each connection has one queue pair, which takes one of the leaves' {spread} uplinks; a few uplinks are full while others "
+                "idle"
+            )
+            yield Finding("HW867", file, "NCCL_IB_QPS_PER_CONNECTION", message, "set 4", doubtful=True)
+
+
 def check_time(found: list[Machine], jobs: Mapping[str, Reading]) -> Iterator[Finding]:
     """Compare how long the network may stand still with how long jobs wait for it."""
     slowest = max(

@@ -10,6 +10,8 @@ from headway.templates.reading import MarkingView, QosView
 _LEAST_MAX_BYTES = 20_000
 # More than any switch of the catalogue has as a shared buffer (Tomahawk 5: 165 MB).
 _MOST_BYTES = 200_000_000
+# A fabric's round trip is about 10 us.
+_LONGEST_MS = 1.0
 # DSCP of BGP's packets and of mlx5's notifications: CS6.
 _CONTROL = 48
 
@@ -17,8 +19,10 @@ _CONTROL = 48
 def check_queues(machine: Machine) -> Iterator[Finding]:
     """Yield findings about marking and pauses."""
     for file, device in machine.devices:
+        fastest = max((port.mbps for port in device.ports.values() if port.mbps is not None), default=None)
         for name, marking in device.marking.items():
             yield from _marking(file, name, marking)
+            yield from _late(file, name, marking, fastest)
         views = machine.files[file].qos
         if machine.os == "host":
             for adapter, view in views.items():
@@ -91,6 +95,18 @@ def _marking(file: str, name: str, marking: MarkingView) -> Iterator[Finding]:
             "below the maximum none is, and senders slow down too late" if percent == 0 else "there is no such share"
         )
         yield Finding("HW803", file, marking.key, message, "set 1 to 100")
+
+
+def _late(file: str, name: str, marking: MarkingView, mbps: int | None) -> Iterator[Finding]:
+    """Find a maximum that is a long time of the fastest port: a queue that long delays every packet behind it."""
+    highest = marking.ecn.max_bytes
+    wait_ms = None if highest is None or not mbps else highest * 8 / (mbps * 1e3)
+    if highest is not None and wait_ms is not None and wait_ms >= _LONGEST_MS and highest <= _MOST_BYTES:
+        message = (
+            f"{name} marks all packets from {highest} bytes on, {wait_ms:.1f} ms at {(mbps or 0) // 1000} Gb/s; senders slow down after a "
+            "hundred round trips, and PFC stops links first"
+        )
+        yield Finding("HW802", file, marking.key, message, "set bytes: 1500000, for example", doubtful=True)
 
 
 def _paused(file: str, port: str, view: QosView, os: str) -> Iterator[Finding]:

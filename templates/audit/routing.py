@@ -1,14 +1,16 @@
 """Rules about BGP: sessions that come up, all equal paths in use, routes that are exchanged, and a dead link that is found in time."""
 
 import ipaddress
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.machines import JoinedPorts, Machine, is_within, network_of
+from headway.templates.audit.machines import JoinedPorts, Machine, Network, is_within, network_of
 from headway.templates.reading import BgpView, NeighborView
 
 # A session is slow from this hold time on; FRR's and EOS's default is 180 s, that of the datacenter profile 9 s.
 _SLOW_HOLD_S = 60
+_USUAL_HOLD_S = 180
 _MULTIPLIER = 3
 # Less than the scheduling delay of a busy switch's CPU.
 _FASTEST_BFD_MS = 50
@@ -112,9 +114,16 @@ def _remote(machine: Machine, bgp: BgpView, peers: dict[str, Machine]) -> Iterat
 def _timers(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
     for neighbor in up.values():
         hold = hold_of(bgp, neighbor)
+        is_set = neighbor.hold_s is not None or "hold_s" in bgp.keys
+        if neighbor.bfd and is_set and hold is not None and hold >= _USUAL_HOLD_S:
+            message = (
+                f"the hold time is {hold} s; BFD finds a dead link, but routes through a switch whose BGP hangs stay for as long, and "
+                "collectives over it stand still"
+            )
+            yield Finding("HW842", machine.bgp_file, neighbor.key, message, "set timers 3 9", doubtful=True)
+            return
         if hold is None or neighbor.bfd:
             continue
-        is_set = neighbor.hold_s is not None or "hold_s" in bgp.keys
         if hold == 0 or hold >= _SLOW_HOLD_S:
             times = "never" if hold == 0 else f"after {hold} s"
             message = (
@@ -181,6 +190,7 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
         return
     announced = {network for each in bgp.announces if (network := network_of(each)) is not None}
     family = bgp.key
+    summaries = {network for each in bgp.aggregates if (network := network_of(each)) is not None}
     if not announced:
         message = "it announces no network and redistributes none; other switches have no route to its hosts"
         yield Finding(
@@ -218,6 +228,8 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
                 f"add `network {unheard}`",
                 doubtful=name.startswith(("Loopback", "lo")),
             )
+        elif summaries:
+            yield from _summarized(machine, name, networks, announced - summaries, summaries)
     every = [network for networks in own.values() for network in networks]
     if not any(name.startswith(("Loopback", "lo")) for name in own) and bgp.router_id:
         every += [network] if (network := network_of(f"{bgp.router_id}/32")) is not None else []
@@ -229,6 +241,23 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
                 "never announced"
             )
             yield Finding("HW838", machine.bgp_file, family, message, "announce the networks of its ports", doubtful=True)
+
+
+def _summarized(
+    machine: Machine, name: str, networks: list[Network], announced: set[Network], summaries: set[Network]
+) -> Iterator[Finding]:
+    """Find a port's network that only a summary has, which BGP announces while it has another part of it."""
+    for each in networks:
+        if each not in announced and not any(is_within(each, other) for other in announced):
+            summary = next(other for other in summaries if is_within(each, other))
+            parts = any(other != summary and is_within(other, summary) for other in announced)
+            message = f"the network {each} of {name} is announced as a part of {summary} only" + (
+                ", while another port of it is up; then its rail reaches no other leaf"
+                if parts
+                else ", of which the switch announces no part; so it announces nothing, and no other leaf reaches its hosts"
+            )
+            hint = f"add `network {each}`"
+            yield Finding("HW838", machine.bgp_file, machine.bgp.key if machine.bgp else "", message, hint, doubtful=parts)
 
 
 def _addresses(names: Iterable[str]) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
@@ -263,6 +292,12 @@ def check_sessions(cables: list[JoinedPorts]) -> Iterator[Finding]:
                     "link idles, and others carry its share"
                 )
                 yield Finding("HW833", machine.bgp_file, machine.bgp.key, message, f"add the neighbor on {name}")
+            if ours is not None and theirs is not None and ours.waits and theirs.waits and machine is link.a:
+                message = (
+                    f"this switch and {other.name} both wait for the other to open their session (`passive`); it never comes up, and the "
+                    "link idles"
+                )
+                yield Finding("HW833", machine.bgp_file, ours.key, message, "remove `passive` at one end")
             if ours is not None and theirs is not None and ours.bfd is False and theirs.bfd:
                 message = (
                     f"BFD is off here and on at {other.name} {other_port}; it stays down, and a link that fails silently is "
@@ -289,3 +324,39 @@ def check_numbers(found: list[Machine]) -> Iterator[Finding]:
                 "each other"
             )
             yield Finding("HW830", machine.bgp_file, bgp.keys.get("asn", bgp.key), message, "give each leaf a number of its own")
+
+
+def check_summaries(found: list[Machine]) -> Iterator[Finding]:
+    """Yield leaves that announce a summary with another leaf's networks in it."""
+    owners = sorted(
+        (
+            (network, machine)
+            for machine in found
+            if machine.role == "leaf"
+            for name, port in machine.ports.items()
+            if not name.startswith(("Loopback", "lo"))
+            for address in port.view.addresses
+            if (network := network_of(address)) is not None and network.version == 4
+        ),
+        key=lambda each: each[0].network_address.packed,
+    )
+    starts = [network.network_address.packed for network, _ in owners]
+    for machine in found:
+        for each in machine.bgp.aggregates if machine.bgp and machine.role == "leaf" else ():
+            summary = network_of(each)
+            if summary is None or summary.version != 4 or not summary.prefixlen:
+                continue
+            first, last = (
+                bisect_left(starts, summary.network_address.packed),
+                bisect_right(starts, summary.broadcast_address.packed),
+            )
+            # A summary has the networks of its own leaf, and another's stand before or after them.
+            other = next((each for each in (owners[first : first + 1] + owners[last - 1 : last]) if each[1] is not machine), None)
+            if other is not None and first < last:
+                message = (
+                    f"it announces {summary}, in which {other[1].name} has {other[0]}; while that leaf is away, packets for its hosts come "
+                    "here and are dropped"
+                )
+                yield Finding(
+                    "HW838", machine.bgp_file, machine.bgp.key if machine.bgp else "", message, "announce its own networks alone"
+                )

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from headway.templates.audit.finding import Finding
 from headway.templates.audit.links import check_cables, check_identities, check_ports
 from headway.templates.audit.machines import links, machines
-from headway.templates.audit.nodes import check_adapters, check_time, environments
+from headway.templates.audit.nodes import check_adapters, check_marks, check_time, environments
 from headway.templates.audit.peers import check_peers
 from headway.templates.audit.queues import check_queues
-from headway.templates.audit.routing import check_numbers, check_routing, check_sessions
+from headway.templates.audit.routing import check_numbers, check_routing, check_sessions, check_summaries
+from headway.templates.audit.subnets import check_subnets
 from headway.templates.reading import Reading
 
 
@@ -36,7 +37,10 @@ def _all(readings: Mapping[str, Reading]) -> Iterator[Finding]:
     yield from check_cables(found, cables)
     yield from check_sessions(cables)
     yield from check_numbers(found)
+    yield from check_summaries(found)
     jobs = environments(readings)
     yield from check_adapters(found, jobs)
+    yield from check_marks(found, jobs)
     yield from check_time(found, jobs)
     yield from check_peers(readings)
+    yield from check_subnets(readings)

@@ -236,12 +236,16 @@ def _of_ip(arguments: list[str]) -> Iterator[_Change]:
         case ("route" | "r" | "ro", "add" | "replace", target, *words):
             pairs = dict(pairwise(words))
             via, table = pairs.get("via", ""), pairs.get("table", "main")
-            if via and not _is_unknown(via + table + target):
+            if _is_unknown(via + table + target):
+                yield _Change(_HOST, f"way|{table}", "route")
+            elif via:
                 yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
         case ("rule" | "ru", "add", *words):
             pairs = dict(pairwise(words))
             table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
-            if table and source and not _is_unknown(table + source):
+            if _is_unknown(table):
+                yield _Change(_HOST, f"way|{table}|rule", "rule")
+            elif table and source and not _is_unknown(source):
                 yield _Change(_HOST, f"rule|{source}", table)
 
 

@@ -4,8 +4,9 @@ The files of the kernel and of mlx5: torvalds/linux Documentation/ABI/stable/sys
 ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from headway.jobspec.catalog.nics import is_configured
@@ -34,11 +35,17 @@ class _Address:
 
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
-    """Return the node's files; none if no class of traffic is planned for its adapters, or if another driver than mlx5 has them."""
+    """Return the node's files."""
+    return {path: make() for path, make in host_files(node, cluster).items()}
+
+
+def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, Callable[[], str]]:
+    """Return what makes each of the node's files; none if no class of traffic is planned for its adapters, or if another driver than mlx5
+    has them."""
     fabric = cluster.scale_out
     if fabric is None or fabric.qos is None or not node.nics or not is_configured(cluster.group(node.group).nic):
         return {}
-    return {SCRIPT: _script(node, cluster, fabric, fabric.qos), UNIT: _unit(cluster)}
+    return {SCRIPT: partial(_script, node, cluster, fabric, fabric.qos), UNIT: partial(_unit, cluster)}
 
 
 def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, qos: QosPlan) -> str:

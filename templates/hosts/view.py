@@ -8,7 +8,7 @@ from headway.templates.reading import DeviceView, Fault, PortView, QosView, Sett
 
 NO_QOS = (
     *("address", "gateway", "table", "mtu", "up", "route|", "rule|", "rp_filter", "arp_", "fib_multipath", "ip_forward"),
-    *("setpci|", "mlxconfig|", "link|", "fec", "pause|"),
+    *("way|", "setpci|", "mlxconfig|", "link|", "fec", "pause|"),
 )
 """Beginnings of the keys that set no class of traffic."""
 
@@ -86,6 +86,45 @@ def faults(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> Ite
     yield from _classes(settings, views)
     yield from _pci(settings)
     yield from _uneven(settings, device, views)
+    yield from _ways(settings)
+    yield from _unlike_marks(settings)
+
+
+def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
+    """Find tables of routes that no rule leads to, and rules to tables without a route: by number, or by a script's variable."""
+    routes: dict[str, str] = {}
+    rules: dict[str, str] = {}
+    for key, setting in settings.items():
+        parts = key.split("|")
+        if "route" in parts[:2] and len(parts) > parts.index("route") + 1:
+            routes.setdefault(parts[parts.index("route") + 1], key)
+        elif parts[0] == "rule":
+            rules.setdefault(setting.value, key)
+        elif parts[0] == "way":
+            (rules if parts[2:] else routes).setdefault(parts[1], key)
+    for table in routes.keys() - rules.keys() - {"main", "local", "default", "254", "255"}:
+        message = (
+            f"routing table {table} has routes, and no rule leads to it; every rail leaves by the main table, through one adapter"
+        )
+        yield Fault("HW851", routes[table], message, "add `ip rule add from ADDRESS lookup TABLE`")
+    for table in rules.keys() - routes.keys() - {"main", "local", "default", "254", "255"} if routes else ():
+        message = (
+            f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
+        )
+        yield Fault("HW851", rules[table], message, "add `ip route replace default via GATEWAY dev DEVICE table TABLE`")
+
+
+def _unlike_marks(settings: Mapping[str, Setting]) -> Iterator[Fault]:
+    """Find two defaults of one adapter that differ: connections by RDMA-CM have one, all others the other."""
+    for key, setting in settings.items():
+        if key.endswith("tc/1/traffic_class"):
+            other = settings.get(key.replace("tc/1/traffic_class", "default_roce_tos"))
+            if other is not None and other.value != setting.value and not {"$", "`"}.intersection(setting.value + other.value):
+                message = (
+                    f"the traffic class is {setting.value}, and {other.value} for connections of RDMA-CM; one of both has another class "
+                    "than is planned"
+                )
+                yield Fault("HW852", key, message, f"set {other.value}", doubtful=True)
 
 
 def _uneven(settings: Mapping[str, Setting], device: DeviceView, views: Mapping[str, QosView]) -> Iterator[Fault]:
@@ -189,7 +228,7 @@ def _links(settings: Mapping[str, Setting], device: DeviceView, views: Mapping[s
                 "BGP, and PFC is off beside it"
             )
             yield Fault("HW809", key, message, "turn it off: `ethtool -A DEVICE rx off tx off`", doubtful=not has_pfc)
-        if key.endswith("|up") and setting.value == "no":
+        if (key == "up" or key.endswith("|up")) and setting.value == "no":
             yield Fault(
                 "HW823",
                 key,
@@ -219,6 +258,13 @@ def _classes(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> I
                 "queue nobody planned"
             )
             yield Fault("HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set 48")
+        elif cnp == 0:
+            message = (
+                "notifications have DSCP 0, that of all ordinary traffic; they wait behind it, and senders slow down too late"
+            )
+            yield Fault(
+                "HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set 48, and give it a queue that goes first", doubtful=True
+            )
         elif cnp is not None and cnp == view.marks.get("collectives"):
             message = (
                 f"notifications have the DSCP of the collectives, {cnp}; they wait behind the packets that they are to slow down"
@@ -276,6 +322,14 @@ def _pci(settings: Mapping[str, Setting]) -> Iterator[Fault]:
                 "congestion control is off for every priority of the adapter; marks do not slow it, and PFC stops whole links"
             )
             yield Fault("HW852", key, message, "set the bit of the collectives' priority: 8 for priority 3", doubtful=True)
+        if key.endswith("mlxconfig|ROCE_CONTROL") and setting.value in {"1", "ROCE_DISABLE", "0x1"}:
+            message = "RoCE is off in the adapter's firmware; it has no RDMA device, and NCCL uses TCP or ends"
+            yield Fault("HW852", key, message, "set `ROCE_CONTROL=2`")
+        if "mlxconfig|CNP_DSCP_P" in key and setting.value in {"0", "0x0"}:
+            message = (
+                "notifications have DSCP 0, that of all ordinary traffic; they wait behind it, and senders slow down too late"
+            )
+            yield Fault("HW852", key, message, "set 48", doubtful=True)
         if key.endswith("mlxconfig|PCI_WR_ORDERING") and setting.value in {"per_mkey", "0"}:
             message = (
                 "writes of the adapter keep their order unless each memory region asks otherwise; behind a busy root complex "

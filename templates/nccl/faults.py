@@ -43,7 +43,15 @@ _WORDS: Mapping[str, tuple[frozenset[str], str]] = {
     "NCCL_DEBUG": (_DEBUG, "VERSION, WARN, INFO or TRACE"),
     "NCCL_IB_ADDR_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
     "NCCL_SOCKET_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
+    "NCCL_LAUNCH_MODE": (frozenset({"PARALLEL", "GROUP"}), "PARALLEL or GROUP"),
 }
+# Networks of NCCL and of the plugins of NVIDIA, AWS, Google and Microsoft, up to a version at the end.
+_NETWORKS = re.compile(
+    r"(ib|socket|ibext(_v\d+)?|sharp|aws libfabric|libfabric|fastrak|gib|gpudirecttcpx(_v\d+)?|ucx|ucx-ib|spcx|nccl rdma plugin)(_v\d+)?",
+    re.IGNORECASE,
+)
+# Folders of the images of Azure, Oracle and Google, whose topology files are of their machines.
+_PROVIDERS = ("/opt/microsoft/", "/opt/oci", "/opt/oracle", "/opt/google", "/usr/local/gib", "/opt/amazon", "/opt/aws")
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ def _above(bound: int) -> Callable[[str], bool]:
 
 _LEAVE = "leave it out"
 _UNLESS = "leave it out, unless you are looking for a fault"
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _RDMA_OFF = "NCCL uses no RDMA adapter, and collectives between nodes run over TCP at a tenth of the speed"
 _HARMS: Mapping[str, tuple[_Harm, ...]] = {
     "NCCL_IB_RETRY_CNT": (
@@ -116,7 +125,6 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
             doubtful=True,
         ),
     ),
-    "NCCL_IB_ADAPTIVE_ROUTING": (),
     "NCCL_IB_FIFO_TC": (
         _Harm(
             _is("0"),
@@ -131,7 +139,73 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
             "set DSCP << 2 of the lossless class",
         ),
     ),
-    "NCCL_IB_MERGE_NICS": (),
+    "NCCL_IB_MERGE_NICS": (
+        _Harm(
+            _is("0"),
+            "the ports of a dual-port adapter are two adapters, and the GPU next to them uses one of them",
+            _LEAVE,
+            doubtful=True,
+        ),
+    ),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
+        _Harm(_is("0"), "a rank whose collective fails waits without a limit, and the job hangs", _LEAVE, doubtful=True),
+    ),
+    "CUDA_LAUNCH_BLOCKING": (
+        _Harm(
+            _is("1"),
+            "each kernel waits for the one before it, and no collective runs next to computation",
+            _UNLESS,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_MIN_NCHANNELS": (
+        _Harm(_above(32), "so many blocks of a GPU copy data that computation waits for them", _LEAVE, doubtful=True),
+    ),
+    "NCCL_P2P_NET_CHUNKSIZE": (
+        _Harm(_below(1 << 16), "messages are so small that adapters do not reach their speed", _LEAVE, doubtful=True),
+    ),
+    "NCCL_IB_ECE_ENABLE": (
+        _Harm(_is("0"), "adapters do not agree on selective retransmission and congestion control", _LEAVE, doubtful=True),
+    ),
+    "NCCL_NET_GDR_READ": (
+        _Harm(
+            _is("0"), "data that a GPU sends goes through host memory", "leave it out: NCCL decides by the machine", doubtful=True
+        ),
+    ),
+    "NCCL_LAUNCH_MODE": (
+        _Harm(
+            _is("GROUP"),
+            "the GPUs of a process wait for each other before each collective",
+            "leave it out, unless one process has several GPUs",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_TOPO_FILE": (
+        _Harm(
+            lambda value: not value.startswith(_PROVIDERS),
+            "NCCL takes the machine from this file and not from the node; where it is another machine's, or is missing, GPUs use "
+            "adapters behind another root complex",
+            "leave it out, unless it is of the provider of these virtual machines",
+            doubtful=True,
+        ),
+    ),
+    "NCCL_GRAPH_FILE": (
+        _Harm(
+            lambda value: True,
+            "rings and trees are those of the file, whatever GPUs and adapters the job has",
+            _LEAVE,
+            doubtful=True,
+        ),
+    ),
+    "NCCL_NET_SHARED_BUFFERS": (
+        _Harm(
+            _is("0"), "each connection has its buffers, and large jobs run out of GPU memory or of registrations", _LEAVE, True
+        ),
+    ),
+    "NCCL_NTHREADS": (_Harm(_below(256), "few threads of a GPU copy data, and its adapters idle", _LEAVE, doubtful=True),),
+    "NCCL_NCHANNELS_PER_NET_PEER": (
+        _Harm(_above(32), "each pair of ranks has so many connections that adapters run out of queue pairs", _LEAVE, True),
+    ),
     "NCCL_P2P_DISABLE": (
         _Harm(_is("1"), "the GPUs of a node exchange data through host memory, not over NVLink", _UNLESS, doubtful=True),
     ),
@@ -163,7 +237,6 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
     "NCCL_NET_GDR_LEVEL": (
         _Harm(_is("LOC", "0"), "adapters read and write host memory, not that of GPUs (GPUDirect RDMA is off)", _UNLESS),
     ),
-    "NCCL_NET_GDR_READ": (),
     "NCCL_CROSS_NIC": (
         _Harm(
             _is("1"),
@@ -208,8 +281,8 @@ def _known() -> tuple[str, ...]:
 def faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
     """Yield the faults of the variables; values that a shell inserts are unknown."""
     for name, setting in settings.items():
-        if name.startswith("NCCL_"):
-            yield from _of_name(name)
+        if name.startswith("NCCL_") or name in _INTERFACES or name in _HARMS:
+            yield from _of_name(name) if name.startswith("NCCL_") else ()
             if "$" not in setting.value and "`" not in setting.value and not setting.value.startswith("valueFrom"):
                 yield from _of_value(name, setting.value.strip())
     yield from _together(settings)
@@ -257,13 +330,27 @@ def _of_value(name: str, value: str) -> Iterator[Fault]:
         if value and harm.is_meant(value):
             yield _harmful(name, value, harm)
             break
-    if name == "NCCL_SOCKET_IFNAME":
+    yield from _of_text(name, value)
+
+
+def _of_text(name: str, value: str) -> Iterator[Fault]:
+    """Find names of interfaces, networks and adapters that are none."""
+    if name in _INTERFACES:
         yield from _interface(name, value)
+    if name == "NCCL_NET" and value and not _NETWORKS.fullmatch(value):
+        message = (
+            f"`{name}` is `{value}`, which neither NCCL nor a plugin that headway knows offers; NCCL ends if no plugin has it"
+        )
+        yield Fault("HW861", name, message, "set IB, Socket, or the name that the plugin documents", doubtful=True)
     if name == "NCCL_IB_HCA" and value and not _LIST.fullmatch(value):
         message = (
             f"`{name}` is `{value}`, which is not a list of adapters; NCCL finds none of them, and falls back to TCP or ends"
         )
         yield Fault("HW865", name, message, "set `=mlx5_0,mlx5_1`")
+    ports = [each for each in value.split(",") if re.fullmatch(r"[\^=]*mlx5\w*:[2-9]", each)] if name == "NCCL_IB_HCA" else []
+    if ports:
+        message = f"`{name}` has {ports[0]}, and each port of mlx5 is an adapter with port 1; NCCL finds no such port, and the rail idles"
+        yield Fault("HW865", name, message, "leave the number of the port out")
     if name == "NCCL_IB_ADDR_RANGE" and value and not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", value):
         message = f"`{name}` is `{value}`, which is not a network; NCCL finds no GID in it, and no connection is made"
         yield Fault("HW861", name, message, "set a network: 10.10.0.0/16")
@@ -283,6 +370,17 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
         "NCCL_DEBUG",
         "NCCL_BUFFSIZE",
         "NCCL_MAX_NCHANNELS",
+        "NCCL_LAUNCH_MODE",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_P2P_NET_CHUNKSIZE",
+        "NCCL_IB_ECE_ENABLE",
+        "CUDA_LAUNCH_BLOCKING",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_TOPO_FILE",
+        "NCCL_GRAPH_FILE",
+        "NCCL_NET_SHARED_BUFFERS",
+        "NCCL_NTHREADS",
+        "NCCL_NCHANNELS_PER_NET_PEER",
     }:
         return Fault("HW867", name, message, harm.hint, harm.doubtful)
     return Fault("HW862", name, message, harm.hint, harm.doubtful)
@@ -326,6 +424,17 @@ def _together(settings: Mapping[str, Setting]) -> Iterator[Fault]:
     if values.get("NCCL_NET", "").lower() == "socket" and values.get("NCCL_IB_HCA"):
         message = f"`NCCL_NET` is Socket beside `NCCL_IB_HCA`: {_RDMA_OFF}"
         yield Fault("HW862", "NCCL_NET", message, "leave out the one that is not meant")
+    yield from _of_transport(values)
+    yield from _of_roce(values)
+    sockets = {name: values[name].lstrip("=") for name in _INTERFACES if values.get(name)}
+    if len(set(sockets.values())) > 1 and not any(value.startswith("^") or "$" in value for value in sockets.values()):
+        ours, theirs = (sockets[name] for name in _INTERFACES)
+        if theirs not in ours.split(",") and not theirs.startswith(ours):
+            message = (
+                f"NCCL's sockets take {ours}, and gloo's {theirs}; where one of them does not reach all nodes, the job hangs when it "
+                "starts"
+            )
+            yield Fault("HW866", "NCCL_SOCKET_IFNAME", message, "set one management interface for both", doubtful=True)
     rounds = _number(values.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
     timeout = _number(values.get("NCCL_IB_TIMEOUT", "20"))
     retries = _number(values.get("NCCL_IB_RETRY_CNT", "7"))
@@ -337,6 +446,50 @@ def _together(settings: Mapping[str, Setting]) -> Iterator[Fault]:
                 "a job ends that the network would have carried on"
             )
             yield Fault("HW840", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", message, f"set {int(waits) + 60} or more")
+
+
+def _of_transport(values: Mapping[str, str]) -> Iterator[Fault]:
+    """Find variables of a plugin next to `NCCL_NET=IB`, which is NCCL's own transport."""
+    if values.get("NCCL_NET", "").upper() != "IB":
+        return
+    plugin = values.get("NCCL_NET_PLUGIN", "")
+    if plugin and plugin.lower() != "none":
+        message = f"`NCCL_NET` is IB, which is NCCL's own transport, so that the plugin `{plugin}` carries nothing"
+        yield Fault("HW862", "NCCL_NET_PLUGIN", message, "leave out the one that is not meant", doubtful=True)
+    if values.get("FI_PROVIDER"):
+        message = (
+            f"`FI_PROVIDER` is {values['FI_PROVIDER']}, which libfabric reads, and `NCCL_NET` is IB, which does without it; one of "
+            "them is of another cluster"
+        )
+        yield Fault("HW862", "FI_PROVIDER", message, "leave out the one that is not meant", doubtful=True)
+
+
+def _of_roce(values: Mapping[str, str]) -> Iterator[Fault]:
+    """Find what InfiniBand has and RoCE does not, in an environment whose GIDs are IP addresses."""
+    if not values.keys() & {"NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ADDR_FAMILY"}:
+        return
+    if (_number(values.get("NCCL_IB_SL", "0")) or 0) > 0 and "NCCL_IB_TC" in values:
+        message = (
+            f"`NCCL_IB_SL` is {values['NCCL_IB_SL']} on RoCE, where adapters take it for the 802.1p priority; packets may leave by "
+            "another queue than their DSCP has"
+        )
+        yield Fault("HW867", "NCCL_IB_SL", message, "leave it out: NCCL_IB_TC has the class", doubtful=True)
+    if _number(values.get("NCCL_IB_PKEY", "0")):
+        message = (
+            f"`NCCL_IB_PKEY` is {values['NCCL_IB_PKEY']}, and RoCE has one partition, at index 0; adapters refuse the queue pair, and "
+            "connections fail"
+        )
+        yield Fault("HW861", "NCCL_IB_PKEY", message, "leave it out")
+    if values.get("NCCL_COLLNET_ENABLE") == "1":
+        message = (
+            "`NCCL_COLLNET_ENABLE` is 1 on RoCE: SHARP reduces in switches of InfiniBand alone; NCCL looks for a plugin in vain"
+        )
+        yield Fault("HW867", "NCCL_COLLNET_ENABLE", message, "leave it out", doubtful=True)
+    if values.get("NCCL_SOCKET_FAMILY", "").upper() == "AF_INET6" and values.get("NCCL_IB_ADDR_FAMILY", "").upper() == "AF_INET":
+        message = (
+            "sockets take IPv6 and adapters IPv4; where the management interface has no IPv6 address, the job ends when it starts"
+        )
+        yield Fault("HW866", "NCCL_SOCKET_FAMILY", message, "leave it out, unless the management network has IPv6", doubtful=True)
 
 
 def _number(value: str) -> int | None:

@@ -3,7 +3,7 @@
 The text is read by its events and bounded while it is read: PyYAML's C composer crashes the process on some 100,000 nested brackets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import yaml
@@ -28,6 +28,72 @@ def containers(text: str) -> Iterator[tuple[str, dict[str, Setting]]]:
         environment, name = mapping.get("env"), mapping.get("name")
         if isinstance(environment, list):
             yield (name.text if isinstance(name, _Scalar) else ""), dict(_variables(environment))
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a pod may use. `annotations` are the names of its annotations; `containers` those with an `env`."""
+
+    line: int
+    has_host_network: bool
+    annotations: frozenset[str]
+    host_paths: frozenset[str]
+    containers: tuple["Container", ...]
+
+
+@dataclass(frozen=True)
+class Container:
+    """`resources` are the names in its limits and requests."""
+
+    name: str
+    line: int
+    variables: Mapping[str, Setting]
+    capabilities: frozenset[str]
+    is_privileged: bool
+    resources: frozenset[str]
+
+
+def pods(text: str) -> Iterator[Pod]:
+    """Yield the pods and pod templates of the manifest, in the order of the text; ValueError as for `containers`."""
+    for mapping in _mappings(_documents(text)):
+        spec = mapping.get("spec")
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            annotations = _at(mapping, "metadata", "annotations")
+            volumes = _items(spec.get("volumes"))
+            yield Pod(
+                min((each.line for each in spec.values() if isinstance(each, _Scalar)), default=1),
+                _text(spec.get("hostNetwork")) == "true",
+                frozenset(annotations) if isinstance(annotations, dict) else frozenset(),
+                frozenset(path for each in volumes if (path := _text(_at(each, "hostPath", "path")))),
+                tuple(map(_container, _items(spec.get("containers")))),
+            )
+
+
+def _container(item: dict[str, _Node]) -> Container:
+    name, environment, capabilities = item.get("name"), item.get("env"), _at(item, "securityContext", "capabilities", "add")
+    resources = [_at(item, "resources", kind) for kind in ("limits", "requests")]
+    return Container(
+        _text(name),
+        name.line if isinstance(name, _Scalar) else 1,
+        dict(_variables(environment)) if isinstance(environment, list) else {},
+        frozenset(_text(each).removeprefix("CAP_") for each in capabilities) if isinstance(capabilities, list) else frozenset(),
+        _text(_at(item, "securityContext", "privileged")) == "true",
+        frozenset(each for rows in resources if isinstance(rows, dict) for each in rows),
+    )
+
+
+def _at(node: _Node, *path: str) -> _Node:
+    for key in path:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _items(node: _Node) -> list[dict[str, _Node]]:
+    return [each for each in node if isinstance(each, dict)] if isinstance(node, list) else []
+
+
+def _text(node: _Node) -> str:
+    return node.text if isinstance(node, _Scalar) else ""
 
 
 def _mappings(nodes: list[_Node]) -> Iterator[dict[str, _Node]]:

@@ -7,8 +7,9 @@ from pathlib import PurePosixPath
 
 from headway.templates.commands import ShellCommand, commands
 from headway.templates.nccl.faults import faults
-from headway.templates.nccl.manifest import containers
-from headway.templates.reading import QosView, Reading, Setting
+from headway.templates.nccl.manifest import Pod, containers, pods
+from headway.templates.nccl.pods import pod_faults
+from headway.templates.reading import Fault, QosView, Reading, Setting
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
@@ -35,14 +36,30 @@ def read(text: str) -> Reading:
     ValueError when it sets none.
     """
     settings: dict[str, Setting] = {}
+    replaced: dict[str, str] = {}
     # A comment to the shell, and options to sbatch.
     for command in commands(re.sub(r"(?m)^#SBATCH\b", "sbatch", text)):
         if command.words[0] == "unset":
             settings = {name: setting for name, setting in settings.items() if name not in command.words}
-        settings.update(_variables(command))
+        for name, setting in _variables(command):
+            if name in settings and settings[name].value != setting.value:
+                replaced[name] = settings[name].value
+            settings[name] = setting
     if not settings:
         raise ValueError("line 1: no `NAME=VALUE` in it")
-    return Reading(settings, {"NCCL": _view(settings)}, faults=partial(faults, settings))
+    return Reading(settings, {"NCCL": _view(settings)}, faults=partial(_faults, settings, replaced))
+
+
+def _faults(settings: Mapping[str, Setting], replaced: Mapping[str, str]) -> Iterator[Fault]:
+    yield from faults(settings)
+    for name, first in replaced.items():
+        last = settings[name].value if name in settings else ""
+        if name.startswith(("NCCL_", "TORCH_NCCL_")) and not {"$", "`"}.intersection(first + last):
+            message = (
+                f"`{name}` is {first or 'empty'} and then {last or 'empty'}; the last value counts, and the job may run with another one "
+                "than is meant"
+            )
+            yield Fault("HW861", name, message, "set it once", doubtful=True)
 
 
 def read_manifest(text: str) -> Reading:
@@ -60,7 +77,12 @@ def read_manifest(text: str) -> Reading:
         view = _view(environment)
         if view.marks and view != views["NCCL"]:
             views[f"NCCL of {container}"] = view
-    return Reading(settings, views, faults=partial(faults, settings))
+    return Reading(settings, views, faults=partial(_faults_of_pods, settings, tuple(pods(text))))
+
+
+def _faults_of_pods(settings: Mapping[str, Setting], found: tuple[Pod, ...]) -> Iterator[Fault]:
+    yield from faults(settings)
+    yield from pod_faults(found)
 
 
 def _variables(command: ShellCommand) -> Iterator[tuple[str, Setting]]:

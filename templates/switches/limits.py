@@ -8,9 +8,15 @@ from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
+from headway.jobspec.resolve.environment import IB_RETRIES_S
 from headway.jobspec.suggest import joined_or
 from headway.templates.kind import SwitchKind
+from headway.templates.switches.frr.options import FrrOptions
 from headway.templates.switches.options import SiteOptions
+
+# Less than the scheduling delay of a busy switch's CPU; FRR's and EOS's default of hold times, which suits no fabric.
+_FASTEST_BFD_MS = 50
+_SLOW_HOLD_S = 180
 
 # A cage that is split into eight takes the neighbouring cage's lanes (docs.nvidia.com, Cumulus Linux, Switch Port Attributes), and none
 # of the catalogue's models by Arista has ports of one lane.
@@ -24,6 +30,7 @@ def check_fabric(name: str, kind: SwitchKind, options: BaseModel, fabric: Fabric
         message = f"{kind.title} files spread traffic by {joined_or([f'`{each}`' for each in kind.balancing])}, not `{fabric.balancing}`"
         hint = "leave `balancing` out; leave `switches` out if headway does not configure them"
         yield Problem("HW513", CLUSTER, (*at, "balancing"), message, hint)
+    yield from _check_timers(name, options, fabric, cluster)
     if kind.vendor is not None:
         yield from _check_model((*at, "switches"), kind, fabric, cluster)
         if isinstance(options, SiteOptions) and options.base is None:
@@ -31,6 +38,27 @@ def check_fabric(name: str, kind: SwitchKind, options: BaseModel, fabric: Fabric
             message = f"{kind.file} has headway's settings only: a switch that takes it as a whole loses its management address and users"
             hint = f"set `base` to the site's own file, as it is in {kind.running}"
             yield Problem("HW513", CLUSTER, os, message, hint, Severity.WARNING)
+
+
+def _check_timers(name: str, options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Warn about timers that take healthy links down, or that outlast what NCCL waits for."""
+    if not isinstance(options, FrrOptions):
+        return
+    at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches", "os", fabric.os.index(name), "options")
+    detection_ms = None if options.bfd_ms is None else options.bfd_ms * options.bfd_multiplier
+    if detection_ms is not None and detection_ms < _FASTEST_BFD_MS:
+        message = f"BFD takes a link down after {detection_ms} ms: one delayed packet of a switch's busy CPU does so"
+        yield Problem("HW533", CLUSTER, (*at, "bfd_ms"), message, "use 300", Severity.WARNING)
+    found_s, key = (options.hold_s, "hold_s") if detection_ms is None else (detection_ms / 1000, "bfd_ms")
+    if found_s >= IB_RETRIES_S:
+        message = (
+            f"a link that fails silently is found after {found_s:g} s, and NCCL sends a lost packet again for {IB_RETRIES_S:.0f} s: jobs "
+            "end although another path is there"
+        )
+        yield Problem("HW533", CLUSTER, (*at, key), message, "use BFD with 300, or a hold time of 9", Severity.WARNING)
+    elif detection_ms is not None and options.hold_s >= _SLOW_HOLD_S:
+        message = f"BFD finds a dead link, but routes through a switch whose BGP hangs stay for {options.hold_s} s"
+        yield Problem("HW533", CLUSTER, (*at, "hold_s"), message, "use 9", Severity.WARNING)
 
 
 def check_switch(kind: SwitchKind, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:

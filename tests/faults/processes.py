@@ -60,3 +60,9 @@ def worker(run: Path, rank: int) -> Process:
 def companions(run: Path, module: str) -> list[Process]:
     """The run's agents or coordinators that live now."""
     return [p for p in processes_of(run) if p.module == module]
+
+
+def supervisor(run: Path, node: int) -> Process:
+    """The supervisor of a node."""
+    (found,) = [each for each in companions(run, "headway.runner") if each.command[each.command.index("--node") + 1] == str(node)]
+    return found

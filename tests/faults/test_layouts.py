@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from .processes import Process, companions
-from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step
+from .processes import supervisor
+from .runs import JOB, LIMIT_S, going, headway, only_run, wait_for_step
 
 # Minutes, and tests/runner/train/test_parallel.py restarts under each layout: make soak.
 pytestmark = [pytest.mark.slow, pytest.mark.variant]
@@ -44,17 +44,9 @@ def test_a_lost_worker_and_a_lost_node_cost_not_one_bit(layout: str, tmp_path: P
     runs = tmp_path / "faulty/runs"
     with going("run", job_of(tmp_path / "faulty", layout), "--kill", "1@6", runs=runs) as launcher:
         run = wait_for_step(runs, 12)
-        node_of_rank_1(run).kill()
+        supervisor(run.directory, 1).kill()
         assert launcher.wait(LIMIT_S) == 0
     assert next(failure["cause"] for failure in run.journal("failure")) == "killed by SIGKILL"
     assert [line["node"] for line in run.journal("lost")] == [1]
     assert [(line["slot"], line["from"], line["to"]) for line in run.journal("rebound")] == [(1, 1, 2)]
     assert run.hashes() == only_run(tmp_path / "straight/runs").hashes()
-
-
-def node_of_rank_1(run: Run) -> Process:
-    """The supervisor of node 1."""
-    (found,) = [
-        each for each in companions(run.directory, "headway.runner") if each.command[each.command.index("--node") + 1] == "1"
-    ]
-    return found

@@ -1,7 +1,9 @@
 """A lost replica group stops no other one: the others keep their processes and the whole batch, and it returns from their memory."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +17,15 @@ from headway.runner.train.model import Transformer, initialize
 from headway.runner.train.optimizer import make_optimizer, set_hyperparameters
 from headway.runner.train.state import Consumed
 
-from .processes import companions, worker
+from .processes import companions, supervisor, worker
 from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_until
 
 pytestmark = pytest.mark.slow
 
 # One process adds the same numbers in another order; measured: 3e-7 of a loss.
 TOLERANCE = 1e-5
+# A third is no binary fraction: each step rounds, and losses drift apart; measured over 150 steps: 1.1e-5.
+TOLERANCE_OF_THREE = 5e-5
 SMALL, HYBRID = "dp_replicate: 2", "dp_replicate: 2, dp_shard: 2"
 THREE = "dp_replicate: 3"
 PROCS = {SMALL: 2, HYBRID: 4, THREE: 3}
@@ -97,12 +101,19 @@ def check_whole(run: Run, layout: str, losses: int) -> None:
     assert (len(run.journal("start")), run.journal("failure"), run.verdict()["exit_code"]) == (1, [], 0)
     assert len(run.journal("replica lost")) == losses
     states = {
-        rank: (run.directory / f"attempts/0/logs/0/{rank}.log").read_text().rpartition(": state ")[2].split()[0]
+        rank: next(run.directory.glob(f"attempts/0/logs/*/{rank}.log")).read_text().rpartition(": state ")[2].split()[0]
         for rank in range(PROCS[layout])
     }
     size = PROCS[layout] // run_config(run).mesh.dp_replicate
     assert all(state == states[rank % size] for rank, state in states.items())
     assert len(run.checkpoints()) > 0
+
+
+def check_curve(run: Run) -> None:
+    """Assert that the losses are those of one process."""
+    expected, _ = alone(run_config(run))
+    tolerance = TOLERANCE_OF_THREE if run_config(run).mesh.dp_replicate > 2 else TOLERANCE
+    assert max(abs(a - b) / b for a, b in zip(losses_of(run), expected, strict=True)) <= tolerance
 
 
 def run_config(run: Run) -> RunConfig:
@@ -209,9 +220,7 @@ def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> No
             train.returns(rank)
         assert train.wait() == 0
     check_whole(train.run, SMALL, losses=3)
-    expected, _ = alone(run_config(train.run))
-    found = losses_of(train.run)
-    assert max(abs(a - b) / b for a, b in zip(found, expected, strict=True)) <= TOLERANCE
+    check_curve(train.run)
 
 
 @pytest.mark.variant
@@ -229,9 +238,8 @@ def test_a_group_that_dies_while_it_returns_starts_once_more(tmp_path: Path) -> 
 
 
 @pytest.mark.variant
-@pytest.mark.xfail(reason="the two groups do not return within the limit: docs/resilience.md", raises=TimeoutError)
 def test_two_of_three_groups_are_lost_together(tmp_path: Path) -> None:
-    with training(job_of(tmp_path / "job", THREE, 150)) as train:
+    with training(job_of(tmp_path / "job", THREE, 120)) as train:
         train.step(6)
         processes = [worker(train.run.directory, rank) for rank in (0, 2)]
         for process in processes:
@@ -239,8 +247,51 @@ def test_two_of_three_groups_are_lost_together(tmp_path: Path) -> None:
         train.until(lambda run: {replica for each in returned(run) for replica in each} == {0, 2}, "the return of both")
         assert train.wait() == 0
     check_whole(train.run, THREE, losses=2)
-    expected, _ = alone(run_config(train.run))
-    assert max(abs(a - b) / b for a, b in zip(losses_of(train.run), expected, strict=True)) <= TOLERANCE
+    check_curve(train.run)
+
+
+@pytest.mark.variant
+def test_another_group_is_lost_while_one_returns(tmp_path: Path) -> None:
+    with training(job_of(tmp_path / "job", THREE, 120)) as train:
+        train.step(6)
+        worker(train.run.directory, 2).kill()
+        # As soon as its new process is a member: it takes the state then.
+        train.until(lambda run: len(run.journal("members")) > 1, "members again")
+        worker(train.run.directory, 0).kill()
+        train.until(lambda run: {replica for each in returned(run) for replica in each} >= {0, 2}, "the return of both")
+        assert train.wait() == 0
+    check_whole(train.run, THREE, losses=2)
+    check_curve(train.run)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("spares", [1, 0])
+def test_a_lost_node_stops_no_other_group(spares: int, tmp_path: Path) -> None:
+    """Its group returns on a spare, or on the node when it is back."""
+    job = job_of(tmp_path / "job", SMALL, 120)
+    job.write_text(
+        job.read_text().replace("nodes: 1\n", "nodes: 2\n").replace("resilience: {", f"resilience: {{spares: {spares}, ")
+    )
+    cluster = job.parent / "cluster.yaml"
+    text = cluster.read_text().replace("procs: 2", "procs: 1").replace("cpus: 2", "cpus: 1")
+    cluster.write_text(text.replace("count: 1", f"count: {2 + spares}"))
+    with training(job) as train, ExitStack() as back:
+        train.step(6)
+        survivor, lost = train.pid(0), supervisor(train.run.directory, 1)
+        lost.kill()
+        train.until(lambda run: len(run.journal("regrouped")) == 1, "the other group")
+        if not spares:
+            started = subprocess.Popen(lost.command, env={**os.environ, **lost.environment})
+            back.callback(started.wait)
+            back.callback(started.kill)
+        train.until(lambda run: returned(run) == [[1]], "the return")
+        assert train.pid(0) == survivor
+        train.until(lambda run: run.journal("end") != [], "the end")
+        assert train.wait() == 0
+    check_whole(train.run, SMALL, losses=1)
+    check_curve(train.run)
+    moves = [(line["slot"], line["from"], line["to"]) for line in train.run.journal("rebound")]
+    assert moves == [(1, 1, 2)] * spares
 
 
 @pytest.mark.variant

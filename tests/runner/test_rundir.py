@@ -27,7 +27,7 @@ from headway.runner.contract import (
     to_json,
 )
 from headway.runner.posix import write_atomic
-from headway.runner.rundir import open_run, open_submitted, suspects, write_exclude
+from headway.runner.rundir import attempt_of, open_run, open_submitted, suspects, write_exclude
 from headway.runner.suspects import Strike, file_of, record
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
@@ -298,3 +298,23 @@ def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         rundir.main(argv)
     assert left.value.code == 2
+
+
+def test_the_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / NAME)
+    with ThreadPoolExecutor(16) as pool:
+        for number, job in enumerate(("uid-a/0", "uid-a/1", "uid-b/0")):
+            assert set(pool.map(lambda _, job=job: attempt_of(directory, job), range(16))) == {number}
+    assert attempt_of(directory, "uid-a/1") == 1
+    assert sorted(path.name for path in directory.attempts.iterdir()) == ["0", "1", "2"]
+    assert [directory.at(number).job.read_text() for number in range(3)] == ["uid-a/0\n", "uid-a/1\n", "uid-b/0\n"]
+    assert directory.attempts.stat().st_mode == directory.at(0).attempt_directory.stat().st_mode
+
+
+def test_an_attempt_is_opened_by_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for job, number in (("uid-a/0", 0), ("uid-a/0", 0), ("uid-b/0", 1)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
+        assert rundir.main(["open", str(tmp_path), NAME, "--job", job, "--every-node"]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / NAME}/attempts/{number}/run.json\n"

@@ -1,6 +1,7 @@
 """frr.conf: what is rendered from a plan, what FRR says about it, and what is read back, also from files of others."""
 
 import dataclasses
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,11 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import Severity
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.spec.cluster import Cluster
+from headway.templates.cluster import reader_of
 from headway.templates.reading import RoutingView, Setting
-from headway.templates.switches.frr import FRR
+from headway.templates.switches.frr import FRR, sysctl
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.sysctl import SYSCTL
 from tests.real.fabric.programs import obstacle
 from tests.real.fabric.syntax import refused_lines
 
@@ -50,7 +53,7 @@ def leaf(cluster: ClusterPlan) -> SwitchPlan:
 
 
 def text_of(switch: SwitchPlan, cluster: ClusterPlan, options: FrrOptions | None = None) -> str:
-    ((path, text),) = FRR.render(options or FrrOptions(), switch, cluster).items()
+    (path, text), _ = FRR.render(options or FrrOptions(), switch, cluster).items()
     assert str(path) == FRR.file
     return text
 
@@ -328,3 +331,33 @@ def test_lines_in_any_order_are_read_without_a_failure(text: str) -> None:
     reading = FRR.read(f"{text}\ninterface lo")
     assert all(1 <= each.line <= lines + 1 for each in reading.settings.values())
     assert reading.routing is not None
+
+
+def test_a_linux_switch_has_its_kernels_settings(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+    text = FRR.render(FrrOptions(), leaf, cluster)[PurePosixPath(SYSCTL)]
+    values = {name: each.value for name, each in sysctl.read(text).settings.items()}
+    assert values["net.ipv4.ip_forward"] == values["net.ipv4.fib_multipath_hash_policy"] == "1"
+    assert reader_of(PurePosixPath("switches/leaf", SYSCTL)) is not None
+    assert list(sysctl.read(text).faults()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("ip_forward = 1", "ip_forward = 0", "HW838"),
+        ("ipv4.fib_multipath_hash_policy = 1", "ipv4.fib_multipath_hash_policy = 0", "HW835"),
+        ("net.ipv4.fib_multipath_hash_policy = 1\n", "", "HW835"),
+        ("conf.all.rp_filter = 0", "conf.all.rp_filter = 1", "HW850"),
+    ],
+)
+def test_kernel_settings_that_lose_packets_are_found(
+    cluster: ClusterPlan, leaf: SwitchPlan, old: str, new: str, code: str
+) -> None:
+    text = FRR.render(FrrOptions(), leaf, cluster)[PurePosixPath(SYSCTL)]
+    assert old in text
+    assert [fault.code for fault in sysctl.read(text.replace(old, new, 1)).faults()] == [code]
+
+
+def test_a_setting_without_a_value_is_an_error_with_its_line() -> None:
+    with pytest.raises(ValueError, match="line 2: no `NAME = VALUE`"):
+        sysctl.read("# kernel\nnet.ipv4.ip_forward\n")

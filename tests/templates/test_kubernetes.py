@@ -441,7 +441,10 @@ PYTHON = """\
 #!/bin/sh
 printf '%s\\n' "$*" >>"$CALLS"
 case "$2 $3" in
-"headway.runner.rundir open") cat >"$STDIN"; cat "${10}" >"$STDIN.spec"; [ -z "${TAKEN:-}" ] || exit 75; printf '%s\\n' "$4/run.json" ;;
+"headway.runner.rundir open")
+  cat >"$STDIN"; cat "${10}" >"$STDIN.spec"
+  [ -z "${TAKEN:-}" ] || exit 75
+  printf '%s\\n' "$4/attempts/3/run.json" ;;
 *) echo "pid=$$ nodes=$HEADWAY_NODES setup=${FROM_SETUP:-}" >>"$CALLS"; exit "${CODE:-0}" ;;
 esac
 """
@@ -476,9 +479,13 @@ def prepare(data: Mapping[str, str], folder: Path) -> Path:
     return folder / "pod.sh"
 
 
+UID = "eb8cef16-08f0-4272-8881-787a1070b367"
+JOBSET = {"HEADWAY_JOBSET": "case-0123abcd", "HEADWAY_JOBSET_UID": UID, "HEADWAY_RESTART": "2"}
+
+
 def environment(folder: Path, **variables: str) -> dict[str, str]:
     own = {"PATH": f"{folder}/tools:{os.environ['PATH']}", "CALLS": f"{folder}/calls", "STDIN": f"{folder}/stdin"}
-    return own | {"HEADWAY_JOBSET_UID": "eb8cef16-08f0-4272-8881-787a1070b367", "HEADWAY_ATTEMPT": "3"} | variables
+    return own | JOBSET | variables
 
 
 def run_script(data: Mapping[str, str], folder: Path, **variables: str) -> Done:
@@ -502,11 +509,14 @@ def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
     assert done.code == 82
     open_run = "-m headway.runner.rundir open /scratch/runs case-HASH-eb8cef1608f042728881787a1070b367"
     assert [re.sub(r"case-[0-9a-f]{8}", "case-HASH", call) for call in done.calls] == [
-        f"{open_run} --attempt 3 --every-node --spec {tmp_path}/pod/spec.json",
-        "-m headway.runner /scratch/runs/run.json --attempt 3",
+        f"{open_run} --job {UID}/2 --every-node --spec {tmp_path}/pod/spec.json",
+        "-m headway.runner /scratch/runs/attempts/3/run.json --attempt 3",
         f"pid={done.pid} nodes=case-HASH-node-0-0.case-HASH,case-HASH-node-0-1.case-HASH setup=a b",
     ]
     assert (done.stdin, done.spec) == (data["run.json"], data["spec.json"])
+    submitted = run_script(data, tmp_path / "submitted", HEADWAY_RUN="case-0123abcd-7", HEADWAY_JOBSET="case-0123abcd-7")
+    assert submitted.calls[0].startswith("-m headway.runner.rundir open /scratch/runs case-0123abcd-7 --job")
+    assert "nodes=case-0123abcd-7-node-0-0.case-0123abcd-7,case-0123abcd-7-node-0-1.case-0123abcd-7 " in submitted.calls[2]
 
 
 def test_an_attempt_that_cannot_be_opened_starts_no_runner_and_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_manifest_that_headway_rendered_is_read_back() -> None:
     reading = nccl.read_manifest(text)
     assert reading.qos == {"NCCL": QosView(marks={"collectives": 26})}
     assert reading.settings["NCCL_SOCKET_IFNAME"].value == "=eth0"
-    assert reading.settings["HEADWAY_ATTEMPT"].value == "valueFrom.fieldRef"
+    assert reading.settings["HEADWAY_RESTART"].value == "valueFrom.fieldRef"
     line = text.split("\n")[reading.settings["NCCL_IB_TC"].line - 1]
     assert line.strip() == 'value: "106"'
 

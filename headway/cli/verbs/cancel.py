@@ -25,10 +25,10 @@ def _cancel(args: argparse.Namespace) -> int:
         if job is None:
             tell(f"run `{name}` has no job in the queue")
             return 0
-        carry_out(desk, desk.scheduler.cancel(job.number), f"job {job.number} is not cancelled")
+        carry_out(desk.cancel(job))
         if not args.no_wait:
             desk.wait_for_end(job)
-        seen = glance(desk.runs.fetch(name))
+        seen = glance(site.runs.fetch(name))
         committed = seen.verdict.committed_step if seen is not None and seen.verdict is not None else None
         saved = "" if committed is None else f"; step {committed:,} is saved"
         tell(f"job {job.number} of run `{name}` is cancelled{saved}; to continue: headway resume {name}")

@@ -71,7 +71,7 @@ def _discover(args: argparse.Namespace) -> int:
     with opened("slurm", SlurmOptions(login=login), "runs", places[0]) as site:
         progress("asking slurmctld")
         try:
-            found = read_slurm(site.shell)
+            found = read_slurm(site.commands)
         except DiscoverError as error:
             raise StopError(3, str(error)) from error
     texts = (cluster_document(found, args.login, args.jump, args.setup), inventory_document(found))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from headway.cli.site import add_cluster, add_run, known_run, site_of, stopping
 from headway.cli.terminal import StopError
 from headway.cli.watching import RunWatch
+from headway.infra.submit.api_server import ApiRefusalError
+from headway.infra.submit.jobsets import JobSetDesk
 from headway.infra.submit.runs import Runs
 from headway.report.glance import Glance, glance
 from headway.report.standing import RunStatus
@@ -17,6 +19,8 @@ from headway.runner.contract import RunDirectory
 _LINES = 20
 _TAIL_BYTES = 64 * 1024
 _LOOK_EVERY_S = 1.0
+# Of what a pod has printed before it is followed.
+_MOST_LINES = 10_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +57,11 @@ def _logs(args: argparse.Namespace) -> int:
             logs.print_end(failed, args.lines)
         if wanted is None or not logs.exists(wanted):
             wanted = logs.of_job(status.scheduler_job) or wanted
+        if site.pods is not None and (wanted is None or not logs.exists(wanted)):
+            _print_pods(site.pods, name, args.rank, args.lines)
+            if args.follow and not site.has_records:
+                _follow_pods(watch, site.pods, name, args.rank)
+                return 0
         shown = 0 if wanted is None else logs.print_end(wanted, args.lines)
         sys.stdout.flush()
         if args.follow:
@@ -144,6 +153,41 @@ class _Logs:
 
     def read(self, path: str, start: int) -> tuple[bytes, int]:
         return self._runs.read(path, start)
+
+
+def _print_pods(pods: JobSetDesk, name: str, rank: int, lines: int) -> None:
+    """Print the end of the output of a pod that has failed and of the rank's pod, for ranks whose logs this machine does not see."""
+    failed, wanted = pods.pods_to_read(name, rank)
+    for pod in [*failed[:1], *([wanted] if wanted is not None and wanted not in failed[:1] else [])]:
+        print(f"--- pod {pod.columns['name']} on {pod.columns.get('node', '')}: {pod.columns['status']}")
+        try:
+            for piece in pods.log(pod, lines):
+                sys.stdout.write(piece.decode(errors="replace"))
+        except ApiRefusalError as error:
+            print(f"(nothing yet: {error})")
+    sys.stdout.flush()
+
+
+def _follow_pods(watch: RunWatch, pods: JobSetDesk, name: str, rank: int) -> None:
+    """Print what the rank's pod prints, and then that of each further attempt, until the run has ended."""
+    shown = ""
+    while True:
+        _, pod = pods.pods_to_read(name, rank)
+        if pod is not None and pod.columns["name"] != shown:
+            try:
+                # The end of the first one has been printed.
+                for piece in pods.log(pod, _MOST_LINES if shown else 0, follow=True):
+                    sys.stdout.write(piece.decode(errors="replace"))
+                    sys.stdout.flush()
+                shown = pod.columns["name"]
+            except ApiRefusalError:
+                # It has not started.
+                pass
+        (status,) = watch.look()
+        if status.has_ended:
+            print(f"run {status.run}: {status.state}")
+            return
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _follow(watch: RunWatch, logs: _Logs, path: str | None, at: int) -> None:

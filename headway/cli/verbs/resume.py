@@ -1,15 +1,12 @@
 """`headway resume RUN`: gives a run that has ended, or that is held, a job again, by the script of its last submission."""
 
 import argparse
-import json
 import sys
 
 from headway.cli.site import add_cluster, add_run, carry_out, known_run, site_of, stopping, tell
 from headway.cli.terminal import StopError
-from headway.infra.submit.scheduler import JobState, ScheduledJob
+from headway.infra.submit.scheduler import JobState, ScheduledJob, Submissions, TakenError
 from headway.infra.submit.site import Site
-from headway.infra.submit.submission import Desk, TakenError
-from headway.runner.contract import Exit, read_verdict
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,28 +37,25 @@ def _resume(args: argparse.Namespace) -> int:
             return _release(desk, name, job)
 
 
-def _release(desk: Desk, name: str, job: ScheduledJob) -> int:
+def _release(desk: Submissions, name: str, job: ScheduledJob) -> int:
     if job.state is not JobState.HELD:
         tell(f"run `{name}` has a job: {job.number} is {job.word}")
         return 0
-    carry_out(desk, desk.scheduler.release(job.number), f"job {job.number} is still held")
+    carry_out(desk.release(job))
     tell(f"job {job.number} of run `{name}` is back in the queue")
     return 0
 
 
 def _submit_again(site: Site, name: str) -> int:
-    directory = site.runs.fetch(name)
-    numbers = directory.submission_numbers()
-    if not numbers:
+    last = site.desk(tell).last_submission(name)
+    if last is None:
         raise StopError(1, f"run `{name}` was not submitted by headway; to continue it: headway submit JOB --resume {name}")
-    verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
-    if verdict is not None and verdict.exit_code == Exit.COMPLETED:
+    desk = site.desk(tell, last.request["folder"])
+    if desk.has_completed(name):
         raise StopError(1, f"run `{name}` has completed; to give it more steps: headway submit JOB --resume {name}")
-    before = json.loads(directory.request(numbers[-1]).read_text())
-    desk = site.desk(tell, before["folder"])
-    request = desk.request(name, numbers[-1] + 1, directory.submitted_script(numbers[-1]).read_text())
+    request = desk.request(name, last.number + 1, last.script)
     tell(desk.test(request))
     print(f"$ {desk.command(request)}", file=sys.stderr, flush=True)
-    submitted = desk.submit(request, {key: before[key] for key in ("job", "cluster", "spec_hash") if key in before})
+    submitted = desk.submit(request, {key: last.request[key] for key in ("job", "cluster", "spec_hash") if key in last.request})
     tell(f"run `{name}` has job {submitted.job}")
     return 0

@@ -12,12 +12,12 @@ from headway.cli.terminal import StopError
 from headway.cli.views.problems import print_problems
 from headway.compile import PlannedJob, Problems
 from headway.infra.submit.resuming import differs, next_number
-from headway.infra.submit.scheduler import ScheduledJob
-from headway.infra.submit.site import SUBMITTING, opened
-from headway.infra.submit.submission import Desk, TakenError
+from headway.infra.submit.runs import Runs
+from headway.infra.submit.scheduler import ScheduledJob, Submissions, TakenError
+from headway.infra.submit.site import SUBMITTING, Site, opened
 from headway.jobspec.suggest import listed
 from headway.report.directory import RunError
-from headway.runner.contract import Exit, RunDirectory, read_verdict
+from headway.runner.contract import RunDirectory, read_verdict
 
 _TRIES = 5
 
@@ -57,16 +57,14 @@ def _submit(args: argparse.Namespace) -> int:
 def _submit_run(args: argparse.Namespace, planned: PlannedJob) -> None:
     plan = planned.plan
     if plan.scheduler not in SUBMITTING:
-        how = "run it with `headway run`" if plan.scheduler == "local" else "apply its rendered manifest with `kubectl apply`"
-        raise StopError(
-            1, f"`{plan.cluster}` has the scheduler `{plan.scheduler}`, and headway submits to {listed(SUBMITTING)}; {how}"
-        )
-    (script,) = (text for path, text in planned.files().items() if path.name == "job.sbatch")
+        message = f"`{plan.cluster}` has the scheduler `{plan.scheduler}`, and headway submits to {listed(SUBMITTING)}"
+        raise StopError(1, f"{message}; run it with `headway run`")
+    (script,) = (text for path, text in planned.files().items() if path.name == SUBMITTING[plan.scheduler])
     with opened(plan.scheduler, planned.scheduler, plan.runs, Path(planned.cluster_document.name)) as site:
         desk = site.desk(tell)
         for _ in range(_TRIES):
             try:
-                _once(args, planned, script, desk)
+                _once(args, planned, script, site, desk)
                 return
             except TakenError as error:
                 tell(str(error))
@@ -81,15 +79,14 @@ class _Chosen:
     job: ScheduledJob | None
 
 
-def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk) -> None:
-    chosen = _resumed(args, planned, desk) if args.resume else _of_the_job(args, planned, desk)
-    directory = desk.runs.fetch(chosen.name)
-    numbers = directory.submission_numbers()
+def _once(args: argparse.Namespace, planned: PlannedJob, script: str, site: Site, desk: Submissions) -> None:
+    chosen = _resumed(args, planned, site, desk) if args.resume else _of_the_job(args, planned, site.runs, desk)
     if chosen.job is not None:
-        _check_same(chosen, directory, numbers, script)
+        _check_same(chosen.name, chosen.job, desk, script)
         tell(f"run `{chosen.name}` has been submitted: job {chosen.job.number} is {chosen.job.word}")
         print(chosen.name)
         return
+    numbers = site.runs.fetch(chosen.name).submission_numbers()
     request = desk.request(chosen.name, max(numbers, default=0) + 1, script)
     tell(desk.test(request))
     if args.test_only:
@@ -106,50 +103,52 @@ def _once(args: argparse.Namespace, planned: PlannedJob, script: str, desk: Desk
     print(submitted.run)
 
 
-def _of_the_job(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:
+def _of_the_job(args: argparse.Namespace, planned: PlannedJob, runs: Runs, desk: Submissions) -> _Chosen:
     """The newest run of this very job if it is live or has not started, else a new one. Raises StopError if a person must choose."""
     stem = f"{planned.plan.run_stem}-"
-    names = desk.runs.names()
+    names = runs.names()
     number = next_number(stem, names)
     newest = f"{stem}{number - 1}"
     if newest not in names:
         return _Chosen(f"{stem}{number}", None)
-    interrupted = _is_interrupted(desk, newest)
+    interrupted = _is_interrupted(runs, newest)
     job = desk.live_job(newest)
-    directory = desk.runs.fetch(newest)
     if job is not None and (interrupted or not args.new):
         return _Chosen(newest, job)
-    if job is None and not directory.attempt_numbers():
+    if job is None and not desk.has_begun(newest):
         # Nothing of it has begun: its submission was interrupted or refused, or its job was cancelled in the queue.
         return _Chosen(newest, None)
     if args.new:
         return _Chosen(f"{stem}{number}", None)
+    directory = runs.fetch(newest)
     verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
     ended = f"has ended ({verdict.verdict}: {verdict.cause})" if verdict else "has no job any more"
     raise StopError(1, f"run `{newest}` of this job {ended}; add `--resume {newest}` to continue it, or `--new` to start another")
 
 
-def _is_interrupted(desk: Desk, run: str) -> bool:
-    directory = desk.runs.fetch(run)
+def _is_interrupted(runs: Runs, run: str) -> bool:
+    directory = runs.fetch(run)
     numbers = directory.submission_numbers()
     return bool(numbers) and not directory.outcome(numbers[-1]).exists()
 
 
-def _resumed(args: argparse.Namespace, planned: PlannedJob, desk: Desk) -> _Chosen:
+def _resumed(args: argparse.Namespace, planned: PlannedJob, site: Site, desk: Submissions) -> _Chosen:
     """The run that the option names. Raises StopError if the job cannot continue it."""
-    name = known_run(desk.runs, args.resume)
+    name = known_run(site.runs, args.resume)
     job = desk.job_to_come(name)
-    directory = desk.runs.fetch(name, whole=True)
+    directory = site.runs.fetch(name, whole=True)
     if job is None:
-        if (verdict := _last_verdict(directory)) is not None and verdict == Exit.COMPLETED:
+        if not site.has_records:
+            message = (
+                f"this machine does not see the records of run `{name}` in `{site.runs.path}`, with which the job is compared"
+            )
+            raise StopError(
+                1, f"{message}; set HEADWAY_RUNS to their folder, or continue the run unchanged: headway resume {name}"
+            )
+        if desk.has_completed(name):
             tell(f"run `{name}` has completed; it continues if the job has more steps now")
         _check_changes(planned, directory)
     return _Chosen(name, job)
-
-
-def _last_verdict(directory: RunDirectory) -> int | None:
-    verdict = read_verdict(directory.at(max(directory.attempt_numbers(), default=0)))
-    return None if verdict is None else verdict.exit_code
 
 
 def _check_changes(planned: PlannedJob, directory: RunDirectory) -> None:
@@ -172,13 +171,11 @@ def _check_changes(planned: PlannedJob, directory: RunDirectory) -> None:
         print(line, file=sys.stderr)
 
 
-def _check_same(chosen: _Chosen, directory: RunDirectory, numbers: tuple[int, ...], script: str) -> None:
+def _check_same(run: str, job: ScheduledJob, desk: Submissions, script: str) -> None:
     """Raise StopError if the live job runs another script."""
-    submitted = directory.submitted_script(numbers[-1]) if numbers else None
-    if chosen.job is not None and (submitted is None or submitted.read_text() != script):
-        what = "was not submitted by `headway submit`" if submitted is None else "has an earlier version of the job"
+    last = desk.last_submission(run)
+    if last is None or last.script != script:
+        what = "was not submitted by `headway submit`" if last is None else "has an earlier version of the job"
         raise StopError(
-            1,
-            f"run `{chosen.name}` has job {chosen.job.number} ({chosen.job.word}), which {what}; "
-            f"`headway cancel {chosen.name}` first saves and ends it",
+            1, f"run `{run}` has job {job.number} ({job.word}), which {what}; `headway cancel {run}` first saves and ends it"
         )

@@ -10,6 +10,8 @@ from headway.report import units
 from headway.report.standing import RunStatus
 
 _LONGEST_CAUSE = 60
+# The first part of a JobSet's uid; no number of Slurm's is longer.
+_LONGEST_JOB = 8
 _TEXTS = ("run", "state", "nodes", "cause")
 # The first to go where a terminal is narrow.
 _DISPENSABLE = ("loss", "attempt", "job", "steps/s", "nodes", "goodput", "cause")
@@ -38,7 +40,7 @@ def _cells(run: RunStatus) -> Mapping[str, str]:
     return {
         "run": run.run,
         "state": run.state,
-        "job": run.scheduler_job or "",
+        "job": (run.scheduler_job or "")[:_LONGEST_JOB],
         "attempt": "" if run.attempt is None else str(run.attempt),
         "step": steps,
         "steps/s": "" if run.steps_per_s is None else f"{run.steps_per_s:.3g}",

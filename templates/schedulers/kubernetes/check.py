@@ -30,6 +30,8 @@ _OWN_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name", _QUEUE_
 _OWN_PREFIXES = ("jobset.sigs.k8s.io/", "batch.kubernetes.io/")
 # The Job controller's suffix of a pod's name, with its dash.
 _RANDOM = "-xxxxx"
+# A JobSet of `headway submit` has the name of its run, which ends with a number.
+_NUMBER = "-99"
 # Container runtimes' name for the interface to the pod network (containerd: defaultIfName).
 _POD_INTERFACE = "eth0"
 
@@ -76,7 +78,7 @@ def _check_name(plan: JobPlan) -> Iterator[Problem]:
     if not re.match(r"[a-z]", plan.name):
         message = f"`{plan.name}` starts with a digit, which the names of a JobSet's pods must not (RFC 1035)"
         yield Problem("HW407", JOB, ("name",), message, "start it with a letter")
-    over = len(host_name(plan, plan.nodes - 1) + _RANDOM) - _LABEL_CHARACTERS
+    over = len(host_name(plan, plan.nodes - 1) + _NUMBER + _RANDOM) - _LABEL_CHARACTERS
     if over > 0:
         message = (
             f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, but at most {_LABEL_CHARACTERS} are allowed"

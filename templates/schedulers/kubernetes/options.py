@@ -39,6 +39,9 @@ class KubernetesOptions(Section):
 
     namespace: Name = Field("default", examples=["research"])
     """Namespace of all objects."""
+    context: str | None = Field(None, min_length=1, examples=["research-cluster"])
+    """Context of the user's kubeconfig with which `headway submit` and the other verbs of runs reach the cluster; the current one when
+    left out."""
     image: str | None = Field(None, pattern=r"^[^\s]+$", examples=[f"registry.example.com/headway@sha256:{'4f' * 32}"])
     """Container image of jobs that set none, with headway and what the training needs; a digest is the same everywhere."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, examples=["IfNotPresent"])

@@ -62,7 +62,7 @@ def render(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> F
         config_path=CONFIG_PATH,
         setup=[Shell(line) for line in options.setup],
         job_setup=[Shell(line) for line in plan.spec["setup"]],
-        host=Shell(f"{_hosts(plan)}$index.{plan.run_stem}"),
+        host=Shell(f"$HEADWAY_JOBSET-{_REPLICATED_JOB}-0-$index.$HEADWAY_JOBSET"),
     )
     limits, mounts = _limits(options, plan, cluster), list(_mounts(options, plan))
     resources = {"requests": {"cpu": str(plan.cpus_per_slot), **limits}, **({"limits": limits} if limits else {})}
@@ -119,12 +119,7 @@ def mounted(options: KubernetesOptions, plan: JobPlan) -> tuple[MountPlan, ...]:
 
 def host_name(plan: JobPlan, index: int) -> str:
     """Return the pod's host name in JobSet's form: set, replicated job, index of the Job, index of the pod."""
-    return f"{_hosts(plan)}{index}"
-
-
-def _hosts(plan: JobPlan) -> str:
-    """Return the part of the host names that all pods share."""
-    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-"
+    return f"{plan.run_stem}-{_REPLICATED_JOB}-0-{index}"
 
 
 def needs_rdma(plan: JobPlan, cluster: ClusterPlan) -> bool:

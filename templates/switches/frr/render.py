@@ -1,4 +1,4 @@
-"""Renders a switch's plan as `frr.conf`."""
+"""Renders a switch's plan as `frr.conf`, and the settings of its kernel."""
 
 from pathlib import Path, PurePosixPath
 
@@ -6,6 +6,7 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.kind import Files
 from headway.templates.shell import comment
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.sysctl import SYSCTL, sysctl_conf
 from headway.templates.switches.words import word
 from headway.templates.template import fill
 
@@ -17,8 +18,8 @@ MAX_PATHS = 256
 
 
 def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
-    """Return one file for `vtysh -b`. Raises ValueError when a name of the plan would leave its line."""
-    return {PurePosixPath(FILE): frr_conf(options, switch, cluster)}
+    """Return a file for `vtysh -b` and one for sysctl. Raises ValueError when a name of the plan would leave its line."""
+    return {PurePosixPath(FILE): frr_conf(options, switch, cluster), PurePosixPath(SYSCTL): sysctl_conf(switch, cluster)}
 
 
 def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_sonic: bool = False) -> str:

@@ -13,6 +13,9 @@ _DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
 _PROFILE = re.compile(r"bfd\|profile ([^|\s]+)")
 _ROUTE_MAP = re.compile(r"route-map (\S+) (permit|deny) \d+")
 _UNICAST = ("address-family ipv4 unicast", "address-family ipv4")
+# Settings with a name, an address or a number of the switch in them.
+_OF_SWITCH = re.compile(r"(hostname|!)|.*(router-id|\|network |aggregate-address|neighbor \S*[\d.:]|description)")
+_INSTANCE = re.compile(r"^router bgp [\d.]+")
 _YES, _NO = "yes", "no"
 _HOLD_S = {"datacenter": 9}
 _USUAL_HOLD_S = 180
@@ -63,9 +66,23 @@ def device_view(values: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
 
 def traits(values: Mapping[str, str]) -> Traits:
     """Return what the routing of a switch usually shares with others: settings that have no name, address or AS number in them."""
-    own = re.compile(r"(interface|hostname|!)|.*(router-id|\|network |aggregate-address|neighbor \S*[\d.:]|description)")
-    shared = {re.sub(r"^router bgp [\d.]+", "router bgp *", key): value for key, value in values.items() if not own.match(key)}
-    return Traits({key: value for key, value in shared.items() if not key.endswith("router bgp *")})
+    device: dict[str, str] = {}
+    ports: dict[str, dict[str, str]] = {}
+    for key, value in values.items():
+        if key.startswith("interface "):
+            port, _, command = key.removeprefix("interface ").partition("|")
+            own = ports.setdefault(port, {})
+            if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
+                own[command] = value
+        elif not _OF_SWITCH.match(key):
+            device[_INSTANCE.sub("router bgp *", key) if key.startswith("router bgp ") else key] = value
+    # What all of its ports have is a trait of the switch.
+    first, *others = ports.values() or ({},)
+    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in others)}
+    return Traits(
+        {key: value for key, value in device.items() if key != "router bgp *"}
+        | {f"interface *|{command}": value for command, value in sorted(common.items())}
+    )
 
 
 def instance_of(values: Mapping[str, str]) -> str | None:
@@ -184,6 +201,7 @@ def _view_of_bgp(values: Mapping[str, str], bgp: Bgp) -> BgpView:
         hold_s=_number(timers[1]) if len(timers) > 1 else _HOLD_S.get(profile, _USUAL_HOLD_S),
         policies=dict(_policies(values)),
         announces=_announced(bgp.commands),
+        aggregates=_aggregated(bgp.commands),
         keys={
             "asn": bgp.key,
             "router_id": f"{bgp.key}|bgp router-id",
@@ -228,6 +246,7 @@ def _neighbor(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...]) -
         bfd=any(value != _NO for key, value in every if key == "bfd" or key.startswith("bfd ")),
         policies=policies,
         allows_own_as=any(key.startswith("allowas-in") for key, _ in every),
+        waits=of("passive") == _YES,
     )
 
 
@@ -243,6 +262,11 @@ def _announced(bgp: Mapping[str, str]) -> tuple[str, ...] | None:
     if any(line.startswith(("redistribute ", "neighbor")) and "redistribute" in line for line in lines):
         return None
     return tuple(dict.fromkeys(line.split()[1] for line in lines if line.startswith(("network ", "aggregate-address "))))
+
+
+def _aggregated(bgp: Mapping[str, str]) -> tuple[str, ...]:
+    found = (key.rpartition("|")[2] for key, value in bgp.items() if "aggregate-address " in key and value == _YES)
+    return tuple(dict.fromkeys(words[1] for line in found if (words := line.split())[0] == "aggregate-address" and words[1:]))
 
 
 def _policies(values: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
@@ -285,7 +309,22 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
             yield Fault("HW842", f"{instance}|{key}", message, "set 1 to 10 seconds", doubtful=True)
         if key.endswith("timers") or key == "timers bgp":
             yield from _timers(f"{instance}|{key}", value)
+    unused = profiles - {value for key, value in bgp.commands.items() if key.endswith("|bfd profile")}
+    for profile in sorted(unused if bgp.names and not any(key.startswith("bfd|peer") for key in values) else ()):
+        message = f"no neighbor uses the BFD profile {profile}; without BFD, a link that fails silently is found by the hold time"
+        hint = f"add `neighbor GROUP bfd profile {profile}`, or remove the profile"
+        yield Fault("HW841", f"bfd|profile {profile}", message, hint, doubtful=True)
     yield from _forwarding(values)
+    yield from _statics(values)
+
+
+def _statics(values: Mapping[str, str]) -> Iterator[Fault]:
+    """Find static routes that drop; of a whole default route, or of a summary that more specific routes fill, that is meant."""
+    for key, value in values.items():
+        words = key.split()
+        if key.startswith(("ip route ", "ipv6 route ")) and value == _YES and {"blackhole", "reject", "Null0"} & set(words[3:]):
+            message = f"the static route drops what goes to {words[2]} and has no better route; hosts there may be unreachable from here"
+            yield Fault("HW838", key, message, "remove it, unless it is a summary of the switch's networks", doubtful=True)
 
 
 def _timers(key: str, value: str) -> Iterator[Fault]:

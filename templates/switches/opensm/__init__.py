@@ -1,14 +1,17 @@
 """Subnet manager `opensm`: routing, partitions and service levels of a whole InfiniBand fabric, and the cables as a netlist.
 
-In: a fabric's switches in a cluster's plan. Out: files for the host that runs opensm; `read.py` reads an opensm.conf back.
+In: a fabric's switches in a cluster's plan. Out: files for the host that runs opensm. `read.py` reads an opensm.conf back,
+`subnet.py` the files next to it.
 Start reading: `render.py`.
 """
+
+from functools import partial
 
 from headway.templates.kind import SwitchKind, no_switch_files
 from headway.templates.reading import Reading
 from headway.templates.switches.opensm.check import check
 from headway.templates.switches.opensm.options import OpensmOptions
-from headway.templates.switches.opensm.render import FILE, OTHERS, render_fabric
+from headway.templates.switches.opensm.render import FILE, NAMES, NETLIST, OTHERS, PARTITIONS, ROOTS, render_fabric
 
 
 def _read(text: str) -> Reading:
@@ -17,13 +20,19 @@ def _read(text: str) -> Reading:
     return read(text)
 
 
-def _read_lines(text: str) -> Reading:
-    from headway.templates.switches.opensm.read import read_lines  # noqa: PLC0415 (a job's check reads no switch's file)
+def _read_other(name: str, text: str) -> Reading:
+    from headway.templates.switches.opensm import subnet  # noqa: PLC0415 (a job's check reads no switch's file)
 
-    return read_lines(text)
+    readers = {
+        PARTITIONS: subnet.read_partitions,
+        ROOTS: subnet.read_roots,
+        NAMES: subnet.read_names,
+        NETLIST: subnet.read_netlist,
+    }
+    return readers[name](text)
 
 
-READERS = dict.fromkeys(OTHERS, _read_lines)
+READERS = {name: partial(_read_other, name) for name in OTHERS}
 """Readers of the files next to `opensm.conf`, by name."""
 
 OPENSM = SwitchKind(

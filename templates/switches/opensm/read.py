@@ -6,7 +6,7 @@ Each line is a name and the rest of the line as its value; `#` begins a comment 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from headway.templates.reading import Fault, Reading, Setting
+from headway.templates.reading import Fault, Reading, Setting, SubnetView
 
 # Those that opensm 3.3.23 lists in the file it creates (linux-rdma/opensm opensm/osm_opensm.c); then those of NVIDIA's build.
 _ENGINES = frozenset({"minhop", "updn", "dnup", "file", "ftree", "lash", "dor", "torus-2QoS", "nue", "dfsssp", "sssp"})
@@ -32,13 +32,7 @@ def read(text: str) -> Reading:
             settings[name] = Setting(value.strip(), number)
     if not settings.keys() & _KNOWN:
         raise ValueError("line 1: no `routing_engine`, `qos` or `subnet_prefix` in it, so this is not an opensm.conf")
-    return Reading(settings, faults=partial(_faults, settings))
-
-
-def read_lines(text: str) -> Reading:
-    """Return each line of a netlist, a list of GUIDs, or a file of partitions as a setting, without comments and empty ones."""
-    lines = ((number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
-    return Reading({line: Setting("", number) for number, line in lines if line})
+    return Reading(settings, subnet=SubnetView("opensm.conf"), faults=partial(_faults, settings))
 
 
 def _faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
@@ -81,6 +75,30 @@ def _at_least(bound: int) -> Callable[[str], bool]:
 
 _HARMS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
     ("lmc", _at_least(_MOST_LMC + 1), "InfiniBand has at most 7, and opensm does not start with it", "set 0"),
+    (
+        "sm_priority",
+        _at_least(16),
+        "InfiniBand has 0 to 15, and another manager may take over",
+        "set 15 on the first manager, and less on others",
+    ),
+    (
+        "transaction_timeout",
+        lambda value: (number := _number(value)) is not None and number < 50,
+        "opensm gives up on a device that answers late, and takes it out of the fabric",
+        "set 200",
+    ),
+    (
+        "head_of_queue_lifetime",
+        lambda value: (number := _number(value)) is not None and number < 0x10,
+        "switches drop packets that wait for less than a third of a second, as they do behind a busy receiver",
+        "set 0x12",
+    ),
+    (
+        "force_link_speed",
+        lambda value: _number(value) not in (0, 15),
+        "links come up with a lower speed than their cables have",
+        "set 15",
+    ),
     (
         "sweep_interval",
         lambda value: _number(value) == 0,

@@ -12,8 +12,8 @@ from headway.templates.kind import Files
 from headway.templates.switches.opensm.options import OpensmOptions
 
 FILE = "opensm.conf"
-_PARTITIONS, _ROOTS, _NAMES, _NETLIST = "partitions.conf", "root-guids", "ib-node-name-map", "topology.net"
-OTHERS = (_PARTITIONS, _ROOTS, _NAMES, _NETLIST)
+PARTITIONS, ROOTS, NAMES, NETLIST = "partitions.conf", "root-guids", "ib-node-name-map", "topology.net"
+OTHERS = (PARTITIONS, ROOTS, NAMES, NETLIST)
 
 # Collectives have a virtual lane for themselves where their service level is not that of all else.
 _LANES = 2
@@ -28,13 +28,13 @@ def render_fabric(options: OpensmOptions, fabric: FabricPlan, cluster: ClusterPl
     roots = roots_of(fabric, cluster)
     files = {
         FILE: _configuration(options, fabric, cluster),
-        _PARTITIONS: _partitions(options, fabric),
-        _NETLIST: _netlist(switches),
+        PARTITIONS: _partitions(options, fabric),
+        NETLIST: _netlist(switches),
     }
     if all(root.guid for root in roots):
-        files[_ROOTS] = "".join(f"{root.guid}\n" for root in roots)
+        files[ROOTS] = "".join(f"{root.guid}\n" for root in roots)
     if any(switch.guid for switch in switches):
-        files[_NAMES] = "".join(f'{switch.guid} "{switch.name}"\n' for switch in switches if switch.guid)
+        files[NAMES] = "".join(f'{switch.guid} "{switch.name}"\n' for switch in switches if switch.guid)
     return {PurePosixPath(name): text for name, text in files.items()}
 
 
@@ -67,10 +67,10 @@ def _configuration(options: OpensmOptions, fabric: FabricPlan, cluster: ClusterP
         lines.append("# An opensm without the adaptive engine takes the next.")
     lines.append(f"routing_engine {','.join(engines)}")
     if all(root.guid for root in roots_of(fabric, cluster)):
-        lines.append(f"root_guid_file {folder}/{_ROOTS}")
+        lines.append(f"root_guid_file {folder}/{ROOTS}")
     if any(switch.guid for switch in cluster.switches if switch.fabric == fabric.name):
-        lines.append(f"node_name_map_name {folder}/{_NAMES}")
-    lines.append(f"partition_config_file {folder}/{_PARTITIONS}")
+        lines.append(f"node_name_map_name {folder}/{NAMES}")
+    lines.append(f"partition_config_file {folder}/{PARTITIONS}")
     lines += _service_levels(fabric)
     if fabric.sharp:
         lines += [

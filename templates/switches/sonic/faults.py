@@ -1,11 +1,13 @@
 """Finds what harms a training run in one `config_db.json`, by SONiC's own references between tables, whatever the other files are."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from headway.templates.reading import Fault
+from headway.templates.switches.sonic.filters import filter_faults
 from headway.templates.switches.sonic.hardware import Hardware, HwSku, hardware
 from headway.templates.switches.sonic.headroom import headroom_faults
 from headway.templates.switches.sonic.tables import Alike, Row, Tables, by_port, number, numbers_of, referred, row_of
@@ -17,6 +19,7 @@ _LOSSY = "lossy"
 # 200GBASE-R per lane (IEEE 802.3dj), the fastest that any module has.
 _MOST_GBPS_OF_A_LANE = 200
 _SPEEDS_GBPS = frozenset({1, 10, 25, 40, 50, 100, 200, 400, 800, 1600})
+_FAST_GBPS = 200
 # sonic-buffer-profile.yang
 _DYNAMIC_TH = range(-8, 8)
 # An egress queue of less than the pool's half is full before the ingress group pauses; SONiC's templates have 7 (qos and buffers_defaults).
@@ -60,6 +63,7 @@ def _faults(tables: Tables) -> Iterator[Fault]:
     yield from _watchdog(tables, lossless)
     yield from _schedulers(tables, lossless)
     yield from headroom_faults(tables, lossless)
+    yield from filter_faults(tables)
 
 
 def _lossless(tables: Tables) -> Mapping[str, tuple[int, ...]]:
@@ -187,6 +191,7 @@ def _ports(tables: Tables) -> Iterator[Fault]:
             yield Fault("HW812", f"PORT|{port}|pfc_asym", message, "set `pfc_asym` to `off`", doubtful=True)
     yield from _breakouts(tables)
     yield from _members(tables)
+    yield from _instances(tables)
     yield from _containers(tables)
 
 
@@ -204,8 +209,34 @@ def _members(tables: Tables) -> Iterator[Fault]:
                 yield Fault("HW838", f"{table}|{key}", message, f"remove it from {group}, or from `INTERFACE`")
 
 
+def _instances(tables: Tables) -> Iterator[Fault]:
+    """Find ports in a VRF that the file does not have, or that some only are in (sonic-interface.yang)."""
+    instances = {
+        port: str(row["vrf_name"]) for port, row in tables.get("INTERFACE", {}).items() if row.get("vrf_name") not in (None, "")
+    }
+    routed = {key for key in tables.get("INTERFACE", {}) if "|" not in key}
+    for port, name in instances.items():
+        key = f"INTERFACE|{port}|vrf_name"
+        if name and name not in tables.get("VRF", {}) and name not in ("default", "mgmt"):
+            message = f"there is no VRF {name}; SONiC does not route on {port}, and its host reaches no other"
+            yield Fault("HW845", key, message, f"add `VRF|{name}`, or remove `vrf_name`")
+        elif len(instances) < len(routed):
+            message = f"{port} is in the VRF {name}, and other ports are not; their hosts do not reach each other"
+            yield Fault("HW838", key, message, "put all ports of the fabric into one VRF", doubtful=True)
+            return
+
+
 def _containers(tables: Tables) -> Iterator[Fault]:
-    for name, effect in (("bgp", "the switch exchanges no route"), ("swss", "no port comes up"), ("syncd", "no port comes up")):
+    device = row_of(tables, "DEVICE_METADATA", "localhost")
+    if device.get("default_bgp_status") == "down":
+        message = "BGP's sessions are shut unless a row of each says otherwise; one that is added carries nothing"
+        yield Fault("HW833", "DEVICE_METADATA|localhost|default_bgp_status", message, "set `up`", doubtful=True)
+    for name, effect in (
+        ("bgp", "the switch exchanges no route"),
+        ("swss", "no port comes up"),
+        ("syncd", "no port comes up"),
+        ("pmon", "no module is brought up"),
+    ):
         if row_of(tables, "FEATURE", name).get("state") == "disabled":
             yield Fault(
                 "HW833", f"FEATURE|{name}|state", f"the container {name} is disabled; {effect}", "enable it", name == "bgp"
@@ -235,6 +266,18 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
         ((value, name, row) for name, row in rows.items() if (value := _place(name)) is not None), key=lambda each: each[0]
     )
     places = [value for value, _, _ in starts]
+    firsts = [value for value, _ in cages]
+    owners = {cages[bisect_right(firsts, value) - 1][0] for value in places if firsts and value >= firsts[0]}
+    if len(cages) > 1 and len(owners) == len(cages):
+        spacing = min(after - before for before, after in pairwise(firsts))
+        for value, name, row in starts:
+            start = cages[max(0, bisect_right(firsts, value) - 1)][0]
+            if row.get("admin_status") == "up" and not start <= value < start + spacing:
+                message = (
+                    f"`BREAKOUT_CFG` has the cages of other ports, and none of {name}; SONiC does not know its lanes when it changes a "
+                    "mode"
+                )
+                yield Fault("HW824", f"PORT|{name}", message, "add the cage with its mode", doubtful=True)
     for index, (first, cage) in enumerate(cages):
         end = cages[index + 1][0] if index + 1 < len(cages) else first + 8
         inside = [(name, row) for _, name, row in starts[bisect_left(places, first) : bisect_left(places, end)]]
@@ -249,11 +292,40 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
                 f"{mode} makes {count} ports of the cage, and `PORT` has {len(inside)}; the others have no lanes, and stay down"
             )
             yield Fault("HW824", key, message, "set the mode of the ports that there are")
+        yield from _subports(inside)
+        widths = {len(str(row.get("lanes", "")).split(",")) for _, row in inside if row.get("lanes")}
+        # A mode such as `1x400G(4)` states lanes of its own, and a port for management is no cage of eight lanes.
+        if (
+            "(" not in mode
+            and max((each for each in gbps if each), default=0) >= _FAST_GBPS
+            and len(widths) == 1
+            and index + 1 < len(cages)
+            and widths != {(end - first) // int(count)}
+        ):
+            wanted, (width,) = (end - first) // int(count), widths
+            message = (
+                f"{mode} gives each port of the cage {wanted} lanes, and {inside[0][0]} has {width}; lanes stay dark, and the other end "
+                "does not come up"
+            )
+            yield Fault("HW824", f"PORT|{inside[0][0]}|lanes", message, "take the lanes from port_config.ini of the HwSKU")
         for name, row in inside:
             mbps = number(row.get("speed"))
             if mbps is not None and mbps % 1000 == 0 and mbps // 1000 not in gbps:
                 message = f"{mode} has no {mbps // 1000} Gb/s, which {name} is to have; its link stays down"
                 yield Fault("HW824", key, message, "set a mode with this speed")
+
+
+def _subports(inside: list[tuple[str, Row]]) -> Iterator[Fault]:
+    """Compare the parts of a cage with their order: `subport` is 0 of a whole cage, and counts from 1 otherwise (sonic-port.yang)."""
+    for place, (name, row) in enumerate(inside, 1):
+        allowed = {0, 1} if len(inside) == 1 else {place}
+        found = number(row.get("subport"))
+        if found is not None and found not in allowed:
+            message = (
+                f"it is part {found} of its module, and should be {max(allowed) if len(inside) > 1 else 0}; SONiC brings up other lanes of "
+                "the module, and the link stays down"
+            )
+            yield Fault("HW824", f"PORT|{name}|subport", message, f"set {max(allowed) if len(inside) > 1 else 0}")
 
 
 def _place(name: str) -> int | None:

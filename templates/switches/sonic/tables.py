@@ -32,6 +32,8 @@ _KNOWN: WeakValueDictionary[bytes, SharedTable] = WeakValueDictionary()
 _OWN = {"PORT": frozenset({"description"}), "DEVICE_METADATA": frozenset({"hostname", "mac", "bgp_asn", "bgp_router_id"})}
 # Tables of which only the names of ports are alike: `INTERFACE|Ethernet0|10.0.0.0/31`.
 _NAMING = ("INTERFACE", "DEVICE_NEIGHBOR")
+# The field of `INTERFACE` that is no name of another device.
+_INSTANCE = "vrf_name"
 _ADDRESSED = ("LOOPBACK_INTERFACE", "DEVICE_NEIGHBOR_METADATA", "MGMT_INTERFACE", "BGP_NEIGHBOR")
 
 
@@ -61,7 +63,11 @@ def alike(tables: Mapping[str, SharedTable]) -> Alike:
     found = {name: table for name, table in tables.items() if name not in _ADDRESSED}
     for name in _NAMING:
         if name in found:
-            found[name] = table_of({key.partition("|")[0]: dict.fromkeys(row, "") for key, row in found[name].items()})
+            ports: dict[str, dict[str, Any]] = {}
+            for key, row in found[name].items():
+                values = {each: value if each == _INSTANCE else "" for each, value in row.items()}
+                ports.setdefault(key.partition("|")[0], {}).update(values)
+            found[name] = table_of(ports)
     for name, fields in _OWN.items():
         if name in found:
             found[name] = table_of(

@@ -39,7 +39,13 @@ _METADATA = ("hwsku", "platform", "buffer_model", "docker_routing_config_mode", 
 def device_view(tables: Tables, same: Alike) -> DeviceView:
     """Return the switch; fields that the tables do not have are None."""
     device, usual = row_of(tables, "DEVICE_METADATA", "localhost"), _alike_view(same)
-    return replace(usual, name=_text(device.get("hostname")), ports=_ports(tables, usual.ports), bgp=_bgp(tables, device))
+    return replace(
+        usual,
+        name=_text(device.get("hostname")),
+        mac=_text(device.get("mac")),
+        ports=_ports(tables, usual.ports),
+        bgp=_bgp(tables, device),
+    )
 
 
 @lru_cache(128)
@@ -58,7 +64,12 @@ def _alike_view(same: Alike) -> DeviceView:
         hashed=_hashed(tables),
         watches=bool(watched) or device.get("default_pfcwd_status") == "enable",
         watchdog_ms=max(times, default=None),
-        keys={"name": "DEVICE_METADATA|localhost|hostname", "hashed": "SWITCH_HASH|GLOBAL|ecmp_hash"},
+        keys={
+            "name": "DEVICE_METADATA|localhost|hostname",
+            "mac": "DEVICE_METADATA|localhost|mac",
+            "role": "DEVICE_METADATA|localhost|type",
+            "hashed": "SWITCH_HASH|GLOBAL|ecmp_hash",
+        },
     )
 
 
@@ -123,6 +134,7 @@ def _ports(tables: Tables, usual: Mapping[str, PortView]) -> dict[str, PortView]
         if own:
             keys["addresses"] = f"{origins[name]}|{own[0]}"
         peer = (_text(neighbor.get("name")), _text(neighbor.get("port")))
+        described = tables.get("PORT", {}).get(name, {}).get("description")
         if neighbor:
             keys["peer"] = f"DEVICE_NEIGHBOR|{name}|name"
         if interface is not None:
@@ -131,6 +143,7 @@ def _ports(tables: Tables, usual: Mapping[str, PortView]) -> dict[str, PortView]
         found[name] = (view or PortView())._replace(
             addresses=tuple(own),
             peer=(peer[0], peer[1] or "") if peer[0] else None,
+            description=_text(described),
             has_link_local=(interface or {}).get("ipv6_use_link_local_only") == "enable" if is_port else None,
             keys=keys,
         )
@@ -155,7 +168,7 @@ def _port(name: str, row: Row, cables: Mapping[str, tuple[str, int | None]]) -> 
     )
 
 
-_PORT_KEYS = {"enabled": "admin_status", "mtu": "mtu", "mbps": "speed", "fec": "fec"}
+_PORT_KEYS = {"description": "description", "enabled": "admin_status", "mtu": "mtu", "mbps": "speed", "fec": "fec"}
 
 
 def _text(value: object) -> str | None:

@@ -51,6 +51,11 @@ def _as_sonic(switch: str, tables: Mapping[str, Mapping[str, Mapping[str, str]]]
     yield shlex.join(["ip", "netns", "exec", switch, "bash", "-c", forwarding])
 
 
+def kernel_settings(switch: str, text: str) -> str:
+    """What `sysctl --system` does with the file of a Linux switch."""
+    return f"printf %s {shlex.quote(text)} | {shlex.join(['ip', 'netns', 'exec', switch, 'sysctl', '-q', '-p', '-'])}"
+
+
 def planned_fabric(
     cluster: ClusterPlan, files: Mapping[str, Mapping[str, str]], systems: Mapping[str, list[str]] | None = None
 ) -> Fabric:

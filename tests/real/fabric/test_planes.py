@@ -1,6 +1,7 @@
 """A fabric of two planes, run by FRR: each plane carries its rail from unit to unit, and nothing of it is known in the other."""
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -8,10 +9,11 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.templates.switches.frr import FRR
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.sysctl import SYSCTL
 from tests.jobspec.test_growth import Size, spec
 
 from .fabric import Fabric
-from .planned import planned_fabric
+from .planned import kernel_settings, planned_fabric
 from .wiring import Port
 
 pytestmark = pytest.mark.slow
@@ -30,8 +32,9 @@ def cluster() -> ClusterPlan:
 def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
     """Four leaves and two spines, with every route of each plane."""
     rendered = {switch.name: FRR.render(FrrOptions(), switch, cluster) for switch in cluster.switches}
-    files = {name: {path.name: text for path, text in each.items()} for name, each in rendered.items()}
-    with planned_fabric(cluster, files) as started:
+    files = {name: {FRR.file: each[PurePosixPath(FRR.file)]} for name, each in rendered.items()}
+    systems = {name: [kernel_settings(name, each[PurePosixPath(SYSCTL)])] for name, each in rendered.items()}
+    with planned_fabric(cluster, files, systems) as started:
         for plane in (0, 1):
             here, there = leaves(cluster)[plane::2]
             for network in networks(there):

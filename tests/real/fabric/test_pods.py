@@ -1,6 +1,7 @@
 """A fabric of three tiers, run by FRR: pods reach each other over every core, and nothing goes through a third pod."""
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -29,7 +30,7 @@ def cluster() -> ClusterPlan:
 def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
     """All switches, with every route between the leaves."""
     rendered = {switch.name: FRR.render(FrrOptions(), switch, cluster) for switch in cluster.switches}
-    files = {name: {path.name: text for path, text in each.items()} for name, each in rendered.items()}
+    files = {name: {FRR.file: each[PurePosixPath(FRR.file)]} for name, each in rendered.items()}
     with planned_fabric(cluster, files) as started:
         here, there = by_role(cluster, "leaf")
         for one, other in ((here, there), (there, here)):

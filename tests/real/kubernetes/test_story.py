@@ -235,9 +235,12 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
 
 def told_nodes(pod: Object) -> list[str]:
     """HEADWAY_NODES as the pod's script sets it."""
-    script: str = pod["metadata"]["annotations"]["headway/pod.sh"]
-    (lines,) = re.findall(r"^(HEADWAY_NODES=''.*?)^export", script, re.DOTALL | re.MULTILINE)
-    found = subprocess.run(["sh", "-euc", f'{lines}echo "$HEADWAY_NODES"'], capture_output=True, text=True, check=True)
+    (lines,) = re.findall(
+        r"^(HEADWAY_NODES=''.*?)^export", pod["metadata"]["annotations"]["headway/pod.sh"], re.DOTALL | re.MULTILINE
+    )
+    variables = {"HEADWAY_JOBSET": pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"]}
+    script = f'{lines}echo "$HEADWAY_NODES"'
+    found = subprocess.run(["sh", "-euc", script], env=variables, capture_output=True, text=True, check=True)
     return found.stdout.strip().split(",")
 
 

@@ -14,8 +14,9 @@ from tests.faults.runs import LIGHT
 
 from .addresses import Addresses, claim_addresses
 from .configuration import Shape, gpu_devices, gres_conf, hosts, slurm_conf
+from .current import chosen_programs
 from .machine import Machine, leashed
-from .programs import SEARCH_PATH, SlurmPrograms, installed_programs
+from .programs import SEARCH_PATH, SlurmPrograms
 from .record import parse_record
 from .scratch import Scratch
 
@@ -57,7 +58,7 @@ class SlurmCluster:
 
     def __init__(self, shape: Shape | None = None, programs: SlurmPrograms | None = None) -> None:
         self.shape = shape or Shape()
-        self.programs = programs or installed_programs()
+        self.programs = programs or chosen_programs()
         self.machines: dict[str, Machine] = {}
         self._started = ExitStack()
         self._scratch: Scratch | None = None

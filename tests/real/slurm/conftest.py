@@ -8,8 +8,7 @@ from tests.real import sid
 
 from .cluster import SlurmCluster
 from .configuration import Shape
-from .current import current_programs
-from .programs import obstacle
+from .current import current_programs, obstacle
 
 
 @pytest.fixture(scope="session")

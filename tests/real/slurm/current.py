@@ -1,10 +1,16 @@
 """The Slurm of Debian sid, on a machine where another one or none is installed."""
 
+import os
 from pathlib import Path
 
+from tests.real import sid
 from tests.real.sid import sid_tree
 
-from .programs import SlurmPrograms
+from . import programs
+from .programs import SlurmPrograms, installed_programs
+
+# `HEADWAY_SLURM=current pytest tests/real/slurm` runs all tests of this folder under the Slurm of sid, not only those of both.
+CHOICE = "HEADWAY_SLURM"
 
 # The tree's programs and libraries hide the machine's of the same names; what only the machine has, such as its Python, runs on
 # the tree's newer C library. Plugins do not mix: a Slurm tries to load all that stand in its folder.
@@ -32,3 +38,17 @@ def current_programs() -> SlurmPrograms:
         # slurmd ends at its start where no cgroup file system is mounted, unless it hears this; 22.05 does not know the word
         cgroup_conf="CgroupPlugin=disabled\n",
     )
+
+
+def chosen_programs() -> SlurmPrograms:
+    """The Slurm of a cluster that names none: the installed one, unless the environment chooses."""
+    return current_programs() if _is_current() else installed_programs()
+
+
+def obstacle() -> str | None:
+    """Why no cluster of the chosen Slurm can be started here, with what to do about it; None if one can."""
+    return sid.obstacle() if _is_current() else programs.obstacle()
+
+
+def _is_current() -> bool:
+    return os.environ.get(CHOICE) == "current"

@@ -62,7 +62,7 @@ def test_a_login_node_is_asked_over_ssh_and_is_in_the_document(slurm: SlurmClust
     )
     # No Slurm answers on the laptop: the commands are those of the login node.
     me = user(slurm, tmp_path / "me", HOME=str(tmp_path / "home"), SLURM_CONF="/nowhere")
-    setup = f"export SLURM_CONF={slurm.env['SLURM_CONF']} PATH={slurm.env['PATH']}"
+    setup = f"export SLURM_CONF={slurm.env['SLURM_CONF']} PATH={me.programs}:{slurm.env['PATH']}"
     me.headway("discover", "slurm", "--login", "lab", "--setup", setup, "-o", "found")
     text = (me.folder / "found/cluster.yaml").read_text()
     assert "    login: {host: lab, setup: [" in text

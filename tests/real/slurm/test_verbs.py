@@ -150,9 +150,7 @@ def test_a_watcher_asks_the_controller_less_than_six_times_a_minute(slurm: Slurm
     wait_until((here.runs / name / "handle.json").exists, "the run's first attempt")
     shell = Here(str(here.folder), here.environment)
     now = 0.0
-    watch = RunWatch(
-        Site(RunsHere(here.runs), shell, Slurm(shell), lambda folder: Here(folder, here.environment)), now=lambda: now
-    )
+    watch = RunWatch(Site(RunsHere(here.runs), Slurm(shell), None), now=lambda: now)
     before = len(here.calls())
     # A minute of looks, as `headway status` takes them.
     for second in range(0, 60, 2):

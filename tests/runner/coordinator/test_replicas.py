@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.runner.contract import Members, Mesh, Restart, Timeout
+from headway.runner.contract import Checkpoint, Members, Mesh, Restart, Tier, Timeout
 from headway.runner.contract.orders import StartRanks
 from headway.runner.coordinator.events import Action, Broadcast, Lost, Note
 from headway.runner.coordinator.machine import Coordinator
@@ -132,6 +132,77 @@ def test_a_node_that_is_lost_with_its_group_ends_the_wait_for_it() -> None:
     at.pass_time(20.0, 0)
     assert at.machine.phase is not Phase.STOPPING
     assert "lost" in at.notes()
+
+
+def node_lost(at: Bench) -> list[Action]:
+    """Node 1 is gone, and with it replica group 1; the other waits in a collective."""
+    at.do(Lost(1))
+    return at.pass_time(3.0, 0)
+
+
+def test_a_lost_node_stops_no_other_group_and_a_spare_takes_its_place() -> None:
+    at = bench()
+    at.do(joined(2, at.generation))
+    at.pass_time(2.0, 0, 1, 2, step=25)
+    before = len(at.actions)
+    node_lost(at)
+    new = at.actions[before:]
+    assert orders_of(new) == [("members", {"epoch": 1, "replicas": [0]}), ("restart", {"ranks": [2, 3], "start": 1})]
+    assert sent(new, "take") == [2]
+    assert (at.machine.phase, at.machine.roster.slots, at.machine.policy.budget) == (Phase.RUNNING, {0: 0, 1: 2}, 5)
+    assert at.note("replica lost")["cause_kind"] == "node lost"
+    assert [at.note("rebound")[name] for name in ("slot", "from", "to", "running")] == [1, 1, 2, True]
+    at.do(evidence(2, at.generation, {"what": "ready", "rank": 2, "start": 1}))
+    members = at.do(evidence(2, at.generation, {"what": "ready", "rank": 3, "start": 1}))
+    assert orders_of(members) == [("members", {"epoch": 2, "replicas": [0, 1]})]
+
+
+def test_a_node_whose_ranks_and_agent_are_both_gone_is_given_up_at_once() -> None:
+    at = bench()
+    at.pass_time(2.0, 0, 1, step=25)
+    at.do(evidence(0, at.generation, {"what": "parted", "rank": 0, "epoch": 0}))
+    assert orders_of(at.pass_time(0.5, 0, 1, step=25)) == [], "a node that is there"
+    at.do(Lost(1))
+    assert orders_of(at.pass_time(0.5, 0)) == [("members", {"epoch": 1, "replicas": [0]})]
+
+
+@pytest.mark.parametrize("running", [(), (2, 3)], ids=["restarted", "cut off meanwhile"])
+def test_without_a_spare_the_group_starts_when_its_node_is_back(running: Sequence[int]) -> None:
+    at = bench()
+    at.pass_time(2.0, 0, 1, step=25)
+    assert "restart" not in dict(orders_of(node_lost(at)))
+    at.pass_time(20.0, 0, step=60)
+    assert at.machine.phase is Phase.RUNNING
+    actions = at.do(joined(1, at.generation if running else 0, running))
+    for rank in running:
+        assert "restart" not in dict(orders_of(actions)), "what runs there ends before"
+        actions = at.end(rank, KILLED, asked=True)
+    assert ("restart", {"ranks": [2, 3], "start": 1}) in orders_of(actions)
+    assert sent(actions, "take") == ([] if running else [1])
+
+
+def test_a_node_that_restarts_loses_its_group_once() -> None:
+    at = bench()
+    at.pass_time(2.0, 0, 1, step=25)
+    actions = at.do(Lost(1), joined(1, 0))
+    assert orders_of(actions) == [("members", {"epoch": 1, "replicas": [0]}), ("restart", {"ranks": [2, 3], "start": 1})]
+    assert [kind for kind in at.notes() if kind == "replica lost"] == ["replica lost"]
+
+
+@pytest.mark.parametrize("why", ["the store is on it", "a group spans both nodes", "copies go to partners"])
+def test_all_ranks_stop_where_a_lost_node_takes_more_than_its_group(why: str) -> None:
+    changes: dict[str, Any] = {}
+    if why == "a group spans both nodes":
+        changes["mesh"] = Mesh(dp_replicate=1, dp_shard=4)
+    if why == "copies go to partners":
+        changes["checkpoint"] = Checkpoint((Tier("peer", 10),))
+    at = bench(**changes)
+    at.pass_time(2.0, 0, 1, step=25)
+    node, other = (0, 1) if why == "the store is on it" else (1, 0)
+    at.do(Lost(node))
+    at.pass_time(3.0, other)
+    assert at.machine.phase is Phase.STOPPING
+    assert "replica lost" not in at.notes()
 
 
 def test_a_group_that_does_not_come_back_in_time_costs_a_restart_of_all() -> None:

@@ -11,6 +11,7 @@ import yaml
 from headway.compile import PlannedCluster, compile_documents
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.templates.switches.nvue.tree import Tree, tree_text
+from headway.templates.switches.opensm import READERS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STORY = EXAMPLES / "two-node-roce"
@@ -18,8 +19,10 @@ CLUSTERS = {
     "sonic": STORY / "slurm-cluster.yaml",
     "nvue": EXAMPLES / "cumulus" / "cluster.yaml",
     "eos": EXAMPLES / "arista" / "cluster.yaml",
+    "pods": STORY / "kubernetes-cluster.yaml",
+    "opensm": EXAMPLES / "infiniband" / "cluster.yaml",
 }
-_READ = {"headway-qos", "config_db.json", "frr.conf", "startup.yaml", "startup-config"}
+_READ = {"headway-qos", "config_db.json", "frr.conf", "startup.yaml", "startup-config", *READERS, "opensm.conf"}
 
 
 @cache
@@ -37,6 +40,9 @@ def files(os: str) -> dict[str, str]:
         for path in sorted((rendered / tree).rglob("*"))
         if path.is_file() and path.name in _READ
     }
+    if os == "pods":
+        job = rendered / "small-llama" / tree / "kubernetes" / "job.yaml"
+        return {**found, str(job.relative_to(rendered)): job.read_text()}
     if os == "sonic":
         job = rendered / "small-llama" / tree / "slurm" / "job.sbatch"
         return {**found, str(job.relative_to(rendered)): job.read_text()}

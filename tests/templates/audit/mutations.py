@@ -84,6 +84,14 @@ def eos(name: str, pattern: str, by: str = "", at: str = LEAF) -> Mutation:
     return Mutation(name, "eos", at, pattern=pattern, by=by, file="startup-config")
 
 
+def pods(name: str, pattern: str, by: str = "") -> Mutation:
+    return Mutation(name, "pods", "job.yaml", pattern=pattern, by=by)
+
+
+def opensm(name: str, file: str, pattern: str, by: str = "") -> Mutation:
+    return Mutation(name, "opensm", "fabrics", pattern=pattern, by=by, file=file)
+
+
 _WRED, _MAP = "WRED_PROFILE/queue3", "PORT_QOS_MAP/Ethernet0"
 _UP = "PORT/Ethernet256"
 
@@ -180,6 +188,24 @@ SONIC = (
     sonic("scheduler with 1 %", ("SCHEDULER/queue3/weight", "1"), at=EVERY),
     sonic("lossless queue strict", ("SCHEDULER/queue3", {"type": "STRICT"}), at=EVERY),
     sonic("scheduler that does not exist", ("QUEUE/Ethernet0|3/scheduler", "scheduler.1")),
+    sonic("four lanes of eight", ("PORT/Ethernet0/lanes", "0,1,2,3")),
+    sonic("second half of a module", ("PORT/Ethernet0/subport", "2")),
+    sonic("cage without a mode", ("BREAKOUT_CFG/Ethernet0", None)),
+    sonic("description of another host", ("PORT/Ethernet0/description", "h100-2 mlx5_0")),
+    sonic("VRF that does not exist", ("INTERFACE/Ethernet0/vrf_name", "VrfTenant")),
+    sonic("VRF of one port", ("VRF/VrfTenant", {"vni": "0"}), ("INTERFACE/Ethernet0/vrf_name", "VrfTenant")),
+    sonic("base MAC of another leaf", ("DEVICE_METADATA/localhost/mac", "02:00:5e:00:00:20")),
+    sonic("type of a spine", ("DEVICE_METADATA/localhost/type", "SpineRouter")),
+    sonic("sessions shut by default", ("DEVICE_METADATA/localhost/default_bgp_status", "down")),
+    sonic("kmax of a millisecond", (f"{_WRED}/green_max_threshold", "67108864"), at=EVERY),
+    sonic(
+        "ACL that drops RoCE",
+        ("ACL_TABLE/DATA", {"type": "L3", "stage": "ingress", "ports": ["Ethernet0"]}),
+        ("ACL_RULE/DATA|R1", {"PRIORITY": "10", "PACKET_ACTION": "DROP", "IP_PROTOCOL": "17", "L4_DST_PORT": "4791"}),
+    ),
+    sonic("storm control", ("PORT_STORM_CONTROL/Ethernet0|unknown-unicast", {"kbps": "1000"})),
+    sonic("static route that drops", ("STATIC_ROUTE/default|10.10.0.64//26", {"blackhole": "true"})),
+    sonic("no control of modules", ("FEATURE/pmon", {"state": "disabled"})),
 )
 
 FRR = (
@@ -242,6 +268,12 @@ FRR = (
     frr("nexthop groups of the kernel on one switch", r"^no zebra nexthop.*\n"),
     frr("graceful shutdown", "bgp log-neighbor-changes", "bgp graceful-shutdown"),
     frr("host name of another switch in frr.conf", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    frr("one network in the summary only", r"^  network 10\.10\.0\.2/31\n"),
+    frr("summary of all leaves", r"aggregate-address 10\.10\.0\.0/26", "aggregate-address 10.10.0.0/16"),
+    frr("BFD profile that no neighbor has", r"^ neighbor FABRIC bfd.*\n", at=EVERY),
+    frr("both ends passive", r"remote-as external", r"remote-as external\n neighbor FABRIC passive", at=EVERY),
+    frr("hold time 180 s with BFD", "timers 3 9", "timers 60 180", at=EVERY),
+    frr("static route that drops in frr.conf", r"^bfd\n", "ip route 10.10.0.64/26 blackhole\n!\nbfd\n"),
 )
 
 HOSTS = (
@@ -273,6 +305,13 @@ HOSTS = (
     host("one table for two rails", r"(set_address mlx5_1 \S+ \S+) \d+", r"\1 1000"),
     host("adapter without classes", r"^set_qos mlx5_1.*\n"),
     host("adapter without an address", r"^set_address mlx5_1.*\n"),
+    host("no rule to the tables", r"^  ip rule add .*\n"),
+    host("tables without a route", r"^  ip route replace default .*\n"),
+    host("adapters down", "mtu 9000 up", "mtu 9000 down"),
+    host("traffic class without ECN", r"(cma_tos .*) 106", r"\1 104"),
+    host("two defaults", r"(traffic_class\") 106", r"\1 0"),
+    host("notifications unmarked", r"(cnp_dscp.*) 48$", r"\1 0"),
+    host("RoCE off in the firmware", r"^failed=0$", "failed=0\nmlxconfig -d mlx5_0 set ROCE_CONTROL=1"),
 )
 
 JOBS = (
@@ -311,7 +350,58 @@ JOBS = (
     added("shared memory off", "NCCL_SHM_DISABLE=1"),
     added("relaxed ordering off", "NCCL_IB_PCI_RELAXED_ORDERING=0"),
     added("algorithm that does not exist", "NCCL_ALGO=Rings"),
+    added("unknown network", "NCCL_NET_PLUGIN=ucx"),
+    nccl("network misspelt", "NCCL_NET=IB", "NCCL_NET=ib0"),
+    nccl("interfaces of two networks", r"(NCCL_SOCKET_IFNAME=\S*)eth0", r"\1eth9"),
+    added("gloo over loopback", "GLOO_SOCKET_IFNAME=lo"),
+    nccl("one queue pair", r"NCCL_IB_QPS_PER_CONNECTION=\d+", "NCCL_IB_QPS_PER_CONNECTION=1"),
+    added("service level on RoCE", "NCCL_IB_SL=1"),
+    added("adaptive routing that no switch does", "NCCL_IB_ADAPTIVE_ROUTING=1"),
+    added("partition on RoCE", "NCCL_IB_PKEY=5"),
+    added("launches that wait", "NCCL_LAUNCH_MODE=GROUP"),
+    added("sockets over IPv6", "NCCL_SOCKET_FAMILY=AF_INET6"),
+    added("provider of libfabric", "FI_PROVIDER=efa"),
+    added("topology of another machine", "NCCL_TOPO_FILE=/nowhere.xml"),
+    added("kernels that wait", "CUDA_LAUNCH_BLOCKING=1"),
+    added("port 2 of an adapter", "NCCL_IB_HCA==mlx5_0:2,mlx5_1:2"),
     added("torch's watchdog before NCCL's retries", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=20"),
+)
+
+PODS = (
+    pods("no network of the adapters", "hostNetwork: true", "hostNetwork: false"),
+    pods("no locked memory", r'"add": \["IPC_LOCK"\]', '"add": ["NET_ADMIN"]'),
+    pods(
+        "no device of RDMA",
+        r', "rdma/hca_shared_devices_a": "1"(.*\n.*), "rdma/hca_shared_devices_a": "1"',
+        r"\1",
+    ),
+)
+
+OPENSM = (
+    opensm("engine misspelt", "opensm.conf", "ar_updn,updn", "ar_updwn"),
+    opensm("engine that loops", "opensm.conf", "ar_updn,updn", "minhop"),
+    opensm("no file of roots", "opensm.conf", r"^root_guid_file.*\n"),
+    opensm("roots in another file", "opensm.conf", "/etc/opensm/root-guids", "/etc/opensm/roots"),
+    opensm("partitions in another file", "opensm.conf", "/etc/opensm/partitions.conf", "/etc/opensm/other.conf"),
+    opensm("QoS without lanes", "opensm.conf", "qos FALSE", "qos TRUE"),
+    opensm("priority out of range", "opensm.conf", "qos FALSE", "qos FALSE\nsm_priority 16"),
+    opensm("packets that wait dropped", "opensm.conf", "qos FALSE", "qos FALSE\nhead_of_queue_lifetime 0x0"),
+    opensm("root missing", "root-guids", "0xb83fd20300000004\n"),
+    opensm("root of another fabric", "root-guids", "0xb83fd20300000004", "0xb83fd20300000104"),
+    opensm("root twice", "root-guids", "0xb83fd20300000004", "0xb83fd20300000003"),
+    opensm("no root", "root-guids", r"(0x.*\n)+"),
+    opensm("root by name", "root-guids", "0xb83fd20300000004", "compute-spine-4"),
+    opensm("limited members", "partitions.conf", "defmember=full", "defmember=limited"),
+    opensm("another default key", "partitions.conf", "Default=0x7fff", "Default=0x0001"),
+    opensm("service level without QoS", "partitions.conf", "sl=0", "sl=5"),
+    opensm("no broadcast group", "partitions.conf", "ipoib, "),
+    opensm("no adapter a member", "partitions.conf", "ALL, "),
+    opensm("no default partition", "partitions.conf", r"^Default.*\n"),
+    opensm("manager not a member", "partitions.conf", "ALL, ALL_SWITCHES=full, SELF=full", "0xb83fd20300000104=full"),
+    opensm("two switches of one name", "ib-node-name-map", '"compute-spine-4"', '"compute-spine-3"'),
+    opensm("name of no switch", "ib-node-name-map", "0xb83fd20300000004", "0xb83fd20300000009"),
+    opensm("cable of one end only", "topology.net", r'^\[4\]\t"h100-4 mlx5_0".*\n'),
+    opensm("cables swapped", "topology.net", r'^\[1\]\t"h100-1 mlx5_0"\[1\]', '[1]\t"h100-1 mlx5_1"[1]'),
 )
 
 NVUE = (
@@ -454,4 +544,4 @@ EOS = (
     eos("cable of another spine", r"rails-spine-1 Ethernet1/1", "rails-spine-2 Ethernet1/1"),
 )
 
-MUTATIONS = (*SONIC, *FRR, *HOSTS, *JOBS, *NVUE, *EOS)
+MUTATIONS = (*PODS, *OPENSM, *SONIC, *FRR, *HOSTS, *JOBS, *NVUE, *EOS)

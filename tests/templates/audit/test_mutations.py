@@ -12,9 +12,9 @@ from headway.jobspec.problem import Problem
 from headway.templates.cluster import reader_of, recognized
 from headway.templates.reading import Reading
 from tests.templates.audit.fabric import as_yaml, commands, files, planned
-from tests.templates.audit.mutations import EOS, FRR, HOSTS, JOBS, MUTATIONS, NVUE, SONIC, Mutation
+from tests.templates.audit.mutations import EOS, FRR, HOSTS, JOBS, MUTATIONS, NVUE, OPENSM, PODS, SONIC, Mutation
 
-FAMILIES = {"sonic": SONIC, "frr": FRR, "hosts": HOSTS, "jobs": JOBS, "nvue": NVUE, "eos": EOS}
+FAMILIES = {"sonic": SONIC, "frr": FRR, "hosts": HOSTS, "jobs": JOBS, "pods": PODS, "opensm": OPENSM, "nvue": NVUE, "eos": EOS}
 
 
 @cache
@@ -47,10 +47,15 @@ def with_cluster(mutation: Mutation, folder: Path) -> list[Problem]:
     return [*compare(found, cluster.plan), *changed_settings(found, documents, cluster)]
 
 
-@pytest.mark.parametrize("os", ["sonic", "nvue", "eos"])
+@pytest.mark.parametrize("os", ["sonic", "pods", "opensm", "nvue", "eos"])
 def test_a_healthy_fabric_has_no_problem(os: str, tmp_path: Path) -> None:
     assert alone(healthy(os)) == []
-    assert with_cluster(Mutation("none", os, "switches", pattern=r"\Z", by="\n"), tmp_path) == []
+    assert (
+        with_cluster(
+            Mutation("none", os, {"pods": "job", "opensm": "conf"}.get(os, "switches"), pattern=r"\Z", by="\n"), tmp_path
+        )
+        == []
+    )
 
 
 def test_commands_of_nvue_mean_what_its_yaml_means() -> None:
@@ -109,6 +114,7 @@ def codes(problems: Iterable[Problem]) -> set[str]:
         ("egress pool of one byte", "HW814"),
         ("scheduler with 1 %", "HW815"),
         ("port without a map of DSCP", "HW816"),
+        ("ACL that drops RoCE", "HW817"),
         ("MTU 1500 at one end", "HW820"),
         ("speed of one end", "HW821"),
         ("FEC off everywhere", "HW822"),
@@ -142,6 +148,9 @@ def codes(problems: Iterable[Problem]) -> set[str]:
         ("adapter missing in the list", "HW865"),
         ("sockets over loopback", "HW866"),
         ("rings across rails", "HW867"),
+        ("no locked memory", "HW868"),
+        ("engine that loops", "HW870"),
+        ("limited members", "HW871"),
     ],
 )
 def test_each_rule_reports_its_mistake(name: str, code: str) -> None:
