@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from headway.infra.submit.runs import RunsHere
-from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob
+from headway.infra.submit.scheduler import JobRefusedError, JobRequest, JobState, ScheduledJob, TakenError
 from headway.infra.submit.shell import Here
 from headway.infra.submit.slurm import Slurm
-from headway.infra.submit.submission import SETTLE_S, Desk, TakenError
+from headway.infra.submit.submission import SETTLE_S, Desk
 from headway.runner.contract import RunDirectory, read_outcome
 
 RUN = "two-nodes-0123abcd-1"
