@@ -19,6 +19,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = (
         JOB[1].replace("steps: 80", "steps: 12").replace("20 steps", "5 steps").replace("cluster: local", "cluster: this-machine")
     )
+    text = text.replace("layers: 2", "layers: 1").replace("sequence: 128", "sequence: 32")
     (tmp_path / "job.yaml").write_text(text)
     cluster = (Path(__file__).parent / "cluster.yaml").read_text()
     (tmp_path / "cluster.yaml").write_text(cluster.replace("procs: 2", "procs: 1"))
