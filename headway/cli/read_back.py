@@ -27,11 +27,9 @@ _SWITCH = 2
 _HINT = "install the file that `headway render` writes, or fix the cluster file"
 _PASS = "pass a file that a device or a job has in force"
 
-# Variables that change how a job uses the cluster's fabrics; NCCL's log is the job's choice.
-_CLUSTERS = ("NCCL_", "FI_", "GLOO_SOCKET_")
-_OF_THE_JOB = ("NCCL_DEBUG",)
-# Those of other libraries, which a file of NCCL's variables need not have.
-_OTHERS = ("GLOO_SOCKET_IFNAME", "FI_PROVIDER")
+# Variables that change how a job uses the cluster's fabrics; NCCL's log is the job's choice. A file of NCCL's variables need not have those
+# of other libraries.
+_NCCL, _OTHERS, _OF_THE_JOB = "NCCL_", ("FI_", "GLOO_SOCKET_"), "NCCL_DEBUG"
 
 
 @dataclass(frozen=True)
@@ -153,8 +151,8 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     if not any(name.startswith("NCCL_") for name in reading.settings):
         return
     variables = resolve_environment(cluster, group_of_job(cluster, None))
-    others = {each.name for each in variables if each.name in _OTHERS} & reading.settings.keys()
-    wanted = {each.name: Setting(each.value, 0) for each in variables if each.name.startswith(_CLUSTERS) or each.name in others}
+    planned_values = {each.name: Setting(each.value, 0) for each in variables if _is_of_network(each.name)}
+    wanted = {name: value for name, value in planned_values.items() if name.startswith(_NCCL) or name in reading.settings}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
     yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
     traffic_class = reading.settings.get("NCCL_IB_TC")
@@ -165,8 +163,7 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
         hint = f"set {planned}, unless the adapter sets the bits itself"
         yield Problem("HW603", file, (), message, hint, Severity.WARNING, span=span)
     for name, setting in reading.settings.items():
-        is_of_network = name.startswith(_CLUSTERS) and not name.startswith(_OF_THE_JOB)
-        if is_of_network and name not in wanted and rival_of(name) not in wanted:
+        if _is_of_network(name) and name not in wanted and rival_of(name) not in wanted:
             message = f"`{name}` is {setting.value}, which does not follow from the cluster file"
             span = Span(setting.line - 1, 0, setting.line, 0)
             yield Problem("HW603", file, (), message, f"remove `{name}`, unless the job needs it", Severity.WARNING, span=span)
@@ -175,6 +172,10 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
             message = f"`{name}` is {setting.value}, which goes against `{rival}={wanted[rival].value}` of the cluster file"
             span = Span(setting.line - 1, 0, setting.line, 0)
             yield Problem("HW603", file, (), message, f"remove `{name}`", span=span)
+
+
+def _is_of_network(name: str) -> bool:
+    return name.startswith((_NCCL, *_OTHERS)) and not name.startswith(_OF_THE_JOB)
 
 
 def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> Mapping[str, Setting]:

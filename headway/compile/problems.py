@@ -1,7 +1,7 @@
 """Holds the problems that were found, each once, and the documents that they are in."""
 
 import types
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -37,6 +37,10 @@ class Problems:
     def plus(self, more: Iterable[Problem], documents: Mapping[str, Document] = types.MappingProxyType({})) -> "Problems":
         """These problems and more of them, in these documents or in others."""
         return Problems((*self.found, *more), {**self.documents, **documents})
+
+    def without(self, is_settled: Callable[[Problem], bool]) -> "Problems":
+        """These problems but for those that are settled otherwise."""
+        return Problems(tuple(problem for problem in self.found if not is_settled(problem)), self.documents)
 
     @property
     def ignored(self) -> list[Problem]:

@@ -90,7 +90,7 @@ def test_a_job_that_runs_nothing_is_told_so(tmp_path: Path) -> None:
     (problem,) = problems(written(tmp_path, job="steps: 3\n"))
     assert (problem.code, problem.hint) == (
         "HW202",
-        "write `run: [train.py]` for a training script, or `trainer: {kind: builtin}`",
+        "write `run: [train.py]` for a training script; for the builtin trainer, what it reads: `data: {kind: python-stdlib}`",
     )
 
 

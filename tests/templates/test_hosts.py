@@ -54,7 +54,7 @@ def test_adapters_of_another_driver_get_no_script(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("nics: [mlx5_0", "nic: BCM57608, nics: [mlx5_0"))
     compiled = compile_documents([tmp_path / "cluster.yaml"])
     (cluster,) = compiled.clusters
-    assert [problem.code for problem in compiled.problems] == ["HW231", "HW531"]
+    assert [problem.code for problem in compiled.problems] == ["HW231", "HW531", "HW532"], "a marking threshold below a packet"
     assert render_host(cluster.plan.nodes[0], cluster.plan) == {}
 
 
