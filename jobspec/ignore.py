@@ -17,7 +17,25 @@ _MAX = 100
 JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
 _BOTH = frozenset(
-    "HW210 HW214 HW218 HW232 HW233 HW307 HW310 HW320 HW330 HW412 HW433 HW505 HW509 HW513 HW520 HW703 HW708".split()
+    [
+        "HW210",
+        "HW214",
+        "HW218",
+        "HW232",
+        "HW233",
+        "HW307",
+        "HW310",
+        "HW320",
+        "HW330",
+        "HW412",
+        "HW433",
+        "HW505",
+        "HW509",
+        "HW513",
+        "HW520",
+        "HW703",
+        "HW708",
+    ]
 )
 # Problems of files in force, which belong to no document.
 _IN_FORCE = "HW8"
