@@ -20,7 +20,7 @@ from headway.jobspec.parse import Parsed, parse_job
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
-from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.templates.kind import Files, Limited
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.schedulers.containers import check_arguments
@@ -134,6 +134,9 @@ def check_plan(
     yield from located(check_environment(plan, None if cluster_plan.scale_out is None else cluster_plan.scale_out.transport), job)
     yield from located(SCHEDULERS[plan.scheduler].check(options.scheduler, plan, cluster_plan), job, cluster)
     yield from passed(located(trainer.check(options.trainer, plan, cluster_plan), job, cluster))
+    if job.spec.model is not None and job.spec.model.preset is not None and plan.model is None:
+        # The catalogue does not have it, which is a problem of its own: no trainer can be set up for it.
+        raise NoPlanError
     yield from located(_check_estimates(plan, cluster_plan), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
     yield from located(check_corpora(plan, Path(job.document.name)), job)
@@ -151,12 +154,12 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
 
         yield from check_memory(plan, cluster)
         yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
-    from headway.planner.from_plan import states_framework  # noqa: PLC0415
-
-    if plan.spec["trainer"]["kind"] != "builtin" and states_framework(plan):
+    if plan.spec["trainer"]["kind"] != DEFAULT_TRAINER:
         from headway.planner.check.framework import check_framework  # noqa: PLC0415
+        from headway.planner.from_plan import states_framework  # noqa: PLC0415
 
-        yield from check_framework(plan)
+        if states_framework(plan):
+            yield from check_framework(plan)
     if plan.run.checkpoint.tiers:
         from headway.planner.check.checkpoints import check_checkpoints  # noqa: PLC0415
 

@@ -18,6 +18,7 @@ from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.spec.model import Model
+from headway.runner.contract import DEFAULT_TIMEOUTS
 
 _GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
@@ -159,6 +160,15 @@ def _check_numbers_of_model(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("HW329", JOB, ("model", "norm_eps"), message, "did you mean `1e-5`?", Severity.WARNING)
 
 
+# Bounds within which the ranks of many nodes have not even begun, and why.
+_SLOW_AT_SCALE = {
+    "join": "nodes boot and import at different speeds",
+    "start": "they import, connect and build the model in that time",
+    "collective": "one of them may load data, compile or save for longer",
+}
+_MANY_NODES, _SHORT_S = 8, 60.0
+
+
 def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
     """Check limits that others make pointless: they are exchanged, or have another unit."""
     times, restart = job.resilience.timeouts, job.resilience.restart
@@ -174,10 +184,27 @@ def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
         )
         hint = f"use more than {own}, for example `busy: 1d`"
         yield Problem("HW708", JOB, ("resilience", "timeouts", "busy"), message, hint, Severity.WARNING)
-    if restart.no_progress > restart.budget > 0 and "no_progress" in restart.model_fields_set:
+    if restart.no_progress > restart.budget and "no_progress" in restart.model_fields_set:
         message = f"`no_progress` {restart.no_progress} is never reached: the budget is {restart.budget} restarts"
         path = ("resilience", "restart", "no_progress")
         yield Problem("HW708", JOB, path, message, f"use at most {restart.budget}", Severity.WARNING, fix=str(restart.budget))
+    if (
+        job.steps is not None
+        and restart.budget
+        and restart.refill_steps > job.steps
+        and "refill_steps" in restart.model_fields_set
+    ):
+        message = f"no restart is ever returned: the run has {counted(job.steps, 'step')}, fewer than `refill_steps` {restart.refill_steps}"
+        hint = f"use less than {job.steps}, for example `refill_steps: 100`"
+        yield Problem("HW708", JOB, ("resilience", "restart", "refill_steps"), message, hint, Severity.WARNING)
+    for name, reason in _SLOW_AT_SCALE.items():
+        least, own = DEFAULT_TIMEOUTS[name].floor_s, getattr(times, name)
+        if job.nodes >= _MANY_NODES and name in times.model_fields_set and own < _SHORT_S:
+            message = (
+                f"`{name}` {write_duration(own)} is short for {job.nodes} nodes, which are then taken for lost or hung: {reason}"
+            )
+            hint = f"use more than {write_duration(_SHORT_S)}; the default is {write_duration(least)}"
+            yield Problem("HW708", JOB, ("resilience", "timeouts", name), message, hint, Severity.WARNING)
     checks = job.resilience.corruption
     # The other one is refused by the trainer.
     name = "replay" if job.trainer.kind == DEFAULT_TRAINER else "compare"
@@ -195,7 +222,8 @@ def _check_decay(job: TrainingJob) -> Iterator[Problem]:
     if optimizer is None:
         return
     if optimizer.schedule == "wsd" and optimizer.decay_steps is None:
-        hint = "set the length of the final decay, for example `decay_steps: 1000`"
+        length = 1000 if job.steps is None else max(1, job.steps // 10)
+        hint = f"set the length of the final decay, for example `decay_steps: {length}`"
         yield Problem("HW210", JOB, ("optimizer", "schedule"), "the schedule `wsd` needs `decay_steps`", hint)
     elif optimizer.schedule != "wsd" and optimizer.decay_steps is not None:
         message = f"`decay_steps` has no effect: the schedule `{optimizer.schedule}` decays from the warm-up to the last step"
@@ -371,8 +399,8 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("optimizer",), _check_rate),
     (("optimizer",), _check_numbers),
     (("model",), _check_numbers_of_model),
-    (("resilience", "steps", "trainer"), _check_order_of_times),
-    (("optimizer",), _check_decay),
+    (("resilience", "steps", "trainer", "nodes"), _check_order_of_times),
+    (("optimizer", "steps"), _check_decay),
     (("optimizer",), _check_end_of_decay),
     (("precision",), _check_formats),
     (("setup",), _check_setup),

@@ -83,7 +83,8 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
         yield Problem("HW507", CLUSTER, (*path, "dscp"), message, "give the class a `priority` from 1 to 7")
     if each.ecn is not None and each.ecn.min > each.ecn.max:
         message = f"marking begins at {format_bytes(each.ecn.min)}, above the {format_bytes(each.ecn.max)} of `max`"
-        yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, "set `min` to less than `max`")
+        hint = f"exchange them: `min: {format_bytes(each.ecn.max)}, max: {format_bytes(each.ecn.min)}`"
+        yield Problem("HW507", CLUSTER, (*path, "ecn", "min"), message, hint)
     if each.carries == "cnp" and (each.lossless or each.ecn is not None):
         message = "congestion notifications must be neither paused nor marked: they would arrive too late"
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
