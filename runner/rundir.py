@@ -114,7 +114,8 @@ def attempt_of(directory: RunDirectory, job: str) -> int:
         new = directory.attempts / f".tmp-{secrets.token_hex(6)}"
         new.mkdir()
         (new / directory.job.name).write_text(f"{job}\n")
-        following = directory.next_attempt()
+        # Of the listing in which the job was looked for: another node may have made its attempt since.
+        following = max(numbers, default=-1) + 1
         try:
             # rename(2) replaces no folder that has content: of several nodes one makes the attempt, and the others find its job in it.
             new.rename(directory.at(following).attempt_directory)

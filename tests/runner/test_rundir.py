@@ -1,10 +1,13 @@
 """The run directory: what an attempt finds there, and what a batch script reads back from it."""
 
 import dataclasses
+import functools
 import io
+import itertools
 import json
 import os
 import stat
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -301,10 +304,17 @@ def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
 
 
 def test_the_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / NAME)
-    with ThreadPoolExecutor(16) as pool:
-        for number, job in enumerate(("uid-a/0", "uid-a/1", "uid-b/0")):
-            assert set(pool.map(lambda _, job=job: attempt_of(directory, job), range(16))) == {number}
+    before = sys.getswitchinterval()
+    # Nodes that look and make an attempt at once, again and again.
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            for turn, (number, job) in itertools.product(range(8), enumerate(("uid-a/0", "uid-a/1", "uid-b/0"))):
+                directory = RunDirectory(tmp_path / f"{NAME}-{turn}")
+                found = set(pool.map(functools.partial(attempt_of, directory), [job] * 16))
+                assert found == {number}
+    finally:
+        sys.setswitchinterval(before)
     assert attempt_of(directory, "uid-a/1") == 1
     assert sorted(path.name for path in directory.attempts.iterdir()) == ["0", "1", "2"]
     assert [directory.at(number).job.read_text() for number in range(3)] == ["uid-a/0\n", "uid-a/1\n", "uid-b/0\n"]
