@@ -262,7 +262,7 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
 
 
 def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """Warn about collectives that are neither paused nor marked, where no scheme of congestion says so."""
+    """Warn about collectives that are neither paused nor marked, where `congestion` does not name a scheme without both."""
     for index, each in enumerate(fabric.classes):
         is_bare = fabric.transport == "roce" and fabric.congestion is None and not each.lossless and each.ecn is None
         if each.carries == "collectives" and is_bare:

@@ -32,17 +32,17 @@ def containers(text: str) -> Iterator[tuple[str, dict[str, Setting]]]:
 
 @dataclass(frozen=True)
 class Pod:
-    """What a pod may use. `annotations` are the names of its annotations; `containers` those with an `env`."""
+    """A pod's rights and containers. `annotations` are the names of its annotations; `containers` those with an `env`."""
 
     line: int
     has_host_network: bool
     annotations: frozenset[str]
     host_paths: frozenset[str]
-    containers: tuple["Container", ...]
+    containers: tuple["PodContainer", ...]
 
 
 @dataclass(frozen=True)
-class Container:
+class PodContainer:
     """`resources` are the names in its limits and requests."""
 
     name: str
@@ -69,10 +69,10 @@ def pods(text: str) -> Iterator[Pod]:
             )
 
 
-def _container(item: dict[str, _Node]) -> Container:
+def _container(item: dict[str, _Node]) -> PodContainer:
     name, environment, capabilities = item.get("name"), item.get("env"), _at(item, "securityContext", "capabilities", "add")
     resources = [_at(item, "resources", kind) for kind in ("limits", "requests")]
-    return Container(
+    return PodContainer(
         _text(name),
         name.line if isinstance(name, _Scalar) else 1,
         dict(_variables(environment)) if isinstance(environment, list) else {},

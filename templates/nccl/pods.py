@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from headway.templates.nccl.manifest import Container, Pod
+from headway.templates.nccl.manifest import Pod, PodContainer
 from headway.templates.reading import Fault, Setting
 
 # Names in a pod's resources that are no network device.
@@ -41,14 +41,14 @@ def _uses_rdma(variables: Mapping[str, Setting]) -> bool:
     return "NCCL_IB_HCA" in variables or (network is not None and network.value.upper() == "IB")
 
 
-def _is_cloud(users: list[Container]) -> bool:
+def _is_cloud(users: list[PodContainer]) -> bool:
     """EFA has devices of its own, and no GID of an interface."""
     return any("efa" in resource for each in users for resource in each.resources)
 
 
-def _devices(container: Container) -> list[str]:
+def _devices(container: PodContainer) -> list[str]:
     return [each for each in container.resources if not each.startswith(_NO_DEVICE)]
 
 
-def _place(container: Container) -> str:
+def _place(container: PodContainer) -> str:
     return next((name for name in ("NCCL_IB_HCA", "NCCL_NET") if name in container.variables), "")

@@ -215,9 +215,9 @@ def test_a_run_whose_chain_was_lost_is_adopted_only_when_told_so(run: Path) -> N
 @pytest.mark.slow
 def test_a_job_goes_on_from_a_model_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
-    model = Model(vocab_size=256, layers=2, hidden=64, heads=4, kv_heads=2, ffn_hidden=176, dropout=0.1)
+    model = Model(vocab_size=256, layers=1, hidden=32, heads=4, kv_heads=2, ffn_hidden=64, dropout=0.1)
     parameters = {name: parameter.detach() for name, parameter in Transformer(model).named_parameters()}
-    config, names = llama_config(model, 128, "float32"), {name: llama_name(name) for name in parameters}
+    config, names = llama_config(model, 32, "float32"), {name: llama_name(name) for name in parameters}
     export_safetensors(Tensors(parameters), tmp_path / "hf", names, config)
     job = Path(__file__).parents[1] / "faults" / "job.yaml"
     done = headway("import", "hf", tmp_path / "hf", "--to", "imported", "--step", "56", "--job", job)
