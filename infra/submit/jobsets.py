@@ -31,8 +31,7 @@ from headway.infra.submit.scheduler import (
     TakenError,
 )
 from headway.infra.submit.shell import CommandError
-from headway.infra.submit.submission import REQUEST_SCHEMA, SETTLE_S
-from headway.jobspec.json_text import json_text
+from headway.infra.submit.submission import SETTLE_S, request_text
 from headway.runner.contract import Exit, RunDirectory, SubmissionOutcome, parse_outcome, read_verdict
 
 _JOBSET = "jobset.x-k8s.io/v1alpha2"
@@ -460,17 +459,8 @@ class JobSetDesk:
         self._note(record.run, _OUTCOME, str(outcome).strip(), record.version)
 
     def _keep(self, request: JobRequest, record: _Record | None, described: Mapping[str, str]) -> None:
-        kept = {
-            "schema": REQUEST_SCHEMA,
-            "run": request.run,
-            "number": request.number,
-            "user": getpass.getuser(),
-            "folder": str(Path.cwd()),
-            "command": self.command(request),
-            "submitted_at": time.time(),
-            **described,
-        }
-        notes = {_NUMBER: str(request.number), _REQUEST: json_text(kept)}
+        kept = request_text(request, getpass.getuser(), str(Path.cwd()), self.command(request), described)
+        notes = {_NUMBER: str(request.number), _REQUEST: kept}
         labels = {**dict([_MANAGED.split("=")]), RUN: request.run}
         metadata: Object = {"name": request.run, "labels": labels, "annotations": notes}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job.yaml": request.script}}

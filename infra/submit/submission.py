@@ -77,6 +77,12 @@ cat "$1/outcome"
 _IS_OVER = '[ ! -e "$1/lock" ] || ! command -v flock >/dev/null || flock --nonblock "$1/lock" true'
 
 
+def request_text(request: JobRequest, user: str, folder: str, command: str, described: Mapping[str, str]) -> str:
+    """Return what is kept of a submission as JSON: who has submitted it from where, by which command, and what describes it."""
+    kept = {"schema": REQUEST_SCHEMA, "run": request.run, "number": request.number, "user": user, "folder": folder}
+    return json_text({**kept, "command": command, "submitted_at": time.time(), **described})
+
+
 @dataclass(frozen=True)
 class Desk:
     """Where submissions are made: the scheduler, the shell that has its commands, and the runs.
@@ -169,19 +175,10 @@ class Desk:
         `described` is kept next to the script. Raises TakenError if another client was first, JobRefusedError for a job that the scheduler
         does not take, CommandError.
         """
-        kept = {
-            "schema": REQUEST_SCHEMA,
-            "run": request.run,
-            "number": request.number,
-            "user": self.shell.user,
-            "folder": self.shell.folder,
-            "command": self.command(request),
-            "submitted_at": time.time(),
-            **described,
-        }
+        kept = request_text(request, self.shell.user, self.shell.folder, self.command(request), described)
         folder = self._folder(request.run)
         command = self.scheduler.submission(request)
-        argv = ["sh", "-c", _SUBMIT, "submit", folder, str(request.number), json_text(kept).strip(), *command]
+        argv = ["sh", "-c", _SUBMIT, "submit", folder, str(request.number), kept.strip(), *command]
         done = self.shell.run(argv, request.script.encode(), _SUBMIT_S, detached=True)
         if done.code == ATTEMPT_TAKEN:
             raise TakenError(f"submission {request.number} of run `{request.run}` was made by another client")

@@ -198,12 +198,12 @@ def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
         hint = f"use less than {job.steps}, for example `refill_steps: 100`"
         yield Problem("HW708", JOB, ("resilience", "restart", "refill_steps"), message, hint, Severity.WARNING)
     for name, reason in _SLOW_AT_SCALE.items():
-        least, own = DEFAULT_TIMEOUTS[name].floor_s, getattr(times, name)
+        own = getattr(times, name)
         if job.nodes >= _MANY_NODES and name in times.model_fields_set and own < _SHORT_S:
             message = (
                 f"`{name}` {write_duration(own)} is short for {job.nodes} nodes, which are then taken for lost or hung: {reason}"
             )
-            hint = f"use more than {write_duration(_SHORT_S)}; the default is {write_duration(least)}"
+            hint = f"use more than {write_duration(_SHORT_S)}; the default is {write_duration(DEFAULT_TIMEOUTS[name].floor_s)}"
             yield Problem("HW708", JOB, ("resilience", "timeouts", name), message, hint, Severity.WARNING)
     checks = job.resilience.corruption
     # The other one is refused by the trainer.

@@ -265,7 +265,9 @@ class ReplicaTrainer(Trainer):
                 continue
             try:
                 self._compare()
-                return None if self._saves else self._save_again()
+                if not self._saves:
+                    self._save_again()
+                return
             except ReplicaChangeError:
                 self._regroup()
 

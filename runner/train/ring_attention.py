@@ -35,7 +35,7 @@ def held_positions(sequence: int, rank: int, ranks: int) -> Tensor:
     return torch.cat((parts[rank], parts[2 * ranks - 1 - rank]))
 
 
-# As torch.compiler.disable, which would import the compiler here, for layouts without `cp` too.
+# Like torch.compiler.disable, which would import the compiler here, also for layouts without `cp`.
 @_disable_dynamo
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, starts: Tensor | None = None) -> Tensor:
     """Return causal attention of this rank's queries over the whole sequence; collective over `group`, also backward.

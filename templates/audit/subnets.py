@@ -71,7 +71,7 @@ def _roots(file: str, view: SubnetView, netlist: NetlistView | None, settings: M
         (line for line, guid in zip(view.guids, roots, strict=True) if guid is not None and guid not in identified), None
     )
     if foreign is not None and identified:
-        message = f"the root {foreign} is no switch of the cables' list; the paths of its part of the fabric may loop"
+        message = f"the root {foreign} is not a switch in the list of cables, and routes through it may form a loop"
         yield Finding("HW871", file, foreign, message, "list the GUIDs of the top tier")
     top = _top(netlist)
     for device in sorted(netlist.switches):
@@ -111,8 +111,8 @@ def _partitions(file: str, view: SubnetView, settings: Mapping[str, str]) -> Ite
     default = next((each for each in view.partitions if each.name == "Default" or each.key == _DEFAULT_KEY), None)
     if default is None:
         message = (
-            "it has no rule for the default partition, so all ports are limited members; limited members do not reach each other, and "
-            "NCCL's connections fail"
+            "the default partition has no rule, so all ports are its limited members: they cannot reach each other, and NCCL's "
+            "connections fail"
         )
         yield Finding("HW871", file, "", message, "add `Default=0x7fff, ipoib, defmember=full : ALL, SELF=full ;`")
     else:

@@ -35,7 +35,7 @@ from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table
 
 # Below that, a name is more likely one of the user's script than a misspelt one of the framework.
 _MISSPELT = 0.8
-# A shorter word is no abbreviation of another.
+# The fewest letters that count as an abbreviation.
 _SHORTEST = 2
 _ARGUMENTS = ("trainer", "options", "arguments")
 # Values of a model that no argument of a script names.

@@ -124,7 +124,7 @@ def _since(run: str, jobs: list[Parsed[TrainingJob]], problems: Problems) -> tup
 
 
 def _is_settled(problem: Problem) -> bool:
-    """Return whether it doubts that a step is saved, which the records of a run say."""
+    """Return whether the problem is a doubt that a checkpoint of a step exists, which the records of a run answer."""
     return problem.code == "HW218" and not problem.is_error and problem.path[-1:] == ("rollback_to",)
 
 

@@ -294,7 +294,7 @@ def _breakouts(tables: Tables) -> Iterator[Fault]:
             yield Fault("HW824", key, message, "set the mode of the ports that there are")
         yield from _subports(inside)
         widths = {len(str(row.get("lanes", "")).split(",")) for _, row in inside if row.get("lanes")}
-        # A mode such as `1x400G(4)` states lanes of its own, and a port for management is no cage of eight lanes.
+        # A mode such as `1x400G(4)` states its own lanes, and a management port has fewer lanes than the others.
         if (
             "(" not in mode
             and max((each for each in gbps if each), default=0) >= _FAST_GBPS

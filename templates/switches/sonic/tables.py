@@ -32,7 +32,7 @@ _KNOWN: WeakValueDictionary[bytes, SharedTable] = WeakValueDictionary()
 _OWN = {"PORT": frozenset({"description"}), "DEVICE_METADATA": frozenset({"hostname", "mac", "bgp_asn", "bgp_router_id"})}
 # Tables of which only the names of ports are alike: `INTERFACE|Ethernet0|10.0.0.0/31`.
 _NAMING = ("INTERFACE", "DEVICE_NEIGHBOR")
-# The field of `INTERFACE` that is no name of another device.
+# The only field of `INTERFACE` that does not name another device.
 _INSTANCE = "vrf_name"
 _ADDRESSED = ("LOOPBACK_INTERFACE", "DEVICE_NEIGHBOR_METADATA", "MGMT_INTERFACE", "BGP_NEIGHBOR")
 

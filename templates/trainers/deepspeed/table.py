@@ -1,6 +1,6 @@
 """The fields of a spec as DeepSpeed's JSON: deepspeedai/DeepSpeed v0.19.8, deepspeed/runtime/config.py, zero/config.py, lr_schedules.py.
 
-It has no keys for steps, sequence length, saves and recomputation: the script decides those.
+DeepSpeed has no keys for steps, sequence length, saves or recomputation: the script decides them.
 """
 
 from collections.abc import Iterator, Mapping
