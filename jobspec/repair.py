@@ -185,7 +185,9 @@ def variable(value: Any) -> Hint | None:
         return Hint(
             "write the name of a variable, for example `RUN_WEBHOOK`, and set it to the address where the job is submitted"
         )
-    found = re.sub(r"[^A-Za-z0-9_]+", "_", str(value).strip()).strip("_")
+    # Docker's `NAME=VALUE`, and a shell's `$NAME`.
+    name = str(value).strip().partition("=")[0]
+    found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")
     found = f"_{found}" if found[:1].isdigit() else found
     return Hint(f"write `{found}`", found) if found else None
 

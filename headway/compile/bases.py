@@ -24,16 +24,19 @@ def read_bases(plan: ClusterPlan, options: SwitchOptions, document: Path) -> tup
         bases: dict[str, Any] = {}
         # What was read of each file, or what is wrong with it.
         read: dict[str, tuple[Any, str | None]] = {}
+        unread: list[tuple[SwitchPlan, str, str]] = []
         for switch in (each for each in plan.switches if each.fabric == fabric):
             file = chosen.base_file(switch)
             if file is None:
                 continue
             if file not in read:
                 read[file] = _read(document.parent / file, SWITCHES[kind].read_base)
-                problems += _problems(plan, switch, kind, file, read[file][1])
+                if (reason := read[file][1]) is not None:
+                    unread.append((switch, file, reason))
             base, wrong = read[file]
             if wrong is None:
                 bases[switch.name] = base
+        problems += _problems(plan, kind, unread)
         found[fabric, kind] = chosen.with_bases(bases)
     return found, problems
 
@@ -53,11 +56,15 @@ def _read(path: Path, reader: Callable[[str], Any]) -> tuple[Any, str | None]:
         return None, getattr(error, "strerror", None) or str(error)
 
 
-def _problems(plan: ClusterPlan, switch: SwitchPlan, kind: str, file: str, wrong: str | None) -> Iterator[Problem]:
-    if wrong is not None:
+def _problems(plan: ClusterPlan, kind: str, unread: list[tuple[SwitchPlan, str, str]]) -> Iterator[Problem]:
+    """Report the files that cannot be read: one problem for each reason, however many switches have it."""
+    for reason in dict.fromkeys(wrong for _, _, wrong in unread):
+        same = [(switch, file) for switch, file, wrong in unread if wrong == reason]
+        switch, file = same[0]
         fabric = plan.fabric(switch.fabric)
         os = ("fabrics", plan.fabrics.index(fabric), "switches", "os", fabric.os.index(kind))
-        message = f"the base `{file}` of `{switch.name}` cannot be read: {wrong}"
+        others = f", nor those of {len(same) - 1} more" if len(same) > 1 else ""
+        message = f"the base `{file}` of `{switch.name}` cannot be read{others}: {reason}"
         hint = f"copy {SWITCHES[kind].running} of the switch there; the path is relative to this file"
         if "{" in file or "}" in file:
             hint = "write `{switch}` for the name of a switch: no other name in braces is filled in"

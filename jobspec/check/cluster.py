@@ -14,6 +14,8 @@ from headway.jobspec.spec.cluster import Cluster
 
 # Published clusters have months; an hour is a wrong unit.
 _SHORTEST_MTBF_S = 3600.0
+# Broken nodes are back within days, or weeks where parts are sent.
+_USUAL_REPAIR_S = 14 * 86400.0
 
 
 def check_cluster(cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -51,6 +53,11 @@ def _check_failures(cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW241", CLUSTER, ("failures", "node_mtbf"), message, hint, Severity.WARNING)
     elif mtbf_s is not None and repair_s is not None and repair_s > mtbf_s:
         message = f"nodes that fail every {write_duration(mtbf_s)} and take {write_duration(repair_s)} to repair are down most of the time"
+        # A longer time between failures than that is usual, and so is a repair of days: the shorter one has the wrong unit.
+        if repair_s <= _USUAL_REPAIR_S:
+            hint = "set the mean time between failures of one node, for example `300d`"
+            yield Problem("HW241", CLUSTER, ("failures", "node_mtbf"), message, hint, Severity.WARNING)
+            return
         hint = "set the mean time until a lost node is back, for example `1d`"
         yield Problem("HW241", CLUSTER, ("failures", "repair"), message, hint, Severity.WARNING)
 

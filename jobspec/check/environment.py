@@ -1,7 +1,7 @@
 """Checks a job's environment variables against those that the plan, the runner and the scheduler set."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -55,16 +55,24 @@ _RIVALS: Mapping[str, tuple[str, frozenset[str]]] = {
 @cache
 def _numbers() -> frozenset[str]:
     """Return NCCL's variables that are numbers."""
-    return frozenset(f"NCCL_{name}" for name in rows("variables")["numbers"])
+    return frozenset(f"NCCL_{name}" for name in rows("variables")["integer"])
 
 
 @cache
 def _nccl() -> frozenset[str]:
     """Return all variables that NCCL, its plugins and torch's process group read."""
     table = rows("variables")
-    return _numbers() | {f"NCCL_{name}" for name in table["others"]} | {f"TORCH_NCCL_{name}" for name in table["torch"]}
+    named = [f"NCCL_{name}" for name in (*table["string"], *table["removed"], *table["others"])]
+    return _numbers() | {name for name in named if not name.endswith("_")} | {f"TORCH_NCCL_{name}" for name in table["torch"]}
 
 
+@cache
+def _others() -> tuple[str, ...]:
+    """Return the beginnings of variables that others read."""
+    return tuple(f"NCCL_{name}" for name in rows("variables")["others"])
+
+
+_OF_NCCL = ("NCCL", "NCLL", "NCC_", "TORCH_NCCL")
 _LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 # The network of Google's plugin (docs.cloud.google.com, GPUDirect-TCPXO: `NCCL_NET=FasTrak`).
 _GOOGLES_NETWORK = "FasTrak"
@@ -135,9 +143,11 @@ def is_for_a_shell(text: str) -> bool:
     return _EXPANDED.match(text) is not None
 
 
-def check_values(values: Mapping[str, str]) -> Iterator[Problem]:
-    """Report values that only a shell would expand."""
+def check_values(values: Mapping[str, str], secrets: Collection[str] = ()) -> Iterator[Problem]:
+    """Report values that only a shell would expand; another problem tells to remove those of `secrets`."""
     for name, value in values.items():
+        if name in secrets:
+            continue
         if (meant := plain(value)) is not None:
             message = f"the typographic quotes or dashes of `{value}` are a part of the value of `{name}`"
             hint = f"write `{flow(meant)}`"
@@ -239,11 +249,15 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
     """Warn of a variable that NCCL or torch would not read, since it is misspelt, and of values and variables without an effect."""
     for name, value in plan.spec["environment"].items():
         path = ("environment", name)
-        if name.startswith(("NCCL", "NCLL", "NCC_", "TORCH_NCCL")) and name not in _nccl():
-            near = nearest(name, _nccl(), 0.85)
+        if name.startswith(_OF_NCCL) and name not in _nccl():
+            near = nearest(name, _nccl(), 0.85) or (None if name.startswith(_others()) else _shorter(name))
             if near is not None:
                 message = f"`{name}` is not a variable that NCCL or torch reads, and resembles `{near}`"
                 yield Problem("HW436", JOB, path, message, f"write `{near}`", Severity.WARNING, at_key=True, fix=near)
+            elif not name.startswith(_others()):
+                message = f"neither NCCL nor torch reads `{name}`, and they say nothing of it"
+                hint = "check the name in NCCL's documentation; accept this with `ignore` if a plugin or your script reads it"
+                yield Problem("HW436", JOB, path, message, hint, Severity.WARNING, at_key=True)
         elif name == "NCCL_DEBUG" and value.upper() not in _LEVELS:
             message = f"`{value}` is not a level of `NCCL_DEBUG`, so NCCL prints nothing"
             yield Problem("HW436", JOB, path, message, f"write `INFO`; the levels are {', '.join(_LEVELS)}", Severity.WARNING)
@@ -256,6 +270,11 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
         elif name == "FI_PROVIDER" and value == "efa" and transport is not None and transport != "efa":
             message = f"`FI_PROVIDER: efa` has no effect: the fabric between the nodes is {transport}"
             yield Problem("HW436", JOB, path, message, "leave it out", Severity.WARNING, at_key=True)
+
+
+def _shorter(name: str) -> str | None:
+    """Return the variable that the name adds words to: `NCCL_DEBUG_LEVEL` is `NCCL_DEBUG`."""
+    return max((each for each in _nccl() if name.startswith(f"{each}_")), key=len, default=None)
 
 
 def rival_of(name: str) -> str | None:

@@ -18,7 +18,8 @@ from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.spec.model import Model
-from headway.runner.contract import DEFAULT_TIMEOUTS
+from headway.jobspec.spec.resilience import Restart
+from headway.runner.contract import DEFAULT_TIMEOUTS, STORED_TIERS
 
 _GLOBAL = ("batch", "global")
 # The digest at the end of an OCI image's name (opencontainers/image-spec descriptor.md); two of its algorithms, with their hex digits.
@@ -184,7 +185,8 @@ def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
         )
         hint = f"use more than {own}, for example `busy: 1d`"
         yield Problem("HW708", JOB, ("resilience", "timeouts", "busy"), message, hint, Severity.WARNING)
-    if restart.no_progress > restart.budget and "no_progress" in restart.model_fields_set:
+    # The default, written out, is no mistake, and a budget of 0 is its own answer.
+    if restart.no_progress > max(restart.budget, Restart().no_progress) and restart.budget:
         message = f"`no_progress` {restart.no_progress} is never reached: the budget is {restart.budget} restarts"
         path = ("resilience", "restart", "no_progress")
         yield Problem("HW708", JOB, path, message, f"use at most {restart.budget}", Severity.WARNING, fix=str(restart.budget))
@@ -342,7 +344,7 @@ def _check_mounts(job: TrainingJob) -> Iterator[Problem]:
 
 def _check_names(job: TrainingJob) -> Iterator[Problem]:
     yield from check_names(job.environment)
-    yield from check_values(job.environment)
+    yield from check_values(job.environment, {secret.name for secret in job.secrets})
 
 
 def _check_cost_limit(job: TrainingJob) -> Iterator[Problem]:
@@ -383,7 +385,15 @@ def _check_time(job: TrainingJob) -> Iterator[Problem]:
 def _check_horizon(job: TrainingJob) -> Iterator[Problem]:
     """Report a horizon within which a check for corruption may not have been made: the sound checkpoint is gone when one finds it."""
     checkpoint, corruption = job.checkpoint, job.resilience.corruption
-    if checkpoint is None or checkpoint.horizon is None or corruption is None:
+    if checkpoint is None or checkpoint.horizon is None:
+        return
+    stored = [tier.every.steps for tier in checkpoint.tiers if tier.kind in STORED_TIERS]
+    if stored and None not in stored and checkpoint.horizon < (most := min(every for every in stored if every is not None)):
+        message = f"checkpoints are {most} steps apart, so that none is kept for a horizon of {checkpoint.horizon} steps"
+        hint = f"use several intervals, for example `{10 * most} steps`, or leave it out"
+        yield Problem("HW717", JOB, ("checkpoint", "horizon"), message, hint, Severity.WARNING)
+        return
+    if corruption is None:
         return
     found = [each.steps for each in (corruption.compare, corruption.replay) if each is not None and each.steps is not None]
     if found and checkpoint.horizon < min(found):

@@ -76,7 +76,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
             if not _is_short_of_rails(nodes, fabric):
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale-out":
-                yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric, cluster.node_groups)
+                yield from list(_check_model(path, nodes, fabric, cluster.node_groups)) or _check_speed(path, nodes, fabric, cluster.node_groups)
             if on and fabric.role == "scale-out":
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
@@ -371,7 +371,7 @@ def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 
 
-def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
+def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     """Check that the model of the adapters supports the fabric's transport, at the group's speed."""
     model: NicModel | None = nics().get(nodes.nic) if nodes.nic else None
     if model is None or fabric.transport in ("nvlink", "tcpxo"):
@@ -379,12 +379,19 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Probl
     fastest = model.gbps.get(fabric.transport)
     if fastest is None:
         message = f"a `{model.name}` does not support {fabric.transport}, the transport of the fabric `{fabric.name}`"
-        yield Problem("HW232", CLUSTER, (*path, "nic"), message, _other_adapter(model, fabric, nodes))
+        hint = f"set `transport: {own[0]}`; or {_other_adapter(model, fabric, nodes)}" if (own := list(model.gbps)) else None
+        yield Problem("HW232", CLUSTER, (*path, "nic"), message, hint)
     elif nodes.nic_speed is not None and nodes.nic_speed > fastest * GBPS:
         message = (
             f"a port of a `{model.name}` supports at most {fastest}Gb/s of {fabric.transport}, found {_gbps(nodes.nic_speed)}"
         )
-        yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, f"set `nic_speed: {fastest}Gb/s` or less")
+        hint = f"set `nic_speed: {fastest}Gb/s` or less"
+        wanted = nodes.nic_speed / GBPS
+        able = [name for name, each in nics().items() if each.gbps.get(fabric.transport) == wanted and is_configured(name)]
+        if fabric.switches is not None and speed_of(fabric, groups) == nodes.nic_speed and able:
+            # Both ends have the speed: it is the model that is wrong.
+            hint = f"name the adapter of this speed, for example `nic: {able[0]}`; or {hint}, with the switches' `speed`"
+        yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, hint)
 
 
 def _other_adapter(model: NicModel, fabric: Fabric, nodes: NodeGroup) -> str:

@@ -19,6 +19,7 @@ _LEAST_SHARE = 10
 # A third of a millisecond at 800 Gb/s, thirty round trips of a fabric.
 _MOST_BYTES = 32 << 20
 _PACKET_BYTES = 4096
+_USUAL_MIN_BYTES = 1 << 20
 _FAST_BPS = 400e9
 
 _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
@@ -122,7 +123,10 @@ def _check_thresholds(path: Path, each: TrafficClass) -> Iterator[Problem]:
         yield Problem("HW532", CLUSTER, (*path, "max"), message, "use about 2MiB at 400Gb/s", Severity.WARNING)
     if each.ecn.min < _PACKET_BYTES:
         message = f"marking begins at {format_bytes(each.ecn.min)}, less than one RDMA packet: senders slow down on an idle link"
-        yield Problem("HW532", CLUSTER, (*path, "min"), message, "use about 1MiB at 400Gb/s", Severity.WARNING)
+        hint = "use about 1MiB at 400Gb/s"
+        if each.ecn.max < _USUAL_MIN_BYTES:
+            hint = f"use about `min: {format_bytes(_USUAL_MIN_BYTES)}, max: {format_bytes(2 * _USUAL_MIN_BYTES)}` at 400Gb/s"
+        yield Problem("HW532", CLUSTER, (*path, "min"), message, hint, Severity.WARNING)
 
 
 def _check_shares(path: Path, classes: Sequence[TrafficClass]) -> Iterator[Problem]:

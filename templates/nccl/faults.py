@@ -7,10 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import yaml
-
+from headway.jobspec.catalog.table import rows
 from headway.jobspec.suggest import nearest
 from headway.templates.reading import Fault, Setting
 
@@ -267,10 +265,7 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
 
 @cache
 def _variables() -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = yaml.load(
-        Path(__file__).with_name("variables.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
-    )
-    return found
+    return {kind: [f"NCCL_{name}" for name in names] for kind, names in rows("variables").items() if kind != "torch"}
 
 
 @cache
@@ -289,7 +284,7 @@ def faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
 
 
 def _of_name(name: str) -> Iterator[Fault]:
-    if name in _known() or name.startswith(tuple(_variables()["elsewhere"])):
+    if name in _known() or name.startswith(tuple(_variables()["others"])):
         return
     if name in _variables()["removed"]:
         message = "NCCL no longer reads this variable; the job runs as if it were not set"

@@ -166,7 +166,12 @@ class Framework:
         quoted = {name for _, key, value in _own_keys(options) if value is None for name in untold if key.endswith(f".{name}")}
         untold = [name for name in untold if name not in quoted]
         if untold:
-            hint = "pass it in `trainer.options.arguments`, for example as `{" + _example(untold[0], plan) + "}`"
+            example = _example(untold[0], plan)
+            hint = f"pass it in `trainer.options.arguments`, for example as `{{{example}}}`"
+            if hasattr(options, "argv"):
+                # `arguments` are the framework's keys, which the script does not see.
+                option = example.removeprefix("model.").removeprefix("optimizer.").replace(".", "-").replace("_", "-")
+                hint = f'pass it in `trainer.options.argv`, for example as `"--{option}={{{example}}}"`'
             message = f"not passed to the script: {listed_some(untold)}"
             yield Problem("HW313", JOB, ("trainer",), message, f"{hint}, or leave it out", Severity.WARNING, fields=tuple(untold))
 

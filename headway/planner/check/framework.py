@@ -43,6 +43,11 @@ def _refusals(plan: JobPlan, framework: str, able: Abilities) -> Iterator[tuple[
         if count < mesh.pp:
             reason = f"{framework} interleaves {mesh.pp} microbatches or more on {mesh.pp} pipeline ranks, not {count}"
             yield "virtual_stages", reason, "set `virtual_stages: 1` or a larger global batch"
+        elif left := count % mesh.pp:
+            of_all = batch.global_sequences // count
+            below, above = (count - left) * of_all, (count - left + mesh.pp) * of_all
+            reason = f"{framework} interleaves whole rounds of {mesh.pp} microbatches, and {count} leave {left}"
+            yield "virtual_stages", reason, f"set `global` to {below} or {above} sequences, or `virtual_stages: 1`"
     if plan.model is not None and not able.laid_out and not _splits(plan.model.layers, mesh.pp * chunks, able):
         ends = "" if able.split == "even" else ", with embedding and output layer counted or not"
         reason = f"{plan.model.layers} layers do not divide over {mesh.pp} x {chunks} stages{ends}, which {framework} requires"

@@ -40,6 +40,8 @@ def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
                 message = f"EOS keeps {what} {_CONTROL} for its control plane, and `{each.name}` has it"
                 yield Problem("HW513", CLUSTER, (*path, index, key), message, "use 1 to 6")
                 break
-        if each.bandwidth_percent is None and each.queue < max(shared, default=0):
+        # Of a class in the control plane's queue, which is to leave it, no other class depends.
+        highest = max((queue for queue in shared if queue != _CONTROL), default=0)
+        if each.bandwidth_percent is None and each.queue < highest:
             message = f"queue {each.queue} of `{each.name}` goes first, but in EOS no queue below a shared one does"
-            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"use a queue above {max(shared)}")
+            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"use a queue above {highest}")

@@ -119,14 +119,22 @@ def _check_base(
         yield Problem("HW513", CLUSTER, (*os, "kind"), message, "set `base` to the site's own config_db.json", Severity.WARNING)
     elif base is not None:
         known = hardware().get(model_of(switch, cluster))
-        found = base.get("DEVICE_METADATA", {}).get("localhost", {}).get("platform")
-        if known is not None and found not in (None, known.platform):
-            message = f"the base of `{switch.name}` is of the platform `{found}`, but the {known.model} is `{known.platform}`"
-            yield Problem("HW513", CLUSTER, path, message, "use the base of this model, or another `model`")
+        found = _platform(base)
         peers = [each for each in cluster.switches if each.fabric == switch.fabric]
+        if known is not None and found not in (None, known.platform):
+            # Switches with the same mistake have one problem, at the first.
+            same = (each for each in peers if _platform(options.base_of(each.name) or {}) == found)
+            if next(same) is switch:
+                others = f" and {more} more" if (more := sum(1 for _ in same)) else ""
+                message = f"the base of `{switch.name}`{others} is of the platform `{found}`, but the {known.model} is `{known.platform}`"
+                yield Problem("HW513", CLUSTER, path, message, "use the base of this model, or another `model`")
         if "{switch}" not in (options.base or "") and len(peers) > 1 and (own := _of_one(base)):
             message = f"several switches have one base with {own}, which only one of them can have"
             yield Problem("HW513", CLUSTER, path, message, "remove it from the base, or have one for each `{switch}`")
+
+
+def _platform(base: Tables) -> Any:
+    return base.get("DEVICE_METADATA", {}).get("localhost", {}).get("platform")
 
 
 def _of_one(base: Tables) -> str | None:

@@ -1,5 +1,6 @@
 """Reports what the builtin trainer cannot do with a plan."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from posixpath import normpath
@@ -130,17 +131,21 @@ def _check_microbatches(plan: JobPlan) -> Iterator[Problem]:
 def _check_replay(plan: JobPlan) -> Iterator[Problem]:
     """Check that other ranks can compute a rank's results again, bit by bit: its share of a batch is its own."""
     checks = plan.spec["resilience"]["corruption"]
-    for name in ("replay", "grad_norm_factor"):
-        if checks is None or checks[name] is None:
-            continue
-        path = ("resilience", "corruption", name)
-        for axis in ("pp", "cp", "tp"):
-            if (degree := getattr(plan.mesh, axis)) > 1:
-                message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but `{axis}` is {degree}"
-                yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `{axis}: 1`")
-        if plan.spec["compile"]:
-            message = "the trainer `builtin` traces gradients of blocks that are not compiled"
-            yield Problem("HW306", JOB, path, message, f"leave `{name}` out, or set `compile: false`")
+    names = [name for name in ("replay", "grad_norm_factor") if checks is not None and checks[name] is not None]
+    if not names:
+        return
+    # Both have the same reason, which is one problem.
+    path, leave = ("resilience", "corruption", names[0]), " and ".join(f"`{name}`" for name in names)
+    if found := {axis: degree for axis in ("pp", "cp", "tp") if (degree := getattr(plan.mesh, axis)) > 1}:
+        those = " and ".join(f"`{axis}` is {degree}" for axis, degree in found.items())
+        message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but {those}"
+        alone = " and ".join(f"`{axis}: 1`" for axis in found)
+        if plan.mesh.dp_shard > 1:
+            alone += f" with `dp_shard: {plan.mesh.dp_shard * math.prod(found.values())}`"
+        yield Problem("HW306", JOB, path, message, f"leave {leave} out, or set {alone}")
+    if plan.spec["compile"]:
+        message = "the trainer `builtin` traces gradients of blocks that are not compiled"
+        yield Problem("HW306", JOB, path, message, f"leave {leave} out, or set `compile: false`")
 
 
 def _check_replica_recovery(plan: JobPlan) -> Iterator[Problem]:

@@ -193,7 +193,10 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
     for found in _BRACES.finditer(argument):
         condition, name, alone = found["condition"], found["name"], found["alone"]
         if condition is not None and (meant := condition.partition("=")[0]) not in known:
-            yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", _hint(argument, meant, known)
+            hint = _hint(argument, meant, known)
+            if (near := _meant(meant)) is not None:
+                hint = Hint(f"did you mean `{{?{condition.replace(meant, near, 1)}}}`?", hint.fix)
+            yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", hint
         elif condition is not None and (never := _never(argument, condition)) is not None:
             yield never
         if alone is not None:
@@ -233,6 +236,17 @@ def _text(value: Value | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# Of torchrun (docs.pytorch.org/docs/stable/elastic/run.html), which every rank has.
+_OF_A_RANK = {
+    "rank": "RANK",
+    "localrank": "LOCAL_RANK",
+    "noderank": "GROUP_RANK",
+    "masteraddr": "MASTER_ADDR",
+    "masterport": "MASTER_PORT",
+    "localworldsize": "LOCAL_WORLD_SIZE",
+}
+
+
 def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
     if name == "model.config":
         return Hint(
@@ -247,6 +261,8 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         )
     if (told := aliases.note("TrainingJob", name.rpartition(".")[2])) is not None:
         return Hint(told)
+    if (variable := _OF_A_RANK.get(re.sub(r"[^a-z]", "", name.lower()))) is not None:
+        return Hint(f"leave it out: each rank has it in its environment, as `{variable}`")
     fields = [each for each in known if each.startswith(f"{name.rpartition('.')[0]}.")]
     return Hint(f"known names: {listed(fields)}" if fields else "docs/script.md lists all names")
 
