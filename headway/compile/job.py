@@ -137,7 +137,7 @@ def check_plan(
     if job.spec.model is not None and job.spec.model.preset is not None and plan.model is None:
         # The catalogue does not have it, which is a problem of its own: no trainer can be set up for it.
         raise NoPlanError
-    yield from located(_check_estimates(plan, cluster_plan), job, cluster)
+    yield from located(_check_estimates(plan, cluster_plan, {**trainer.only, **trainer.limits(options.trainer)}), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
     yield from located(check_corpora(plan, Path(job.document.name)), job)
     settings = trainer.settings(options.trainer, plan)
@@ -147,12 +147,16 @@ def check_plan(
     return settings
 
 
-def _check_estimates(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Memory of GPUs and hosts, the framework's layout, checkpoints. The ledger is only imported for a job that has one."""
+def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> Iterator[Problem]:
+    """Memory of GPUs and hosts, the framework's layout, checkpoints, the length of the run. The ledger is only imported for a job that
+    has one. `limits` are what the trainer's options allow."""
     if plan.model is not None and plan.gpus_per_slot:
         from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
 
-        yield from check_memory(plan, cluster)
+        from headway.planner.check.length import check_length  # noqa: PLC0415
+
+        yield from check_memory(plan, cluster, {path: allowed for path, (allowed, _) in limits.items()})
+        yield from check_length(plan, cluster)
         yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
     if plan.spec["trainer"]["kind"] != DEFAULT_TRAINER:
         from headway.planner.check.framework import check_framework  # noqa: PLC0415

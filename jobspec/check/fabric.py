@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 
+from headway.jobspec.catalog.nics import nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
 from headway.jobspec.check.qos import check_classes
@@ -20,6 +21,8 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import listed
 
 _RDMA = ("roce", "infiniband")
+# Its check refuses a class in the queue of the control plane.
+_JUDGE_QUEUES = {"eos"}
 _SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
@@ -62,11 +65,14 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
-        yield from _check_fabric(path, fabric)
+        yield from _check_fabric(path, fabric, cluster.node_groups)
         yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
         yield from _check_routed(path, fabric)
-        yield from check_classes((*path, "classes"), fabric.classes, are_rendered=fabric.switches is not None)
+        kinds = set() if fabric.switches is None else {os.kind for os in fabric.switches.os}
+        yield from check_classes(
+            (*path, "classes"), fabric.classes, are_rendered=fabric.switches is not None, are_judged=kinds == _JUDGE_QUEUES
+        )
         yield from _check_congestion(path, fabric)
         yield from _check_protection(path, fabric)
         yield from _check_balancing(path, fabric)
@@ -219,7 +225,13 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
 
 
-def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
+def _can_be(fabric: Fabric, groups: Sequence[NodeGroup]) -> bool:
+    """Return whether no group names adapters without the fabric's transport, which is a problem of its own."""
+    named = [nics()[nodes.nic] for nodes in groups if nodes.nic in nics() and nodes.nics]
+    return all(fabric.transport in model.gbps for model in named)
+
+
+def _check_fabric(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
     name, transport = fabric.name, fabric.transport
     if (transport == "nvlink") != (fabric.role == "scale-up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
@@ -228,7 +240,8 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         hint = f"`{transport}` is for `scale-out`; other traffic on such an instance uses `tcp`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, hint)
-    if transport == "roce" and fabric.role == "scale-out" and not any(each.carries == "collectives" for each in fabric.classes):
+    has_class = any(each.carries == "collectives" for each in fabric.classes)
+    if transport == "roce" and fabric.role == "scale-out" and not has_class and _can_be(fabric, groups):
         hint = "set how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
         yield Problem("HW501", CLUSTER, path, f"the RoCE fabric `{name}` has no class that carries collectives", hint)
     if transport == "tcp" and fabric.interface is None:

@@ -387,8 +387,8 @@ def _check_horizon(job: TrainingJob) -> Iterator[Problem]:
     checkpoint, corruption = job.checkpoint, job.resilience.corruption
     if checkpoint is None or checkpoint.horizon is None:
         return
-    stored = [tier.every.steps for tier in checkpoint.tiers if tier.kind in STORED_TIERS]
-    if stored and None not in stored and checkpoint.horizon < (most := min(every for every in stored if every is not None)):
+    stored = [tier.every.steps for tier in checkpoint.tiers if tier.kind in STORED_TIERS and tier.every.steps is not None]
+    if stored and checkpoint.horizon < (most := min(stored)):
         message = f"checkpoints are {most} steps apart, so that none is kept for a horizon of {checkpoint.horizon} steps"
         hint = f"use several intervals, for example `{10 * most} steps`, or leave it out"
         yield Problem("HW717", JOB, ("checkpoint", "horizon"), message, hint, Severity.WARNING)

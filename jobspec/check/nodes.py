@@ -422,7 +422,9 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
         )
         hint = f"make both ends of a cable the same speed: set `speed: {fastest}Gb/s` of the switches, or name faster adapters"
         yield Problem("HW518", CLUSTER, (*path, "nic"), message, hint)
-    if fabric.switches is not None and nodes.nic_speed not in (None, speed_of(fabric, groups)):
+    # A rate that no adapter has is a problem of its own.
+    is_rate = nodes.nic_speed in {rate * GBPS for rate in _RATES_GBPS}
+    if fabric.switches is not None and is_rate and nodes.nic_speed != speed_of(fabric, groups):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(speed_of(fabric, groups))
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"
         hint = f"make both ends of a cable the same speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"

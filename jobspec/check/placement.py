@@ -1,7 +1,7 @@
 """Checks a TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
 
 from collections.abc import Callable, Iterator
-from math import prod
+from math import ceil, prod
 
 from headway.jobspec.check.domains import check_domains
 from headway.jobspec.check.layout import check_idle_stages, check_mesh, sizes_of
@@ -27,6 +27,10 @@ from headway.runner.contract import Mesh
 _ALL_OR_NOTHING = "kubernetes"
 # An attempt's time is what it may take at most: one that takes a little more than the whole run is no mistake.
 _MUCH_MORE = 2
+# Failures for each restart, from which on a budget is no choice but a mistake.
+_FAR_MORE = 10
+# More is not a few steps.
+_REFILL_STEPS = 1000
 
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -168,25 +172,48 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     whole = job.limits.run.gpu_hours
     if time is not None and whole is not None and gpus * time > _MUCH_MORE * whole * 3600:
         message = (
-            f"one attempt of {write_parts(time)} on {gpus} GPUs of `{cluster.name}` uses {gpus * time / 3600:g} GPU-hours, and the whole "
-            f"run ends after {whole:g}"
+            f"one attempt of {write_parts(time)} on {gpus} GPUs of `{cluster.name}` uses {gpus * time / 3600:,.0f} GPU-hours, and the whole "
+            f"run ends after {whole:,.0f}"
         )
-        hint = f"set `gpu_hours` to {gpus * time / 3600:g} or more, or an attempt's `time` to less than {write_parts(whole * 3600 // gpus)}"
+        longest = whole * 3600 // gpus
+        hint = f"set `gpu_hours` to what all attempts need, more than {gpus * time / 3600:.0f}, or an attempt's `time` to less than "
+        hint += write_parts(longest // 3600 * 3600 or longest)
         yield Problem("HW708", JOB, ("limits", "run", "gpu_hours"), message, hint, Severity.WARNING)
     if time is None or limit is None or gpus * time <= limit * 3600:
         return
     message = (
-        f"{gpus} GPUs of `{cluster.name}` for {write_parts(time)} are {gpus * time / 3600:g} "
-        f"GPU-hours, but one attempt may use at most {limit:g}"
+        f"{gpus} GPUs of `{cluster.name}` for {write_parts(time)} are {gpus * time / 3600:,.10g} "
+        f"GPU-hours, but one attempt may use at most {limit:,.10g}"
     )
     longest = limit * 3600 // gpus // 60 * 60
-    needed = f"set `gpu_hours: {gpus * time / 3600:g}`"
+    needed = f"set `gpu_hours: {gpus * time / 3600:.10g}`"
     hint = (
         f"use at most `time: {write_parts(longest)}`, or fewer nodes; or {needed}"
         if longest
         else "use fewer nodes, or raise the limit"
     )
     yield Problem("HW417", JOB, ("limits", "attempt", "gpu_hours"), message, hint)
+
+
+def _check_budget(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
+    """Warn of a budget of restarts that the failures of one attempt use up many times: the run ends at the first of them."""
+    restart, time, mtbf_s = job.resilience.restart, job.limits.attempt.time, cluster.failures.node_mtbf
+    stated = restart.model_fields_set & {"budget", "refill_steps"}
+    if time is None or mtbf_s is None or job.steps is None or not stated:
+        return
+    # All that the run could ever have, against the failures of one attempt.
+    restarts, failures = restart.budget + job.steps // restart.refill_steps * (restart.budget > 0), time * job.nodes / mtbf_s
+    if failures < _FAR_MORE * max(restarts, 1):
+        return
+    every = write_parts(max(60, int(mtbf_s / job.nodes) // 60 * 60))
+    message = f"{job.nodes} nodes lose one every {every}: about {failures:.0f} times in an attempt of {write_parts(time)}, but the "
+    message += f"run has {counted(restarts, 'restart')}"
+    field = "budget" if "budget" in stated and restart.budget * _FAR_MORE < failures else "refill_steps"
+    enough = 10 * ceil(failures / 10)
+    hint = f"use for example `budget: {enough}`" + (
+        ", with fewer `refill_steps`" if "refill_steps" in stated and restart.refill_steps > _REFILL_STEPS else ""
+    )
+    yield Problem("HW708", JOB, ("resilience", "restart", field), message, hint, Severity.WARNING)
 
 
 def _group(job: TrainingJob, cluster: Cluster) -> NodeGroup | None:
@@ -258,4 +285,5 @@ _RULES: tuple[tuple[tuple[str, ...], tuple[str, ...], _Rule], ...] = (
     (("group", "precision"), ("name", "node_groups"), _check_format),
     (("group", "checkpoint"), ("name", "node_groups", "storage"), _check_storage),
     (("group", "nodes", "gpus", "limits", "resilience"), ("name", "node_groups"), _check_cost),
+    (("nodes", "limits", "resilience", "steps"), ("failures",), _check_budget),
 )

@@ -30,14 +30,17 @@ _PLACES: tuple[tuple[str, Callable[[TrafficClass], object]], ...] = (
 )
 
 
-def check_classes(path: Path, classes: Sequence[TrafficClass], *, are_rendered: bool) -> Iterator[Problem]:
-    """Check each of the classes at `path`, and all against each other; `are_rendered` if headway configures the switches."""
+def check_classes(
+    path: Path, classes: Sequence[TrafficClass], *, are_rendered: bool, are_judged: bool = False
+) -> Iterator[Problem]:
+    """Check each of the classes at `path`, and all against each other; `are_rendered` if headway configures the switches, and
+    `are_judged` if these refuse a class in the queue of their control plane."""
     yield from check_unique(CLUSTER, path, "name", [each.name for each in classes])
     for key, value in _PLACES:
         yield from _check_apart(path, classes, key, value)
     for index, each in enumerate(classes):
         yield from _check_class((*path, index), each)
-        yield from _check_place((*path, index), each)
+        yield from _check_place((*path, index), each, are_judged)
         yield from _check_thresholds((*path, index, "ecn"), each)
     yield from _check_shares(path, classes)
     yield from _check_notifications(path, classes, are_rendered)
@@ -91,13 +94,13 @@ def _check_class(path: Path, each: TrafficClass) -> Iterator[Problem]:
         yield Problem("HW507", CLUSTER, path, message, "leave `lossless` and `ecn` out of the class that carries `cnp`")
 
 
-def _check_place(path: Path, each: TrafficClass) -> Iterator[Problem]:
+def _check_place(path: Path, each: TrafficClass, is_judged: bool) -> Iterator[Problem]:
     """Warn about places that the control plane has, and shares with which a class waits behind all others."""
     share = share_of(each)
     if each.carries != "cnp" and each.dscp in _CONTROL:
         message = f"DSCP {each.dscp} is that of routing protocols: BGP's packets have it, and share the queue of `{each.name}`"
         yield Problem("HW532", CLUSTER, (*path, "dscp"), message, "give the class another DSCP, for example 26", Severity.WARNING)
-    if queue_of(each) == _CONTROL_QUEUE or priority_of(each) == _CONTROL_QUEUE:
+    if not is_judged and _CONTROL_QUEUE in (queue_of(each), priority_of(each)):
         message = f"`{each.name}` is in queue or priority 7, which switches keep for their control plane"
         yield Problem("HW532", CLUSTER, path, message, "use a priority from 1 to 6", Severity.WARNING, at_key=True)
     if each.carries == "cnp" and share is not None:

@@ -1,8 +1,10 @@
 """Checks a job's step against the memory of its GPUs, by the planner's ledger."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
@@ -20,12 +22,15 @@ _LEAST_BYTES = 6
 _MOST_HOST_BYTES = 16 << 40
 # A step of a framework that headway assumes counts as too large from this multiple of the memory on.
 _BEYOND_DOUBT = 1.5
+_NO_LIMITS: Mapping[tuple[str, ...], Collection[Any]] = MappingProxyType({})
 # No shorter sequence is proposed.
 _SHORT_SEQUENCE = 4096
 
 
-def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+def check_memory(plan: JobPlan, cluster: ClusterPlan, limits: Mapping[tuple[str, ...], Collection[Any]] = _NO_LIMITS) -> Iterator[Problem]:
     """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
+
+    `limits` are the values that the job's trainer allows, by the field: no other is proposed.
 
     Of a script of an unknown framework parameters, gradients and Adam's moments are counted, in the smallest usual formats and split
     over all ranks of a replica: without offloading no framework needs less. By the profile that is assumed for it, a step does not fit
@@ -47,13 +52,24 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     held = f"{use.needed / GIB:.1f} GiB of {use.capacity / GIB:.1f} GiB"
     whose = f"the profile `{training.framework}`" + ("" if is_known else ", which is assumed where `framework` names none")
     message = f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by {whose}"
-    hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE))
+    hint = "; or ".join(
+        each for each in hints(training, use, lambda changed: _is_allowed(changed, training, limits)) if not each.endswith(STILL_TOO_LARGE)
+    )
     shorter = None if hint or training.micro > 1 else _shorter(training)
     path = ("batch", "micro" if shorter is None else "sequence")
     hint = hint or _more(training, plan, cluster.group(plan.group))
     if shorter is not None:
         hint = f"set `sequence: {shorter}` or less; or {hint}"
     yield Problem("HW427", JOB, path, message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING)
+
+
+def _is_allowed(changed: Training, training: Training, limits: Mapping[tuple[str, ...], Collection[Any]]) -> bool:
+    """Return whether the trainer allows each value of the changed training that is not the job's."""
+    for path, allowed in limits.items():
+        new, old = (getattr(each if path[0] != "layout" else each.degrees, path[-1], None) for each in (changed, training))
+        if new != old and new not in allowed:
+            return False
+    return True
 
 
 def _shorter(training: Training) -> int | None:

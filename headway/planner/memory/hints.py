@@ -121,6 +121,7 @@ def _changes(training: Training) -> Iterator[_Change]:
     """Changes, those that cost least time first."""
     yield from _sequence_parallel(training)
     yield from _micro(training)
+    yield from _shards(training)
     yield from _recompute(training)
     yield from _tensor(training)
     yield from _context(training)
@@ -168,11 +169,21 @@ def _sequence_parallel(training: Training) -> Iterator[_Change]:
         yield _Change("`layout.sequence_parallel: true`", changed, "sequence_parallel")
 
 
+def _shards(training: Training) -> Iterator[_Change]:
+    """Yield the training with one copy of the model over all ranks of data parallelism, if there were copies on every rank."""
+    degrees = training.degrees
+    if degrees.dp_replicate > 1 and degrees.dp_shard == 1:
+        sharding = "parameters" if degrees.sharding == "none" else degrees.sharding
+        changed = replace(degrees, dp_replicate=1, dp_shard=degrees.dp_replicate, sharding=sharding)
+        words = f"`layout.dp_shard: {changed.dp_shard}` in place of `dp_replicate`"
+        yield _Change(words, replace(training, degrees=changed), "dp_shard")
+
+
 def _micro(training: Training) -> Iterator[_Change]:
-    if training.micro % 2 == 0:
-        less = training.micro // 2
-        changed = replace(training, micro=less, accumulation=training.accumulation * 2)
-        yield _Change(f"`batch.micro: {less}`", changed, "micro")
+    less, passes = training.micro, training.accumulation
+    while less % 2 == 0:
+        less, passes = less // 2, passes * 2
+        yield _Change(f"`batch.micro: {less}`", replace(training, micro=less, accumulation=passes), "micro")
 
 
 _MORE: Mapping[Recompute, tuple[Recompute, ...]] = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
