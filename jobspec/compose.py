@@ -109,7 +109,7 @@ class _Composition:
         self.files += 1
         if file in names:
             self._refuse_ring(chain[names.index(file) :])
-        elif trouble := _trouble(name, file, len(chain), self.files):
+        elif trouble := _trouble(name, file, document.name, len(chain), self.files):
             self._problem("HW114", document, path, *trouble)
         elif (base := self._read(document, path, file)) is not None:
             return self.compose((*chain, base))
@@ -150,7 +150,7 @@ def _file_of(document: Document, name: str) -> str:
     return os.path.normpath(FilePath(document.name).parent / name)
 
 
-def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | None:
+def _trouble(name: str, file: str, heir: str, above: int, files: int) -> tuple[str, str] | None:
     """Return why a base of that name is not even opened: the problem, and the remedy."""
     if FilePath(name).is_absolute():
         return f"`{clipped(name)}` is an absolute path", "set the path relative to this document's folder"
@@ -162,6 +162,9 @@ def _trouble(name: str, file: str, above: int, files: int) -> tuple[str, str] | 
     if not os.path.isfile(file):  # noqa: PTH113 (Path.is_file raises where a name is too long)
         expands = "write the path out; `~` and `$` are not expanded" if name.startswith("~") or "$" in name else None
         near = None if expands or not file.endswith(name) else file_like(FilePath(file.removesuffix(name)), name)
+        beside = os.path.basename(name)  # noqa: PTH119
+        if near is None and beside != name and os.path.isfile(os.path.join(os.path.dirname(heir), beside)):  # noqa: PTH113, PTH118, PTH120
+            near = beside
         meant = f"did you mean `{near}`?" if near is not None else "set the path relative to this document's folder"
         named = next((f"{name}{suffix}" for suffix in (".yaml", ".yml") if os.path.isfile(f"{file}{suffix}")), None)  # noqa: PTH113
         return f"there is no file `{clipped(file)}`", expands or (

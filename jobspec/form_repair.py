@@ -22,6 +22,18 @@ _RESOURCES: Mapping[str, str] = {
     **dict.fromkeys(("efa", "aws/efa", "amazonaws.com/efa"), "vpc.amazonaws.com/efa"),
     **dict.fromkeys(("hca_shared_devices_a", "rdma_shared_device_a", "hca"), "rdma/hca_shared_devices_a"),
 }
+# Those that headway sets, and what the document says instead.
+_SET_OPTIONS: Mapping[str, str] = {
+    "N": "`nodes` of the job is their number",
+    "n": "headway starts one process on each GPU",
+    "c": "headway divides the cores of a node among its ranks",
+    "G": "`gpus` of the node group is their number",
+    "t": "`limits.attempt.time` of the job is the time",
+    "J": "`name` of the job is its name",
+    "o": "headway keeps the output in the run's directory",
+    "e": "headway keeps the output in the run's directory",
+    "D": "the job runs where it is submitted",
+}
 _MOST = 64
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
@@ -34,6 +46,8 @@ def option(value: Any) -> Hint | None:
     text = re.sub(r"^#\s*SBATCH\s+", "", str(value).strip())
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _SHORT_OPTIONS:
         return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")
+    if (short := re.fullmatch(r"-([A-Za-z])[ =]?(?:\S.*)?", text)) and short[1] in _SET_OPTIONS:
+        return Hint(f"leave it out: {_SET_OPTIONS[short[1]]}")
     found = re.fullmatch(r"(?:-{1,2}|\u2013|\u2014)?([a-z][a-z0-9_-]+)(?:\s*[=\s]\s*(\S+))?", text)
     return None if found is None else _written(f"--{found[1]}={found[2]}" if found[2] else f"--{found[1]}")
 

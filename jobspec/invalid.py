@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from headway.jobspec import form_repair, repair
 from headway.jobspec.codes import CODES
-from headway.jobspec.document import Document, Path, dotted
+from headway.jobspec.document import Document, Path, Span, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.forms import form
 from headway.jobspec.notation import Notation, counted, notation_of
@@ -261,9 +261,20 @@ def _problem(
     return _wrong_value(details, model, document, prefix)
 
 
+def _removed(key: str, document: Document) -> Span | None:
+    """Return where the document removes the field that a base has: by null, which leaves nothing of it in the whole."""
+    for number, line in enumerate(document.lines()):
+        if found := re.match(rf"{re.escape(key)}:\s*(null|~)\s*(#|$)", line, re.IGNORECASE):
+            return Span(number, found.start(1), number, found.end(1))
+    return None
+
+
 def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
     owner, key, path = owner_of(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
     hint = _about(loc, model, "add")
+    if len(path) == 1 and (removed := _removed(key, document)) is not None:
+        message = f"`{key}: null` takes away the value of the base, and a document needs one"
+        return Problem("HW202", document.name, (), message, "leave it out, or write a value", span=removed)
     return Problem("HW202", document.name, path[:-1], f"`{key}` is missing from {_place(path[:-1], owner)}", hint, at_key=True)
 
 
@@ -369,7 +380,7 @@ def _beyond(value: Any, loc: Path) -> Hint | None:
             f"write `{value >> 2}`: {value} is the whole traffic class, of which DSCP is the upper six bits", str(value >> 2)
         )
     if section == "oversubscription" and isinstance(value, int | float) and 0 < value < 1:
-        return Hint(f"write `{1 / value:.3g}`, the ports to nodes for each one up", f"{1 / value:.3g}")
+        return Hint(f"leave it out if `switches` has `leaves` and `spines`, which decide it; else write `{1 / value:.3g}`, the ports to nodes for each one up")
     if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
         return Hint("write the GPUs of one host, for example `gpus: 4`, and those of its rack as `nvlink_domain: 72`")
     return None

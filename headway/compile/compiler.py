@@ -141,6 +141,7 @@ def _of_runs(job: Parsed[TrainingJob], found: list[list[Problem]]) -> list[Probl
     # What several runs have at a field that their points do not set is one problem, of the job.
     own = Counter((problem.code, problem.path) for point, problem in every if not _sets(point, problem.path))
     placed: dict[tuple[str, ValuePath], Problem] = {}
+    told: set[tuple[object, ...]] = set()
     result = []
     for point, problem in every:
         key = (problem.code, problem.path)
@@ -149,7 +150,12 @@ def _of_runs(job: Parsed[TrainingJob], found: list[list[Problem]]) -> list[Probl
         elif own[key] > 1 and not _sets(point, problem.path):
             result.append(placed.setdefault(key, problem))
         else:
-            result.append(_at_point(problem, point))
+            placed_at = _at_point(problem, point)
+            # The same value in several runs is one mistake.
+            twin = (problem.code, placed_at.path, problem.message, problem.hint)
+            if twin not in told:
+                result.append(placed_at)
+            told.add(twin)
     return result
 
 

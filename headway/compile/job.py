@@ -155,8 +155,9 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> It
 
         from headway.planner.check.length import check_length  # noqa: PLC0415
 
-        yield from check_memory(plan, cluster, {path: allowed for path, (allowed, _) in limits.items()})
-        yield from check_length(plan, cluster)
+        too_large = list(check_memory(plan, cluster, {path: allowed for path, (allowed, _) in limits.items()}))
+        # How long a step takes that does not fit says nothing.
+        yield from too_large or check_length(plan, cluster)
         yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
     if plan.spec["trainer"]["kind"] != DEFAULT_TRAINER:
         from headway.planner.check.framework import check_framework  # noqa: PLC0415

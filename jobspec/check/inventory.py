@@ -1,5 +1,6 @@
 """Checks the Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,7 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator
     else:
         message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
         hint = did_you_mean(group, groups, "groups")
+        number = number if number.isdecimal() else (re.findall(r"[0-9]{1,9}$", name) or [""])[0]
         if len(groups) == 1 and number.isdecimal() and 1 <= int(number) <= next(iter(groups.values())):
             only = f"{next(iter(groups))}-{int(number)}"
             hint = Hint(f"write `{only}`", only)

@@ -56,7 +56,7 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
         path = ("node_groups", index)
         yield from _check_nics_apart(path, nodes)
         yield from _check_fields(path, nodes)
-        yield from _check_hardware(path, nodes)
+        yield from _check_hardware(path, nodes, cluster.fabrics)
         yield from _check_held_back(path, nodes)
         yield from _check_domain(path, nodes)
         yield from _check_gpu(path, nodes)
@@ -156,7 +156,11 @@ def _check_fields(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW210", CLUSTER, (*path, "nvlink_domain"), "`nvlink_domain` needs `gpus`", hint, at_key=True)
 
 
-def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
+def _is_rate(speed: int | None) -> bool:
+    return speed in {rate * GBPS for rate in _RATES_GBPS}
+
+
+def _check_hardware(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     """Report numbers that hardly any machine has, where a digit or a unit is more likely wrong."""
     gpus_here, model = nodes.gpus or 0, gpu_of(nodes)
     ranks = gpus_here or nodes.procs or 0
@@ -183,7 +187,9 @@ def _check_hardware(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         hint = f"set `gpus: {_BOARD}`, and count each board's host as a node"
         yield Problem("HW232", CLUSTER, (*path, "gpus"), message, hint, Severity.WARNING, fix=str(_BOARD))
     speed = nodes.nic_speed
-    if speed is not None and speed not in {rate * GBPS for rate in _RATES_GBPS}:
+    # Where switches have another, that is the problem.
+    is_compared = any(fabric.switches is not None and speed != speed_of(fabric, [nodes]) for fabric in fabrics)
+    if speed is not None and not _is_rate(speed) and not (is_compared and nodes.nics):
         message = f"no adapter has links of {_gbps(speed)}"
         hint = "set the rate of one link, as `ibstat` or `ethtool` prints it, for example `400Gb/s`"
         yield Problem("HW232", CLUSTER, (*path, "nic_speed"), message, hint, Severity.WARNING)
@@ -422,12 +428,12 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
         )
         hint = f"make both ends of a cable the same speed: set `speed: {fastest}Gb/s` of the switches, or name faster adapters"
         yield Problem("HW518", CLUSTER, (*path, "nic"), message, hint)
-    # A rate that no adapter has is a problem of its own.
-    is_rate = nodes.nic_speed in {rate * GBPS for rate in _RATES_GBPS}
-    if fabric.switches is not None and is_rate and nodes.nic_speed != speed_of(fabric, groups):
+    if fabric.switches is not None and nodes.nic_speed not in (None, speed_of(fabric, groups)):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(speed_of(fabric, groups))
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"
         hint = f"make both ends of a cable the same speed: set `speed: {found}` of the switches, or `nic_speed: {speed}`"
+        if not _is_rate(nodes.nic_speed):
+            hint = f"set `nic_speed: {speed}`: no adapter has links of {found}"
         yield Problem("HW518", CLUSTER, (*path, "nic_speed"), message, hint)
 
 

@@ -64,6 +64,8 @@ def _check_apart(
             if key == "priority" and other.priority is None and each.priority is None:
                 message += f": the upper three bits of their DSCPs, {other.dscp} and {each.dscp}"
                 hint = "set `priority` of one of them, or give it a DSCP with other upper bits, for example 48"
+            if key == "carries":
+                hint = f"remove one of the two, or write what `{each.name}` carries: each kind of traffic is in one class"
             yield Problem("HW506", CLUSTER, (*path, index, key), message, hint)
 
 

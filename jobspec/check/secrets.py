@@ -41,6 +41,10 @@ def _hint(document: Document, path: Path) -> str:
         return f"{_REVOKE}; leave it out: there are no passwords, and `identity` names the file of a key: `identity: ~/.ssh/id_ed25519`"
     key, assigned = str(path[-1]), _ASSIGNED.search(str(document.value(path))[:_LONGEST])
     name = key if _VARIABLE.fullmatch(key) else assigned[1] if assigned else None
+    if name is None and key == "value":
+        # An entry of Kubernetes' `env`.
+        named = document.value((*path[:-1], "name"))
+        name = named if isinstance(named, str) and _VARIABLE.fullmatch(named) else None
     return _HINT if name is None else f"{_REVOKE}; leave it out here, and write `secrets: [{name}]` in the job"
 
 

@@ -28,6 +28,7 @@ from headway.jobspec.suggest import did_you_mean
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
 
+_PRIVATE = ("10.10.0.0", "10.128.0.0", "172.16.0.0")
 _PRIVATE_ASNS = ((64512, 65534), (4200000000, 4294967294))
 _SHARED = IPv4Network("100.64.0.0/10")
 
@@ -221,7 +222,13 @@ def _check_pools(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Probl
     addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * sizes.most_leaves * sizes.down)
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
-        yield Problem("HW511", CLUSTER, (*path, "loopbacks"), message, "give the switches and the links separate networks")
+        hint = "give the switches and the links separate networks"
+        key = next((each for each in ("addresses", "loopbacks") if each in switches.model_fields_set), "loopbacks")
+        own, other = (addresses, loopbacks) if key == "addresses" else (loopbacks, addresses)
+        free = (IPv4Network(f"{begin}/{own.prefixlen}", strict=False) for begin in _PRIVATE)
+        if (found := next((each for each in free if each.is_private and not each.overlaps(other)), None)) is not None:
+            hint += f": set for example `{key}: {found}`"
+        yield Problem("HW511", CLUSTER, (*path, key), message, hint)
     yield from _check_public(path, switches, addresses)
 
 

@@ -96,11 +96,16 @@ _PATHS = re.compile(r"(?:^|[=:,])(/[^=:,]*)")
 # Options that name a place to write to: those of the usual frameworks, and what people call them.
 _WRITES = re.compile(r"save|out|ckpt|checkpoint|dump|log|tensorboard|cache|result|trace|profile|wandb", re.IGNORECASE)
 # Words of options that name a place for results, of those that name one for data, and of those that name neither.
-_RESULTS = frozenset(("save", "out", "output", "outputs", "outdir", "results", "dump", "savedir", "logdir"))
+_RESULTS = frozenset(
+    ("save", "out", "output", "outputs", "outdir", "results", "dump", "savedir", "logdir", "tensorboard", "tb", "log", "logs")
+)
 _INPUTS = frozenset(("data", "dataset", "datasets", "corpus", "datadir"))
-_NEITHER = frozenset(("load", "init", "pretrained", "resume", "from", "restore", "cache"))
+_NEITHER = frozenset(("load", "init", "pretrained", "resume", "from", "restore", "cache", "config"))
 # Directories of each container, or those in which images usually have their files.
 _OF_IMAGES = ("/opt", "/usr", "/etc", "/app", "/workspace", "/root", "/home", "/srv", "/code")
+_HOMES = "/home"
+# Where a job names its script.
+_SCRIPTS: tuple[Path, ...] = (("trainer", "options", "script"), ("trainer", "options", "argv", 0))
 _SHOWN = 4
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/run", "/proc")
 
@@ -124,6 +129,8 @@ def check_arguments(
             )
             if storage is None and holder is None:
                 yield from _check_unmounted(place, argument, path, mounted)
+            elif storage is None and holder is not None and holder.read_only and _is_for_results(argument, path):
+                yield _read_only(place, path, holder)
             if storage is None or (plan.scheduler == _MOUNTS_RUN and path.is_relative_to(own)):
                 continue
             if holder is None and path.is_relative_to(plan.runs):
@@ -136,24 +143,47 @@ def check_arguments(
                 hint = f"mount it, with `read_only: false` if the job writes to it: `mounts: [{{source: {storage}}}]`"
                 yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
             elif holder.read_only and _WRITES.search(argument.removesuffix(str(path))):
-                message = f"`{path}` is on the mount `{holder.target}`, which is read-only"
-                yield Problem(
-                    "HW433", JOB, place, message, "set `read_only: false` there, if the job writes to it", Severity.WARNING
-                )
+                yield _read_only(place, path, holder)
+
+
+def _read_only(place: Path, path: PurePosixPath, holder: MountPlan) -> Problem:
+    message = f"`{path}` is on the mount `{holder.target}`, which is read-only"
+    hint = f"set `read_only: false` there, or write `{{run_directory}}/{path.name}`, below the run's directory"
+    return Problem("HW433", JOB, place, message, hint, Severity.WARNING)
+
+
+def _words_of(argument: str, path: PurePosixPath) -> set[str]:
+    """Return the words of the option that names the path."""
+    return set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", argument.partition(str(path))[0]).lower()))
+
+
+def _is_for_results(argument: str, path: PurePosixPath) -> bool:
+    words = _words_of(argument, path)
+    return bool(words & _RESULTS) and not words & _NEITHER
 
 
 def _check_unmounted(place: Path, argument: str, path: PurePosixPath, mounted: tuple[MountPlan, ...]) -> Iterator[Problem]:
     """Report a place for results, or for data, that is in the container alone: by the words of the option that names it."""
-    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", argument.partition(str(path))[0]).lower()))
+    words = _words_of(argument, path)
     if words & _NEITHER or any(path.is_relative_to(each) for each in _TEMPORARY):
         return
-    if words & _RESULTS:
+    if place in _SCRIPTS:
+        if mounted and not any(path.is_relative_to(each) for each in _OF_IMAGES if each != _HOMES):
+            message = f"the script `{path}` is on no mount of the job's containers, which have it only if their image does"
+            hint = f"write a path on a mount, below {_listed(mounted)}, or accept this with `ignore` if the image has it"
+            yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
+    elif _is_for_results(argument, path):
         message = f"`{path}` is on no mount of the job's containers, and what is written there is lost with them"
         hint = f"write `{{run_directory}}/{path.name}`, below the run's directory, or add the directory to `mounts`"
         yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
     elif words & _INPUTS and mounted and not any(path.is_relative_to(each) for each in _OF_IMAGES):
         message = f"`{path}` is on no mount of the job's containers, which have it only if their image does"
-        hint = f"mount it, `mounts: [{{source: {path}}}]`, or write a path on a mount, below {_listed(mounted)}"
+        # What has no ending is a directory, or the beginning of the names of a corpus's files: its folder can be mounted in any case.
+        hint = f"mount its folder, `mounts: [{{source: {path.parent}}}]`, or write a path on a mount, below {_listed(mounted)}"
+        held = next((each for each in mounted if each.source and path.is_relative_to(each.source)), None)
+        if held is not None:
+            there = PurePosixPath(held.target, path.relative_to(held.source))
+            hint = f"write `{there}`: containers have `{held.source}` at `{held.target}`"
         yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
 
 

@@ -7,12 +7,14 @@ from pydantic import BaseModel
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import CLUSTER, JOB, Problem
+from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import ANY
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import format_bytes
 
 _SCHEDULER = "scheduler"
+# A rank's process, without a model, data or data loaders.
+_LEAST_BYTES = 1 << 30
 
 
 def request_of(plan: JobPlan) -> Mapping[str, Any]:
@@ -34,6 +36,12 @@ def check_memory_of_node(asked: float | None, plan: JobPlan, cluster: ClusterPla
         message = f"jobs ask for {format_bytes(int(asked))} on each node, but a node of `{plan.group}` has {format_bytes(held)}"
         hint = "set less than that: the system and the scheduler's own processes need some of it"
         yield Problem("HW232", CLUSTER, ("scheduler", "options", "memory"), message, hint)
+    elif asked is not None and plan.gpus_per_slot and asked < _LEAST_BYTES * plan.procs_per_slot:
+        ranks = f"{plan.procs_per_slot} rank{'' if plan.procs_per_slot == 1 else 's'}"
+        message = f"jobs ask for {format_bytes(int(asked))} on each node, for {ranks}: importing torch and CUDA alone takes more"
+        meant = asked * 1024
+        hint = "set most of the node's memory" if held is None or meant > held else f"did you mean `{format_bytes(int(meant))}`?"
+        yield Problem("HW429", CLUSTER, ("scheduler", "options", "memory"), message, hint, Severity.WARNING)
 
 
 def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:

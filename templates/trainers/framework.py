@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -18,6 +18,7 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import Argument
 from headway.jobspec.spec.section import Section
+from headway.jobspec.spec.resilience import Checkpoint
 from headway.jobspec.suggest import listed_some, nearest
 from headway.templates.kind import DataKind, Files, JobKind, Limited
 from headway.templates.trainers.script.arguments import (
@@ -30,8 +31,14 @@ from headway.templates.trainers.script.arguments import (
     values,
     written,
 )
-from headway.templates.trainers.script.check import check_corruption, check_history, check_replica_recovery, defaults
-from headway.templates.trainers.table import FIELDS, Config, Known, Lacks, Table, flat, path_of
+from headway.templates.trainers.script.check import (
+    check_corruption,
+    check_history,
+    check_replica_recovery,
+    check_script,
+    defaults,
+)
+from headway.templates.trainers.table import FIELDS, Config, Elsewhere, Known, Lacks, Table, flat, path_of
 
 # Below that, a name is more likely one of the user's script than a misspelt one of the framework.
 _MISSPELT = 0.8
@@ -155,8 +162,15 @@ class Framework:
 
     def _check(self, options: Any, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         known = known_of(plan)
-        yield from self.table.refusals(known)
+        shared = next((index for index, tier in enumerate(plan.run.checkpoint.tiers) if tier.kind == "shared"), 0)
+        for problem in self.table.refusals(known):
+            # Of the tiers, a framework saves to this one alone.
+            is_of_tier = problem.path == ("checkpoint",)
+            yield replace(problem, path=("checkpoint", "tiers", shared, "every")) if is_of_tier else problem
+        if isinstance(options, ScriptedOptions):
+            yield from check_script(options.script, ("trainer", "options", "script"))
         yield from _check_tiers(self.table, plan)
+        yield from _check_kept(self.table, plan)
         yield from check_history(plan)
         yield from check_corruption(plan)
         yield from check_replica_recovery(plan)
@@ -209,7 +223,7 @@ class Framework:
         """Return the user's keys that are texts, and the options of the data, each with its value, by their path in the spec."""
         own = self._own(options, plan)
         found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
-        texts = {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)}
+        texts = {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)} | dict(_files(options, plan))
         of_data = plan.run.data.options if plan.run.data is not None else {}
         for name, value in of_data.items():
             places = [((), value)] if isinstance(value, str) else [((index,), each) for index, each in enumerate(value or ())]
@@ -371,6 +385,21 @@ def _example(name: str, plan: JobPlan) -> str:
     if name != "model":
         return name
     return "model.preset" if plan.spec["model"]["preset"] else "model.layers"
+
+
+def _check_kept(table: Table, plan: JobPlan) -> Iterator[Problem]:
+    """Warn of a number of checkpoints to keep where the framework removes none."""
+    if not any(isinstance(row, Elsewhere) and "checkpoint.keep" in row.fields for row in table.rows):
+        return
+    checkpoint = plan.spec["checkpoint"] or {"keep": None, "tiers": []}
+    stated: dict[Path, Any] = {("checkpoint", "tiers", at, "keep"): tier["keep"] for at, tier in enumerate(checkpoint["tiers"])}
+    if checkpoint["keep"] != Checkpoint.model_fields["keep"].default:
+        stated["checkpoint", "keep"] = checkpoint["keep"]
+    for path, keep in stated.items():
+        if keep is not None:
+            message = f"{table.name} keeps every checkpoint: `keep: {keep}` has no effect"
+            hint = "leave it out, and remove old checkpoints yourself"
+            yield Problem("HW210", JOB, path, message, hint, Severity.WARNING, at_key=True)
 
 
 def _check_tiers(table: Table, plan: JobPlan) -> Iterator[Problem]:

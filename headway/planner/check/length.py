@@ -33,8 +33,12 @@ def check_length(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         message = f"{counted(steps, 'step')} take about {about} by the estimate, and the run ends after {write_parts(time_s)}"
         hint = f"set `time` to more than {about}, or fewer `steps`: at most {int(time_s / needed_s * steps)} in that time"
         yield Problem("HW708", JOB, ("limits", "run", "time"), message, f"{hint}; {_SHOWN}", Severity.WARNING)
-    hours = needed_s / 3600 * training.gpus
-    if gpu_hours is not None and hours > _FAR_LESS * gpu_hours:
+        return
+    hours, attempt_s = needed_s / 3600 * training.gpus, plan.spec["limits"]["attempt"]["time"]
+    if gpu_hours is None or (attempt_s is not None and attempt_s / 3600 * training.gpus > _FAR_LESS * gpu_hours):
+        # One attempt alone is beyond it, which has a problem of its own.
+        return
+    if hours > _FAR_LESS * gpu_hours:
         message = (
             f"{counted(steps, 'step')} take about {_figures(hours):,} GPU-hours by the estimate, and the run ends after {gpu_hours:,.10g}"
         )

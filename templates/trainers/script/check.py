@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.environment import is_for_a_shell
+from headway.jobspec.document import Path
 from headway.jobspec.flow import flow
 from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import ClusterPlan, JobPlan
@@ -101,6 +102,20 @@ def _persists(plan: JobPlan) -> bool:
     """Return whether some checkpoint outlives the job; if not, that is the problem."""
     tiers = plan.run.checkpoint.tiers
     return not tiers or any(tier.kind in STORED_TIERS for tier in tiers)
+
+
+def check_script(first: str, at: Path) -> Iterator[Problem]:
+    """Check that what a framework starts is a script, and no command with one."""
+    words = first.split()
+    command = PurePosixPath(words[0]).name if words else ""
+    script = next((each for each in words if each.endswith(".py")), None)
+    if command in _LAUNCHERS or _PYTHON.fullmatch(command):
+        hint = f"write `{script}`" if script is not None else "name the script"
+        message = f"`{first}` in place of the script: headway starts the ranks itself"
+        yield Problem("HW210", JOB, at, message, hint, fix=script)
+    elif len(words) > 1 and words[0].endswith(".py"):
+        message = f"`{first}` is one argument, and no script has this name"
+        yield Problem("HW210", JOB, at, message, f"write `{words[0]}`, and its arguments in `arguments` or `argv`")
 
 
 def _check_first(options: ScriptOptions) -> Iterator[Problem]:
