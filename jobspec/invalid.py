@@ -380,7 +380,10 @@ def _beyond(value: Any, loc: Path) -> Hint | None:
             f"write `{value >> 2}`: {value} is the whole traffic class, of which DSCP is the upper six bits", str(value >> 2)
         )
     if section == "oversubscription" and isinstance(value, int | float) and 0 < value < 1:
-        return Hint(f"leave it out if `switches` has `leaves` and `spines`, which decide it; else write `{1 / value:.3g}`, the ports to nodes for each one up")
+        return Hint(
+            f"leave it out if `switches` has `leaves` and `spines`, which decide it; else write `{1 / value:.3g}`, "
+            "the ports to nodes for each one up"
+        )
     if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
         return Hint("write the GPUs of one host, for example `gpus: 4`, and those of its rack as `nvlink_domain: 72`")
     return None

@@ -225,6 +225,8 @@ def store(value: Any) -> Hint | None:
     text = re.sub(r"^https?://([^./]+)\.s3[.-][^/]*amazonaws\.com/?", r"s3://\1/", text)
     text = re.sub(r"^https?://s3[.-][^/]*amazonaws\.com/", "s3://", text)
     text = re.sub(r"^https?://storage\.(?:googleapis|cloud\.google)\.com/", "gs://", text)
+    # One slash of the two.
+    text = re.sub(r"^(s3|gs|az):/(?=[^/])", r"\1://", text)
     if text.startswith(("/", "file:/", "./", "~")):
         return Hint("a directory has no URL: it is a tier `kind: shared`, or a storage `kind: posix` with its `path`")
     if re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9._]*(/[^\s?#]*)?", text):

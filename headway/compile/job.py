@@ -151,9 +151,8 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> It
     """Memory of GPUs and hosts, the framework's layout, checkpoints, the length of the run. The ledger is only imported for a job that
     has one. `limits` are what the trainer's options allow."""
     if plan.model is not None and plan.gpus_per_slot:
-        from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
-
         from headway.planner.check.length import check_length  # noqa: PLC0415
+        from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
 
         too_large = list(check_memory(plan, cluster, {path: allowed for path, (allowed, _) in limits.items()}))
         # How long a step takes that does not fit says nothing.

@@ -65,7 +65,9 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
-        yield from _check_fabric(path, fabric, cluster.node_groups)
+        # Groups with problems are left out of the cluster.
+        groups = cluster.node_groups if "node_groups" in cluster.model_fields_set else ()
+        yield from _check_fabric(path, fabric, groups)
         yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
         yield from _check_routed(path, fabric)
@@ -227,7 +229,7 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 def _can_be(fabric: Fabric, groups: Sequence[NodeGroup]) -> bool:
     """Return whether no group names adapters without the fabric's transport, which is a problem of its own."""
-    named = [nics()[nodes.nic] for nodes in groups if nodes.nic in nics() and nodes.nics]
+    named = [model for nodes in groups if nodes.nics and (model := nics().get(nodes.nic or "")) is not None]
     return all(fabric.transport in model.gbps for model in named)
 
 

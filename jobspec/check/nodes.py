@@ -56,7 +56,7 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
         path = ("node_groups", index)
         yield from _check_nics_apart(path, nodes)
         yield from _check_fields(path, nodes)
-        yield from _check_hardware(path, nodes, cluster.fabrics)
+        yield from _check_hardware(path, nodes, cluster.fabrics if "fabrics" in cluster.model_fields_set else ())
         yield from _check_held_back(path, nodes)
         yield from _check_domain(path, nodes)
         yield from _check_gpu(path, nodes)
@@ -76,7 +76,9 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
             if not _is_short_of_rails(nodes, fabric):
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale-out":
-                yield from list(_check_model(path, nodes, fabric, cluster.node_groups)) or _check_speed(path, nodes, fabric, cluster.node_groups)
+                yield from list(_check_model(path, nodes, fabric, cluster.node_groups)) or _check_speed(
+                    path, nodes, fabric, cluster.node_groups
+                )
             if on and fabric.role == "scale-out":
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)

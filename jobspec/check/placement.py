@@ -29,6 +29,7 @@ _ALL_OR_NOTHING = "kubernetes"
 _MUCH_MORE = 2
 # Failures for each restart, from which on a budget is no choice but a mistake.
 _FAR_MORE = 10
+_SHORTEST_MTBF_S = 86400.0
 # More is not a few steps.
 _REFILL_STEPS = 1000
 
@@ -172,11 +173,13 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     whole = job.limits.run.gpu_hours
     if time is not None and whole is not None and gpus * time > _MUCH_MORE * whole * 3600:
         message = (
-            f"one attempt of {write_parts(time)} on {gpus} GPUs of `{cluster.name}` uses {gpus * time / 3600:,.0f} GPU-hours, and the whole "
-            f"run ends after {whole:,.0f}"
+            f"one attempt of {write_parts(time)} on {gpus} GPUs of `{cluster.name}` uses {gpus * time / 3600:,.0f} GPU-hours, and "
+            f"the whole run ends after {whole:,.0f}"
         )
         longest = whole * 3600 // gpus
-        hint = f"set `gpu_hours` to what all attempts need, more than {gpus * time / 3600:.0f}, or an attempt's `time` to less than "
+        hint = (
+            f"set `gpu_hours` to what all attempts need, more than {gpus * time / 3600:.0f}, or an attempt's `time` to less than "
+        )
         hint += write_parts(longest // 3600 * 3600 or longest)
         yield Problem("HW708", JOB, ("limits", "run", "gpu_hours"), message, hint, Severity.WARNING)
     if time is None or limit is None or gpus * time <= limit * 3600:
@@ -199,14 +202,17 @@ def _check_budget(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     """Warn of a budget of restarts that the failures of one attempt use up many times: the run ends at the first of them."""
     restart, time, mtbf_s = job.resilience.restart, job.limits.attempt.time, cluster.failures.node_mtbf
     stated = restart.model_fields_set & {"budget", "refill_steps"}
-    if time is None or mtbf_s is None or job.steps is None or not stated:
+    # A node that fails within hours is a problem of its own.
+    if time is None or mtbf_s is None or mtbf_s < _SHORTEST_MTBF_S or job.steps is None or not stated:
         return
     # All that the run could ever have, against the failures of one attempt.
     restarts, failures = restart.budget + job.steps // restart.refill_steps * (restart.budget > 0), time * job.nodes / mtbf_s
     if failures < _FAR_MORE * max(restarts, 1):
         return
     every = write_parts(max(60, int(mtbf_s / job.nodes) // 60 * 60))
-    message = f"{job.nodes} nodes lose one every {every}: about {failures:.0f} times in an attempt of {write_parts(time)}, but the "
+    message = (
+        f"{job.nodes} nodes lose one every {every}: about {failures:.0f} times in an attempt of {write_parts(time)}, but the "
+    )
     message += f"run has {counted(restarts, 'restart')}"
     field = "budget" if "budget" in stated and restart.budget * _FAR_MORE < failures else "refill_steps"
     enough = 10 * ceil(failures / 10)

@@ -17,8 +17,8 @@ from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.job import Argument
-from headway.jobspec.spec.section import Section
 from headway.jobspec.spec.resilience import Checkpoint
+from headway.jobspec.spec.section import Section
 from headway.jobspec.suggest import listed_some, nearest
 from headway.templates.kind import DataKind, Files, JobKind, Limited
 from headway.templates.trainers.script.arguments import (
@@ -223,7 +223,9 @@ class Framework:
         """Return the user's keys that are texts, and the options of the data, each with its value, by their path in the spec."""
         own = self._own(options, plan)
         found = {path: (key, own.get(self.normal(key))) for path, key, _ in _own_keys(options)}
-        texts = {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)} | dict(_files(options, plan))
+        texts = {path: f"{key}={value}" for path, (key, value) in found.items() if isinstance(value, str)} | dict(
+            _files(options, plan)
+        )
         of_data = plan.run.data.options if plan.run.data is not None else {}
         for name, value in of_data.items():
             places = [((), value)] if isinstance(value, str) else [((index,), each) for index, each in enumerate(value or ())]

@@ -55,6 +55,10 @@ def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint:
 
 
 JOBS = [
+    # What NCCL does not read, secrets with their value, and launchers.
+    Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
+    Mistake("HF_HOME: /data/hf", "NCCL_TURBO: '1'", "HW436", None, "check the name"),
+    Mistake("environment:\n", "secrets: [WANDB_API_KEY=$WANDB_API_KEY]\nenvironment:\n", "HW204", "WANDB_API_KEY"),
     # One letter too many or too few, before what another section calls so; the one missing field under a name that nothing explains.
     key("nodes", "node"),
     key("limits", "limit"),

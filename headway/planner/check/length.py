@@ -39,9 +39,8 @@ def check_length(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
         # One attempt alone is beyond it, which has a problem of its own.
         return
     if hours > _FAR_LESS * gpu_hours:
-        message = (
-            f"{counted(steps, 'step')} take about {_figures(hours):,} GPU-hours by the estimate, and the run ends after {gpu_hours:,.10g}"
-        )
+        message = f"{counted(steps, 'step')} take about {_figures(hours):,} GPU-hours by the estimate, "
+        message += f"and the run ends after {gpu_hours:,.10g}"
         hint = f"set `gpu_hours` to more than {_figures(hours)}, or fewer `steps`: at most {int(gpu_hours / hours * steps)} with that"
         yield Problem("HW708", JOB, ("limits", "run", "gpu_hours"), message, f"{hint}; {_SHOWN}", Severity.WARNING)
 

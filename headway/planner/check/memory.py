@@ -27,7 +27,9 @@ _NO_LIMITS: Mapping[tuple[str, ...], Collection[Any]] = MappingProxyType({})
 _SHORT_SEQUENCE = 4096
 
 
-def check_memory(plan: JobPlan, cluster: ClusterPlan, limits: Mapping[tuple[str, ...], Collection[Any]] = _NO_LIMITS) -> Iterator[Problem]:
+def check_memory(
+    plan: JobPlan, cluster: ClusterPlan, limits: Mapping[tuple[str, ...], Collection[Any]] = _NO_LIMITS
+) -> Iterator[Problem]:
     """Warn if the step does not fit; no error, since a profile may be less exact than a user's measurement.
 
     `limits` are the values that the job's trainer allows, by the field: no other is proposed.
@@ -53,7 +55,9 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan, limits: Mapping[tuple[str,
     whose = f"the profile `{training.framework}`" + ("" if is_known else ", which is assumed where `framework` names none")
     message = f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by {whose}"
     hint = "; or ".join(
-        each for each in hints(training, use, lambda changed: _is_allowed(changed, training, limits)) if not each.endswith(STILL_TOO_LARGE)
+        each
+        for each in hints(training, use, lambda changed: _is_allowed(changed, training, limits))
+        if not each.endswith(STILL_TOO_LARGE)
     )
     shorter = None if hint or training.micro > 1 else _shorter(training)
     path = ("batch", "micro" if shorter is None else "sequence")

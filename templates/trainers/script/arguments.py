@@ -193,10 +193,10 @@ def mistakes(argument: str, known: Mapping[str, Value | None], invalid: Collecti
     for found in _BRACES.finditer(argument):
         condition, name, alone = found["condition"], found["name"], found["alone"]
         if condition is not None and (meant := condition.partition("=")[0]) not in known:
-            hint = _hint(argument, meant, known)
+            mend = _hint(argument, meant, known)
             if (near := _meant(meant)) is not None:
-                hint = Hint(f"did you mean `{{?{condition.replace(meant, near, 1)}}}`?", hint.fix)
-            yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", hint
+                mend = Hint(f"did you mean `{{?{condition.replace(meant, near, 1)}}}`?", mend.fix)
+            yield f"`{{?{condition}}}` is no condition: `{meant}` is not a value of the plan", mend
         elif condition is not None and (never := _never(argument, condition)) is not None:
             yield never
         if alone is not None:
