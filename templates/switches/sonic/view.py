@@ -125,7 +125,7 @@ def _ports(tables: Tables, usual: Mapping[str, PortView]) -> dict[str, PortView]
             addresses.setdefault(name, []).extend([address] if address else [])
     neighbors, interfaces = tables.get("DEVICE_NEIGHBOR", {}), tables.get("INTERFACE", {})
     found = dict(usual)
-    for name in (*addresses, *neighbors):
+    for name in dict.fromkeys((*addresses, *neighbors)):
         view = usual.get(name)
         if view is None and name not in addresses:
             continue
