@@ -15,6 +15,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Prefix lengths of links between two ends.
 _OF_LINKS = (30, 31)
 
+# Fields of a port that another file of its switch may have, by their places.
+_MERGED = tuple((index, name) for index, name in enumerate(PortView._fields) if name not in {"description", "keys"})
+
 
 class Port(NamedTuple):
     """A port of a machine, and its file, by `port`; by its name each field that is from another one."""
@@ -160,9 +163,9 @@ def _merged(known: Port, view: PortView, file: str) -> Port:
     """Return the port with the fields of both files; the first one's count, except where the second one turns something off."""
     ours, files = known.view, dict[str, str]()
     changes: dict[str, Any] = {}
-    for name in ("enabled", "mtu", "mbps", "fec", "addresses", "peer", "pauses", "has_link_local", "metres", "gateway"):
-        value = getattr(view, name)
-        if value is False or (value not in (None, ()) and getattr(ours, name) in (None, ())):
+    for index, name in _MERGED:
+        value = view[index]
+        if value is not None and (value is False or (value != () and ours[index] in (None, ()))):
             changes[name] = value
             files[name] = file
     if not changes:

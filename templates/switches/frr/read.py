@@ -57,15 +57,18 @@ def read(text: str) -> Reading:
     if not any(command.is_frr for _, command in commands):
         raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
     found = list(_values(commands))
-    values = {key: value for key, value, _ in found}
-    bgp = bgp_of(values)
-    device = device_view(values, bgp)
+    interfaces: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key, value, _ in found:
+        (interfaces if key.startswith("interface ") else others)[key] = value
+    bgp = bgp_of(others)
+    device = device_view(interfaces, others, bgp)
     return Reading(
         LazySettings(lambda: {key: Setting(value, line) for key, value, line in found}),
         routing=_routing(device.bgp),
         device=device,
-        faults=partial(faults, values, bgp),
-        traits=partial(traits, values),
+        faults=partial(faults, others, bgp),
+        traits=partial(traits, interfaces, others),
     )
 
 

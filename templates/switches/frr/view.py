@@ -53,34 +53,32 @@ class Bgp:
         return (own,) if group is None else (own, self.neighbors.get(group, ()))
 
 
-def device_view(values: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
-    """Return the switch, given every setting's value by its key."""
+def device_view(interfaces: Mapping[str, str], others: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
+    """Return the switch, given the values of the settings of interfaces, and of all others, by their keys."""
     return DeviceView(
         os="frr",
-        name=values.get("hostname"),
-        ports=dict(_ports(values)),
-        bgp=None if bgp is None else _view_of_bgp(values, bgp),
-        bfd=dict(_bfd(values)),
+        name=others.get("hostname"),
+        ports=dict(_ports(interfaces)),
+        bgp=None if bgp is None else _view_of_bgp(others, bgp),
+        bfd=dict(_bfd(others)),
         keys={"name": "hostname"},
     )
 
 
-def traits(values: Mapping[str, str]) -> Traits:
+def traits(interfaces: Mapping[str, str], others: Mapping[str, str]) -> Traits:
     """Return what the routing of a switch usually shares with others: settings that have no name, address or AS number in them."""
     device: dict[str, str] = {}
     ports: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
+    for key, value in interfaces.items():
+        interface, _, command = key.partition("|")
+        own = ports.setdefault(interface, {})
+        if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
+            own[command] = value
+    for key, value in others.items():
         command, bar, below = key.partition("|")
-        if command.startswith("interface "):
-            own = ports.setdefault(command, {})
-            if below and not below.startswith(("description", "ip address", "ipv6 address", "shutdown")):
-                own[below] = value
-        elif command.startswith("router bgp "):
-            name = f"{_INSTANCE.sub('router bgp *', command)}{bar}{below}"
-            if name != "router bgp *" and not _is_of_switch(name):
-                device[name] = value
-        elif not _is_of_switch(key):
-            device[key] = value
+        name = f"{_INSTANCE.sub('router bgp *', command)}{bar}{below}" if command.startswith("router bgp ") else key
+        if name != "router bgp *" and not _is_of_switch(name):
+            device[name] = value
     # What all of its ports have is a trait of the switch.
     first, *others = ports.values() or ({},)
     common = {command: value for command, value in first.items() if all(each.get(command) == value for each in others)}
@@ -150,17 +148,16 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _ports(values: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
+def _ports(interfaces: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
     blocks: dict[str, dict[str, str]] = {}
     by_command: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
-        if key.startswith("interface "):
-            command, _, rest = key.partition("|")
-            block = by_command.get(command)
-            if block is None:
-                block = by_command[command] = blocks.setdefault(command.split()[1], {})
-            if rest:
-                block[rest] = value
+    for key, value in interfaces.items():
+        command, _, rest = key.partition("|")
+        block = by_command.get(command)
+        if block is None:
+            block = by_command[command] = blocks.setdefault(command.split()[1], {})
+        if rest:
+            block[rest] = value
     for name, block in blocks.items():
         addresses = [
             rest.split()[2]

@@ -405,7 +405,9 @@ def _with_rows(name: str, rows: Iterable[str], texts: Mapping[str, str]) -> str:
 
 
 def _row_text(row: Any) -> str:
-    if not isinstance(row, dict) or not row:
+    if row == {}:
+        return "{}"
+    if not isinstance(row, dict):
         return _nested_text(row, 2)
     items = [before + _nested_text(row[key], 3) for key, before in _fields(tuple(row))]
     return "{\n" + ",\n".join(items) + "\n        }"
