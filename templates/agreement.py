@@ -317,7 +317,7 @@ def _is_unmarked(reading: Reading) -> bool:
 
 @dataclass(frozen=True)
 class _Others:
-    """What RDMA carries, and whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
+    """The load of RDMA, and whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
 
     load: str
     pause: bool

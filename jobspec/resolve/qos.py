@@ -7,7 +7,7 @@ from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass
 
 RDMA = ("collectives", "storage")
-"""What a class of RDMA packets carries."""
+"""The loads of classes of RDMA packets."""
 
 # The share of RoCE under NVIDIA's `nv set qos roce` (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
 _SHARE = 50

@@ -80,8 +80,8 @@ def traits(interfaces: Mapping[str, str], others: Mapping[str, str]) -> Traits:
         if name != "router bgp *" and not _is_of_switch(name):
             device[name] = value
     # What all of its ports have is a trait of the switch.
-    first, *others = ports.values() or ({},)
-    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in others)}
+    first, *rest = ports.values() or ({},)
+    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in rest)}
     return Traits(device | {f"interface *|{command}": value for command, value in sorted(common.items())})
 
 
