@@ -51,13 +51,18 @@ def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, C
     """Return what makes each of the node's files; none of a fabric that plans neither classes nor addresses for its adapters, and none if
     another driver than mlx5 has them."""
     files: dict[PurePosixPath, Callable[[], str]] = {}
-    for fabric in cluster.fabrics if is_configured(cluster.group(node.group).nic) else ():
+    units: tuple[str, ...] = ()
+    # The scale-out fabric is the first, so that its unit waits for no other.
+    fabrics = sorted(cluster.fabrics, key=lambda fabric: fabric != cluster.scale_out)
+    for fabric in fabrics if is_configured(cluster.group(node.group).nic) else ():
         adapters = cluster.nics_on(node, fabric.name)
         if adapters and (fabric.qos is not None or fabric.addresses is not None):
             ending = "" if fabric == cluster.scale_out else f"-{fabric.name}"
             script = SCRIPT.with_name(f"{SCRIPT.name}{ending}")
+            unit = UNIT.with_name(f"{script.name}{UNIT.suffix}")
             files[script] = partial(_script, node, cluster, fabric, adapters)
-            files[UNIT.with_name(f"{script.name}{UNIT.suffix}")] = partial(_unit, cluster, fabric, script)
+            files[unit] = partial(_unit, cluster, fabric, script, units)
+            units = (*units, unit.name)
     return files
 
 
@@ -91,7 +96,7 @@ def _addresses(node: NodePlan, cluster: ClusterPlan, adapters: tuple[str, ...]) 
             yield _Address(adapter, *ends[adapter], _FIRST_TABLE + every.index(adapter))
 
 
-def _unit(cluster: ClusterPlan, fabric: FabricPlan, script: PurePosixPath) -> str:
+def _unit(cluster: ClusterPlan, fabric: FabricPlan, script: PurePosixPath, others: tuple[str, ...]) -> str:
     return render_shell(
         Path(__file__).parent / "headway-qos.service.j2",
         cluster=cluster,
@@ -99,4 +104,5 @@ def _unit(cluster: ClusterPlan, fabric: FabricPlan, script: PurePosixPath) -> st
         is_other=fabric != cluster.scale_out,
         script=str(script),
         name=script.name,
+        others=others,
     )

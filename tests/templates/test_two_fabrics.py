@@ -132,6 +132,9 @@ def test_a_node_has_a_script_and_a_unit_for_each_of_its_fabrics() -> None:
     assert set(render_host(plan.nodes[0], plan)) == {SCRIPT, UNIT, OF_FILES, unit}
     assert set(render_host(plan.nodes[2], plan)) == {OF_FILES, unit}
     assert f"ExecStart={OF_FILES}" in render_host(plan.nodes[0], plan)[unit].splitlines()
+    units = [text.splitlines() for path, text in render_host(plan.nodes[0], plan).items() if path.suffix == ".service"]
+    after = [line.partition("=")[2].split()[-1] for lines in units for line in lines if line.startswith("After=")]
+    assert after == ["network-pre.target", "headway-qos.service"], "both may mount configfs"
 
 
 def test_adapters_of_a_node_have_tables_and_ways_of_their_own() -> None:
