@@ -19,6 +19,8 @@ from headway.templates.shell import Shell, render_shell
 
 SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
 UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
+# Of a script: the scale-out fabric has the one without a name behind it.
+_NAME = re.compile(rf"{SCRIPT.name}(-[a-z0-9-]+)?")
 
 
 # Of the adapters; the largest that drivers and switches agree on, and enough for RDMA packets of 4096 bytes.
@@ -39,7 +41,7 @@ class _Address:
 
 def is_script(name: str) -> bool:
     """Return whether a script of headway's has this name: that of the scale-out fabric, or of another one."""
-    return re.fullmatch(rf"{SCRIPT.name}(-[a-z0-9-]+)?", name) is not None
+    return name.startswith(SCRIPT.name) and _NAME.fullmatch(name) is not None
 
 
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
