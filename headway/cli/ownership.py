@@ -20,8 +20,7 @@ _EARLIER = ("run.json", "nccl.env")
 _JOB_FILES = ("plan.json", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch", *_EARLIER)
 _CLUSTER_FILES = (
     "plan.json",
-    f"hosts/*{SCRIPT}",
-    f"hosts/*{UNIT}",
+    *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT) for ending in ("", "-*")),
     *(
         f"{place}/*/{file}"
         for place in ("switches", "fabrics")

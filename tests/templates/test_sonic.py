@@ -649,7 +649,8 @@ def test_a_base_of_another_device_or_of_one_switch_for_several_is_a_problem() ->
     found = problems(plan, other)
     assert {(path[-1], severity) for _, path, severity, _ in found} == {("base", Severity.ERROR)}
     assert found[0][3] == (
-        f"the base of `rails-leaf-1` and {len(plan.switches) - 1} more is of the platform `x86_64-arista_7060x6_64pe`, but the SN5400 is `x86_64-nvidia_sn5400-r0`"
+        f"the base of `rails-leaf-1` and {len(plan.switches) - 1} more"
+        " is of the platform `x86_64-arista_7060x6_64pe`, but the SN5400 is `x86_64-nvidia_sn5400-r0`"
     )
     ((_, path, severity, message),) = shared_base(plan)
     assert (path[-1], severity) == ("base", Severity.ERROR)
