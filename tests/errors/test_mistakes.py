@@ -59,6 +59,7 @@ JOBS = [
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
     Mistake("HF_HOME: /data/hf", "NCCL_TURBO: '1'", "HW436", None, "check the name"),
     Mistake("environment:\n", "secrets: [WANDB_API_KEY=$WANDB_API_KEY]\nenvironment:\n", "HW204", "WANDB_API_KEY"),
+    Mistake("  keep: 3\nresilience", "  keep: 3\n  horizon: 10 steps\nresilience", "HW717", None, "`1000 steps`"),
     # One letter too many or too few, before what another section calls so; the one missing field under a name that nothing explains.
     key("nodes", "node"),
     key("limits", "limit"),
@@ -289,6 +290,7 @@ JOBS = [
     ),
 ]
 CLUSTERS = [
+    value("account: research", "research\n    memory: 2000MiB", "HW429", hint="did you mean `2TiB`?"),
     Mistake("host_memory: 2TiB", "host_memory_tib: 2", "HW201", None, "write `host_memory: 2TiB`"),
     Mistake("nic_speed: 400Gb/s", "nic_speed_gbps: 400", "HW201", None, "write `nic_speed: 400Gb/s`"),
     key("fabrics", "fabric"),

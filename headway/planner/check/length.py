@@ -29,16 +29,15 @@ def check_length(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     except (EstimateError, ScheduleError, ValueError):
         return
     about = write_parts(_rounded(needed_s))
-    if time_s is not None and needed_s > _FAR_LESS * time_s:
+    attempt_s = plan.spec["limits"]["attempt"]["time"] or 0
+    # Where one attempt alone is beyond the limit, that is the problem.
+    if time_s is not None and needed_s > _FAR_LESS * time_s and attempt_s <= time_s:
         message = f"{counted(steps, 'step')} take about {about} by the estimate, and the run ends after {write_parts(time_s)}"
         hint = f"set `time` to more than {about}, or fewer `steps`: at most {int(time_s / needed_s * steps)} in that time"
         yield Problem("HW708", JOB, ("limits", "run", "time"), message, f"{hint}; {_SHOWN}", Severity.WARNING)
         return
-    hours, attempt_s = needed_s / 3600 * training.gpus, plan.spec["limits"]["attempt"]["time"]
-    if gpu_hours is None or (attempt_s is not None and attempt_s / 3600 * training.gpus > _FAR_LESS * gpu_hours):
-        # One attempt alone is beyond it, which has a problem of its own.
-        return
-    if hours > _FAR_LESS * gpu_hours:
+    hours = needed_s / 3600 * training.gpus
+    if gpu_hours is not None and hours > _FAR_LESS * gpu_hours >= attempt_s / 3600 * training.gpus:
         message = f"{counted(steps, 'step')} take about {_figures(hours):,} GPU-hours by the estimate, "
         message += f"and the run ends after {gpu_hours:,.10g}"
         hint = f"set `gpu_hours` to more than {_figures(hours)}, or fewer `steps`: at most {int(gpu_hours / hours * steps)} with that"
