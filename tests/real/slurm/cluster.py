@@ -118,6 +118,8 @@ class SlurmCluster:
         (etc / "slurm.conf").write_text(slurm_conf(self.shape, self.root, addresses))
         (etc / "gres.conf").write_text(gres_conf(self.shape, self.root))
         (etc / "cgroup.conf").write_text(self.programs.cgroup_conf)
+        for name, text in self.shape.files.items():
+            (etc / name).write_text(text)
         (etc / "munge.key").touch(mode=0o600)
         (etc / "munge.key").write_bytes(os.urandom(1024))
         for device in gpu_devices(self.shape, self.root):

@@ -21,6 +21,8 @@ class Shape:
     settings: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, str] = field(default_factory=dict)
     """Further partitions of all nodes: their options, by name."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Further files beside slurm.conf: their texts, by name."""
     has_networks: bool = False
     """Whether each node has a network of its own, with an address for Slurm and one that its name leads to."""
 
