@@ -49,6 +49,9 @@ def own_host(node: int, needed: int, environment: Mapping[str, str]) -> tuple[st
 def own_address(host: str, environment: Mapping[str, str]) -> str:
     """Return where this node listens for the others. The plan sets gloo's interface to that of the management network (srun(1):
     SLURM_LAUNCH_NODE_IPADDR is the address from which this task was launched)."""
+    if host == LOOPBACK:
+        # All nodes are processes of this machine.
+        return host
     others = [other for other in environment.get("HEADWAY_NODES", "").split(",") if other not in ("", host)]
     return reachable_address(host, others, environment.get(GLOO_INTERFACE, ""), environment.get("SLURM_LAUNCH_NODE_IPADDR", ""))
 
