@@ -25,10 +25,12 @@ def search(directory: RunDirectory) -> CoordinatorSearch:
 
 
 
-
-@pytest.mark.parametrize(("address", "shown"), [("n1", "n1:{port}"), ("127.0.0.1", "n1 (127.0.0.1:{port})")])
+@pytest.mark.parametrize(
+    ("name", "address", "shown"),
+    [("localhost", "localhost", "localhost:{port}"), ("n1", "127.0.0.1", "n1 (127.0.0.1:{port})")],
+)
 def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
-    address: str, shown: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    name: str, address: str, shown: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(coordinator_search, "UNREACHED_S", 0.0)
     directory = open_run(tmp_path, "case-0123abcd-1", CONFIG, 0)
@@ -36,7 +38,7 @@ def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
         # Nothing listens there.
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        assert Term.take(directory, 0, "n1").publish(address, port)
+        assert Term.take(directory, 0, name).publish(address, port)
         found = search(directory)
 
         async def tried() -> None:
