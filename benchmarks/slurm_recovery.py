@@ -66,8 +66,8 @@ def headway_script(folder: Path) -> str:
     (folder / "cluster.yaml").write_text(_CLUSTER.replace("FOLDER", str(folder)))
     (folder / "job.yaml").write_text(_JOB.replace("FOLDER", str(folder)))
     compiled = compile_documents([folder / "job.yaml"])
-    if compiled.problems.errors:
-        raise MeasureError("; ".join(problem.message for problem in compiled.problems.errors))
+    if wrong := [problem.message for problem in compiled.problems if problem.is_error]:
+        raise MeasureError("; ".join(wrong))
     return next(text for path, text in compiled.jobs[0].files().items() if path.suffix == ".sbatch")
 
 
@@ -122,7 +122,9 @@ def lost(slurm: SlurmCluster, script: Callable[[Path], str], environment: Mappin
             await_steps(folder, RANKS, 2 * STEADY)
             lost_s = time.monotonic()
             slurm.kill_node(victim)
-            wait_until(lambda: all(_resumed_s(folder, rank, lost_s) for rank in range(RANKS)), f"a step after the loss of {victim}")
+            wait_until(
+                lambda: all(_resumed_s(folder, rank, lost_s) for rank in range(RANKS)), f"a step after the loss of {victim}"
+            )
             return max(_resumed_s(folder, rank, lost_s) or 0.0 for rank in range(RANKS)) - lost_s
         finally:
             slurm.run("scancel", str(job), check=False)
@@ -162,7 +164,9 @@ def claims(rounds: int) -> Iterator[Claim]:
     mine, other = spread(another), spread(theirs)
     yield within(f"{what}, not the first", (mine, other), peer, 5.0, conditions)
     yield compared(f"{what}, not the first", (mine, other), peer, 0.5, conditions)
-    yield within(f"{what}, the first", (spread(first), other), f"{peer}, not the first: that one has the rendezvous", 10.0, conditions)
+    yield within(
+        f"{what}, the first", (spread(first), other), f"{peer}, not the first: that one has the rendezvous", 10.0, conditions
+    )
 
 
 def main() -> int:

@@ -76,7 +76,7 @@ def try_topology(file: str, text: str, plugin: str, nodes: Sequence[str]) -> Tri
         files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "seed", "pid", "log")]
         munged = [programs["munged"], "--foreground", f"--socket={folder}/munge.sock", *files]
         with _running(munged, environment, folder / "munged.out") as munge:
-            _wait(lambda: (folder / "munge.sock").exists(), munge, "munged", folder / "munged.out")
+            _wait((folder / "munge.sock").exists, munge, "munged", folder / "munged.out")
             with _running([programs["slurmctld"], "-D"], environment, folder / "slurmctld.out") as controller:
                 shown = _shown(programs["scontrol"], environment, controller)
         log = (folder / "slurmctld.log").read_text(errors="replace") if (folder / "slurmctld.log").exists() else ""
@@ -125,9 +125,10 @@ def _free_ports() -> tuple[int, int]:
 @contextmanager
 def _running(argv: Sequence[str], environment: Mapping[str, str], output: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """A daemon in the foreground, which is ended when the block is left."""
-    with output.open("wb") as file, subprocess.Popen(
-        argv, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
-    ) as process:
+    with (
+        output.open("wb") as file,
+        subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
+    ):
         try:
             yield process
         finally:

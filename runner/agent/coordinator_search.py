@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.runner.agent.agent_state import AgentState
-from headway.runner.agent.protocol import Coordinate, Request
+from headway.runner.agent.protocol import Coordinate, PrintLine, Request
 from headway.runner.contract import Exit, read_verdict
 from headway.runner.coordinator import term
 from headway.runner.messages import ChannelError, Link, Message, connect
@@ -119,14 +119,16 @@ class CoordinatorSearch:
         return link
 
     def _report_unreached(self, address: Address, why: str) -> None:
-        """Log who cannot reach whom, once for each host."""
+        """Report who cannot reach whom, once for each host."""
         tried_s = time.monotonic() - self._tried_since
         if tried_s > UNREACHED_S and address.host not in self._unreached:
             self._unreached.add(address.host)
             place = f"{address.host}:{address.port}"
             name = term.host_of(self._state.directory, address.term)
             of = place if name in (None, address.host) else f"{name} ({place})"
-            _log.warning("%s cannot reach the coordinator on %s, tried for %.1f s: %s", self._state.host, of, tried_s, why)
+            line = f"{self._state.host} cannot reach the coordinator on {of}, tried for {tried_s:.1f} s: {why}"
+            _log.warning(line)
+            self._ask(PrintLine(line))
 
     def _address(self) -> Address | None:
         try:

@@ -10,6 +10,7 @@ from headway.runner.contract import Exit, Mesh, Notify, RunConfig, Trainer, Verd
 from headway.runner.notify import SILENCE_S, TRIES, WAITING, Notifier
 from tests.support.webhook import SECRET_PATH, Webhook
 
+HANG = {
     "kind": "hang",
     "generation": 2,
     "ranks": [3, 4],

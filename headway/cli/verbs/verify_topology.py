@@ -50,7 +50,9 @@ def _verify(args: argparse.Namespace) -> int:
     tree = planned.files()
     files = {path.name: tree[path] for path in tree if path.parent.name == FOLDER.name and path.stem == "topology"}
     if not isinstance(options, SlurmOptions) or options.topology is None or not files:
-        raise StopError(2, f"`{plan.name}` has no topology for Slurm: set `topology` in `scheduler.options`, and `switches` of its fabric")
+        raise StopError(
+            2, f"`{plan.name}` has no topology for Slurm: set `topology` in `scheduler.options`, and `switches` of its fabric"
+        )
     parts = [*switches(options, plan)] if options.topology == "tree" else [*blocks(options, plan)]
     own = [name for part in parts for name in part.nodes]
     nodes = own if args.offline else _nodes_of_slurm(options, args.document)

@@ -99,7 +99,9 @@ def topology_conf(options: SlurmOptions, cluster: ClusterPlan) -> str | None:
     lines = list(_conf_lines(options, cluster))
     if not lines:
         return None
-    return "\n".join([*_head(cluster, "topology.conf", f"slurm.conf needs TopologyPlugin=topology/{options.topology}."), *lines, ""])
+    return "\n".join(
+        [*_head(cluster, "topology.conf", f"slurm.conf needs TopologyPlugin=topology/{options.topology}."), *lines, ""]
+    )
 
 
 def _conf_lines(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[str]:
@@ -147,5 +149,5 @@ def _head(cluster: ClusterPlan, file: str, note: str) -> list[str]:
     return [
         f"# {file} of {cluster.name}. Rendered by headway; edit the cluster file, not this file.",
         f"# {note}",
-        f"# Before `scontrol reconfigure`, which ends a slurmctld that cannot read it: headway verify-topology CLUSTER",
+        "# Before `scontrol reconfigure`, which ends a slurmctld that cannot read it: headway verify-topology CLUSTER",
     ]

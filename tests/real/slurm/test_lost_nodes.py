@@ -131,9 +131,7 @@ def webhook() -> Iterator[Webhook]:
 NOTIFY = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
 
 
-def test_a_job_that_no_node_can_start_is_held_after_three_attempts(
-    three: SlurmCluster, webhook: Webhook, tmp_path: Path
-) -> None:
+def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmCluster, webhook: Webhook, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"{NOTIFY}scheduler: {{slurm: {{srun: [--unknown-to-srun=1]}}}}\n")
     job = submit(three, script, tmp_path, RUN_WEBHOOK=webhook.address)
     wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")

@@ -23,7 +23,7 @@ pytestmark = [
 # Programs of sed for a node's /etc/hosts.
 TO_ITSELF = "s/^.* NODE$/127.0.1.1 NODE/"
 NOWHERE = "/ n[0-9]*$/d"
-UNREACHED = re.compile(r" (n\d) cannot reach the coordinator on (n\d):(\d+), tried for ")
+UNREACHED = re.compile(r"headway: (n\d) cannot reach the coordinator on (n\d):(\d+), tried for ")
 
 
 @pytest.fixture(scope="module")
