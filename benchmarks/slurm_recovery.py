@@ -146,7 +146,7 @@ def _resumed_s(folder: Path, rank: int, after_s: float) -> float | None:
 def claims(rounds: int) -> Iterator[Claim]:
     if (missing := obstacle()) is not None:
         raise MeasureError(missing)
-    # The cluster's jobs keep no standbys and have light ranks unless they are told; what is measured is neither.
+    # By default, the jobs of this cluster keep no standbys and have light ranks.
     plain = {"PYTHONPATH": "", "HEADWAY_STANDBY": "1"}
     another, first, theirs = [], [], []
     with SlurmCluster(Shape(nodes=NODES)) as slurm:

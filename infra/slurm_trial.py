@@ -21,7 +21,7 @@ from pathlib import Path
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 _PROGRAMS = ("slurmctld", "munged", "scontrol")
 _START_S, _END_S, _POLL_S = 30.0, 10.0, 0.1
-# What slurmctld says of a topology, with its time and level before it.
+# A complaint of slurmctld, with its time and level before it.
 _COMPLAINT = re.compile(r"^(?:\[[^\]]*\]|slurmctld:) (?:error|fatal): (.*)$", re.MULTILINE)
 _OF_TOPOLOGY = re.compile(r"switch|topolog|block|leaf", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ class TrialError(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What a slurmctld made of a topology file: whether it started, its complaints, and `scontrol show topology`."""
+    """The result for a topology file: whether slurmctld started, its complaints, and `scontrol show topology`."""
 
     starts: bool
     complaints: tuple[str, ...]
@@ -108,7 +108,7 @@ def _slurm_conf(folder: Path, port: int, dead: int, plugin: str, nodes: Sequence
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
         "TopologyPlugin": f"topology/{plugin}",
-        # slurmctld asks nodes that are down whether they are back: there is nobody at this port.
+        # slurmctld asks nodes that are down whether they are back: nothing listens on this port.
         "SlurmdTimeout": 0,
     }
     lines = [f"{name}={value}" for name, value in settings.items()]

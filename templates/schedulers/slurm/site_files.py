@@ -21,7 +21,7 @@ _RDMA = ("roce", "infiniband")
 
 @dataclass(frozen=True)
 class CheckedGroup:
-    """What each node of a group must have. `names` are the nodes', in Slurm's notation."""
+    """The GPUs, adapters and directories of each node of a group. `names` are the nodes', in Slurm's notation."""
 
     names: str
     nvidia: int

@@ -14,8 +14,8 @@ TREE, BLOCK = "tree", "block"
 
 
 @dataclass(frozen=True)
-class Switch:
-    """A switch of topology/tree, with nodes or with switches below it. `leaves`: those of the fabric that it stands for."""
+class TreeSwitch:
+    """A switch of topology/tree, with nodes or with switches below it. `leaves`: those of the fabric in its place."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -24,14 +24,14 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Block:
+class DomainBlock:
     """A block of topology/block: the nodes of one NVLink domain."""
 
     name: str
     nodes: tuple[str, ...]
 
 
-def switches(options: SlurmOptions, cluster: ClusterPlan) -> tuple[Switch, ...]:
+def switches(options: SlurmOptions, cluster: ClusterPlan) -> tuple[TreeSwitch, ...]:
     """Return the switches of topology/tree, the leaf switches first: nodes below the same leaves of the fabric share one, and leaf switches
     below the same spines a pod. Nodes without a link to the fabric have one for each group. Nothing without planned switches."""
     below = leaves_of_nodes(cluster)
@@ -47,20 +47,22 @@ def switches(options: SlurmOptions, cluster: ClusterPlan) -> tuple[Switch, ...]:
         else:
             others.setdefault(node.group, []).append(names[node.name])
     spines = _spines_of_leaves(cluster)
-    leaves: list[Switch] = []
+    leaves: list[TreeSwitch] = []
     pods: dict[frozenset[str], list[str]] = {}
     for number, (of, nodes) in enumerate(sorted(units.items(), key=lambda each: [natural(leaf) for leaf in each[0]]), 1):
         name = of[0] if len(of) == 1 else f"{fabric.name}-unit-{number}"
-        leaves.append(Switch(name, tuple(nodes), leaves=tuple(sorted(of, key=natural))))
+        leaves.append(TreeSwitch(name, tuple(nodes), leaves=tuple(sorted(of, key=natural))))
         pods.setdefault(frozenset().union(*(spines.get(leaf, ()) for leaf in of)), []).append(name)
     tops = [leaf.name for leaf in leaves]
-    middle: list[Switch] = []
+    middle: list[TreeSwitch] = []
     if len(pods) > 1:
-        middle = [Switch(f"{fabric.name}-pod-{number}", switches=tuple(below)) for number, below in enumerate(pods.values(), 1)]
+        middle = [
+            TreeSwitch(f"{fabric.name}-pod-{number}", switches=tuple(below)) for number, below in enumerate(pods.values(), 1)
+        ]
         tops = [pod.name for pod in middle]
-    apart = [Switch(f"{group}-nodes", tuple(nodes)) for group, nodes in others.items()]
+    apart = [TreeSwitch(f"{group}-nodes", tuple(nodes)) for group, nodes in others.items()]
     tops += [each.name for each in apart]
-    root = [Switch(fabric.name, switches=tuple(tops))] if len(tops) > 1 else []
+    root = [TreeSwitch(fabric.name, switches=tuple(tops))] if len(tops) > 1 else []
     return (*leaves, *apart, *middle, *root)
 
 
@@ -74,14 +76,14 @@ def _spines_of_leaves(cluster: ClusterPlan) -> Mapping[str, frozenset[str]]:
     return {leaf: frozenset(spines) for leaf, spines in found.items()}
 
 
-def blocks(options: SlurmOptions, cluster: ClusterPlan) -> tuple[Block, ...]:
+def blocks(options: SlurmOptions, cluster: ClusterPlan) -> tuple[DomainBlock, ...]:
     """Return the blocks of topology/block: the NVLink domains of several nodes."""
     names = names_in_slurm(cluster, options.node_names)
     found: dict[str, list[str]] = {}
     for node in cluster.nodes:
         if (size := _nodes_of_domain(cluster, node.group)) > 1:
             found.setdefault(f"{node.group}-domain-{node.index // size + 1}", []).append(names[node.name])
-    return tuple(Block(name, tuple(nodes)) for name, nodes in found.items())
+    return tuple(DomainBlock(name, tuple(nodes)) for name, nodes in found.items())
 
 
 def block_size(cluster: ClusterPlan) -> int:
