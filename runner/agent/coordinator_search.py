@@ -155,7 +155,8 @@ class CoordinatorSearch:
             return
         patience_s = TAKEOVER_S + TAKEOVER_STEP_S * self._state.node
         if not self._state.has_met and self._address() is None:
-            patience_s += FIRST_TAKEOVER_S
+            # Sooner where nodes are not waited for as long: a verdict has to name the first node if that cannot start.
+            patience_s += min(FIRST_TAKEOVER_S, self._state.config.timeout_s("join") / 4)
         now = time.monotonic()
         if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S and not self._another_starts(now):
             self._coordinated = now
