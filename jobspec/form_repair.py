@@ -17,6 +17,11 @@ _SHORT_OPTIONS: Mapping[str, str] = {
     "q": "qos",
     "x": "exclude",
 }
+# github.com/aws/aws-efa-k8s-device-plugin; Mellanox/k8s-rdma-shared-dev-plugin names its resources itself.
+_RESOURCES: Mapping[str, str] = {
+    **dict.fromkeys(("efa", "aws/efa", "amazonaws.com/efa"), "vpc.amazonaws.com/efa"),
+    **dict.fromkeys(("hca_shared_devices_a", "rdma_shared_device_a", "hca"), "rdma/hca_shared_devices_a"),
+}
 _MOST = 64
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
@@ -55,8 +60,25 @@ def brackets(value: Any) -> Hint | None:
     return _written(closed)
 
 
+def commit(value: Any) -> Hint | None:
+    """Return how to find the whole hash of a short one."""
+    text = str(value).strip().lower()
+    return Hint(f"write the whole hash, which `git rev-parse {text}` prints") if re.fullmatch(r"[0-9a-f]{4,39}", text) else None
+
+
+def resource(value: Any) -> Hint | None:
+    """Return the whole name of the resource that a device plugin calls so."""
+    found = _RESOURCES.get(str(value).strip().lower())
+    return None if found is None else _written(found)
+
+
 def host(value: Any) -> Hint | None:
-    """Return the address in `ssh://root@10.0.0.11`."""
+    """Return the address in `ssh://root@10.0.0.11`, or each of `10.0.0.[11-18]`."""
+    ranged = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9.]*)[\[{]([0-9]{1,5})(?:-|\.\.)([0-9]{1,5})[\]}]", str(value).strip())
+    if ranged is not None and 0 < int(ranged[3]) - int(ranged[2]) < _MOST:
+        width = len(ranged[2]) if ranged[2].startswith("0") else 0
+        names = [f"{ranged[1]}{number:0{width}}" for number in range(int(ranged[2]), int(ranged[3]) + 1)]
+        return Hint(f"write each host: `{', '.join(names)}`")
     text = re.sub(r"^([0-9.]+)/[0-9]{1,2}$", r"\1", str(value).strip())
     found = re.fullmatch(r"(?:[a-z]+://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", text)
     if found is None or found[2] == value:
@@ -133,6 +155,7 @@ def _written(text: str) -> Hint:
 
 
 REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": resource,
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": option,
     r"^[a-z][a-z0-9-]*$": option_name,
     r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": login_host,

@@ -85,7 +85,9 @@ _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     _pattern(StoreUrl): repair.store,
     _pattern(EnvName): repair.variable,
     r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$": repair.mac,
-    r"^(HEAD|[0-9a-f]{40})$": lambda _: Hint("write `HEAD`, the commit that holds this spec", "HEAD"),
+    r"^(HEAD|[0-9a-f]{40})$": lambda value: (
+        form_repair.commit(value) or Hint("write `HEAD`, the commit that holds this spec", "HEAD")
+    ),
 }
 # The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
 _SHORT = ("kind", "preset", "key", "budget", "leaf", "compute")
@@ -411,7 +413,7 @@ def _of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, p
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
     if ratio := re.fullmatch(r"([0-9.]{1,8}):1", str(value)):
         value = repair.plain_number(ratio[1])
-    short = _short_of(info, value)
+    short = _short_of(info, value) or (_only_required(info, value) if kind in _MAPPINGS else None)
     if short is not None:
         return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}")
     return _in_example(info, value) if kind in _MAPPINGS and isinstance(value, str) else None
@@ -539,6 +541,15 @@ def _short_of(info: FieldInfo | None, value: Any) -> str | None:
         if name in fields and is_word and accepts(fields[name], value):
             return name
     return None
+
+
+def _only_required(info: FieldInfo | None, value: Any) -> str | None:
+    """Return the one field of the section that must be set, which the value is most likely meant as: the path of a corpus."""
+    section = None if info is None else model_of(info.annotation)
+    required = {name: each for name, each in (field_names(section) if section else {}).items() if each.is_required()}
+    name = next(iter(required), "")
+    is_meant = len(required) == 1 and name not in _WORDS and isinstance(value, str) and accepts(required[name], value)
+    return name if is_meant else None
 
 
 def _of_list(kind: str, items: list[Any], *, inside: bool) -> Hint | None:

@@ -31,6 +31,21 @@ _LISTED = 12
 _KIND_NAMES = ("type", "name", "class", "backend", "driver")
 # The units of times in the names that other programs give to fields.
 _UNITS: Mapping[str, str] = {"seconds": "s", "_sec": "s", "_secs": "s", "minutes": "m", "_mins": "m", "hours": "h", "days": "d"}
+# What the end of a key may mean as the unit of its value, the likeliest first.
+_UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
+    **{unit: (f"{unit[0].upper()}B", f"{unit[0].upper()}B/s") for unit in ("kb", "mb", "gb", "tb")},
+    **{f"{unit}ib": (f"{unit.upper()}iB", f"{unit.upper()}iB/s") for unit in "kmgt"},
+    **{unit: (f"{unit[0].upper()}b/s", f"{unit[0].upper()}B/s") for unit in ("mbps", "gbps", "tbps")},
+    **{word: (unit,) for unit, words in {"ms": "ms msec millis", "s": "s sec secs seconds"}.items() for word in words.split()},
+    **{
+        word: (unit,)
+        for unit, words in {"m": "min mins minutes", "h": "h hr hrs hours", "d": "days"}.items()
+        for word in words.split()
+    },
+    **dict.fromkeys(("m", "meters", "metres"), ("m",)),
+    **dict.fromkeys(("steps", "iters", "iterations"), (" steps",)),
+    **dict.fromkeys(("tokens",), (" tokens",)),
+}
 # Longer values are not repeated in a hint.
 _SHOWN = 40
 # Slurm's notation for a number of GPUs.
@@ -52,10 +67,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     owner, key = owner_of(model, loc[:-1]) or model, str(loc[-1])
     here, kind = names_of((*prefix, *loc[:-1])), str(document.value(("kind",)))
     fields = field_names(owner)
-    if same := next((name for name in fields if aliases.normal(name) == aliases.normal(key)), None):
-        return Meaning(Hint(f"write `{same}`", same), (*here, same))
-    if one := next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None):
-        return Meaning(Hint(f"did you mean `{one}`?", one), (*here, one))
+    if (own := _own_name(key, document.value((*prefix, *loc)), fields)) is not None:
+        return Meaning(own[1], (*here, own[0]))
     around = document.value((*prefix, *loc[:-1]))
     if tuple(fields) == _CHOICE and aliases.normal(key) in _KIND_NAMES and isinstance(around, dict) and "kind" not in around:
         return Meaning(Hint("write `kind`", "kind"), (*here, "kind"))
@@ -71,14 +84,8 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         and accepts(path, value := document.value((*prefix, *loc)))
     ):
         return Meaning(Hint(f"write `set: {{{key}: {flow(value)}}}`"), (*here, "set"))
-    if (joined := _section_of_joined(key, fields)) is not None and isinstance(around, dict):
-        given = {name: value for each, value in around.items() if (name := _joined_name(each, joined, fields)) is not None}
-        inner = field_names(model_of(fields[joined].annotation) or owner)
-        lacking = {
-            name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples
-        }
-        also = f", with {listed(list(lacking))} of your own" if lacking else ""
-        return Meaning(Hint(f"write `{joined}: {flow({**given, **lacking})}`{also}"), (*here, joined))
+    if isinstance(around, dict) and (joined := _joined(key, owner, around)) is not None:
+        return Meaning(joined[1], (*here, joined[0]))
     # Of options, those of another kind are not among the fields.
     found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
     names = [place[-1] for place in found if place[:-1] == here]
@@ -102,6 +109,36 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), found[0])
     return Meaning(Hint(_known(owner, list(fields))))
+
+
+def _own_name(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> tuple[str, Hint] | None:
+    """Return the field that the key names in another case, another number, or with the unit of its value: `memory_gb: 48` is
+    `memory: 48GB`."""
+    if same := next((name for name in fields if aliases.normal(name) == aliases.normal(key)), None):
+        return same, Hint(f"write `{same}`", same)
+    if one := next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None):
+        return one, Hint(f"did you mean `{one}`?", one)
+    name, _, unit = key.rpartition("_")
+    if name not in fields or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    texts = (f"{flow(value)}{each}" for each in _UNITS_IN_KEYS.get(unit.lower(), ()))
+    found = next((text for text in texts if accepts(fields[name], text)), None)
+    return None if found is None else (name, Hint(f"write `{name}: {found}`"))
+
+
+def _joined(key: str, owner: type[BaseModel], around: Mapping[str, Any]) -> tuple[str, Hint] | None:
+    """Return the section of which the key, and others like it, name the fields, and what to write: `ecn: {min: ..., max: ...}`."""
+    fields = field_names(owner)
+    section = _section_of_joined(key, fields)
+    if section is None:
+        return None
+    given = {name: value for each, value in around.items() if (name := _joined_name(each, section, fields)) is not None}
+    inner = field_names(model_of(fields[section].annotation) or owner)
+    lacking = {
+        name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples
+    }
+    also = f", with {listed(list(lacking))} of your own" if lacking else ""
+    return section, Hint(f"write `{section}: {flow({**given, **lacking})}`{also}")
 
 
 def _section_of_joined(key: str, fields: Mapping[str, FieldInfo]) -> str | None:

@@ -69,7 +69,7 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
                 path = ("fabrics", index, "switches", "os", place, "kind")
                 yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
             else:
-                yield from check_fabric(kind, SWITCHES[kind], options[fabric.name, kind], fabric, cluster)
+                yield from check_fabric(kind, SWITCHES, options[fabric.name, kind], fabric, cluster)
     for switch in cluster.switches:
         fabric = cluster.fabric(switch.fabric)
         for kind in (kind for kind in fabric.os if fabric.transport in SWITCHES[kind].transports):

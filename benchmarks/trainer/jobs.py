@@ -1,28 +1,33 @@
-"""Starts both jobs, and lets one at a time run: the other one, with everything that belongs to it, is stopped by SIGSTOP meanwhile."""
+"""Starts both jobs, whose steps take turns."""
 
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.claim import MeasureError
-from benchmarks.recovery.launchers import ROOT, launched, tree
+from benchmarks.overhead.baton import Baton
+from benchmarks.overhead.job import NOBODY, SIDES
+from benchmarks.overhead.jobs import Measured
+from benchmarks.recovery.launchers import ROOT, launched
+from benchmarks.trainer.turns import TURNS
 from headway.runner.contract import Model
 
 RANKS = 2
 # About the quickstart's: 0.8 million parameters.
 MODEL = Model(vocab_size=256, layers=4, hidden=128, heads=4, kv_heads=2, ffn_hidden=352)
-SEQUENCE, MICRO, ROUNDS, LR = 256, 4, 2, 1e-4
-# After a job has been let run again, and then those of which the time is taken.
-SETTLING, STEPS = 3, 30
-# Before the first block: what only the first steps take.
-WARM = 40
-_LIMIT_S, _LOOK_S = 300.0, 0.1
+SEQUENCE, MICRO, ROUNDS, LR = 128, 4, 2, 1e-4
+TRAINERS = ROOT / ".venv-peers/trainers/bin/python"
+_TITAN = Path(__file__).with_name("titan.py")
+_HOOKED = Path(__file__).with_name("hooked")
+_LIMIT_S, _LOOK_S = 600.0, 0.25
+
+_LAUNCH = ("--standalone", "--nproc-per-node", str(RANKS))
+# A standby imports torch while the first steps run, once.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HEADWAY_STANDBY": "0"}
 
 _CLUSTER = f"""apiVersion: headway/v1alpha1
 kind: Cluster
@@ -45,88 +50,59 @@ steps: 1000000
 checkpoint: {{tiers: [{{kind: shared, every: 500000 steps}}]}}
 """
 
-
-class Trace:
-    """When the steps of a job have ended, by the machine's monotonic clock: of each line of a file, which is read once."""
-
-    def __init__(self, find: Callable[[], Path | None], time_of: Callable[[str], float]) -> None:
-        self._find, self._time_of, self._read, self._times = find, time_of, 0, list[float]()
-
-    def times(self) -> list[float]:
-        path = self._find()
-        if path is not None and path.stat().st_size > self._read:
-            with path.open("rb") as file:
-                file.seek(self._read)
-                whole, _, _ = file.read().rpartition(b"\n")
-            self._read += len(whole) + 1 if whole else 0
-            self._times += [self._time_of(line) for line in whole.decode().splitlines()]
-        return self._times
+Start = Callable[[Path], tuple[Sequence[str | Path], dict[str, str]]]
+"""Returns the command of a job in its folder, and what its environment has beside the common variables."""
 
 
-@dataclass(frozen=True)
-class Side:
-    """A job that is stopped between its blocks."""
-
-    pid: int
-    trace: Trace
-
-    def let(self, number: signal.Signals) -> None:
-        """Stop all of its processes, or let them run again."""
-        for pid in tree(self.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def until(self, steps: int) -> list[float]:
-        """Return the times once there are so many. Raises MeasureError if that takes too long."""
-        until_s = time.monotonic() + _LIMIT_S
-        while len(times := self.trace.times()) < steps:
-            if time.monotonic() > until_s:
-                raise MeasureError(f"{len(times)} of {steps} steps after {_LIMIT_S:.0f} s")
-            time.sleep(_LOOK_S)
-        return times
-
-    def block_s(self) -> float:
-        """Run for a block, and return the seconds of its STEPS steps."""
-        first = len(self.trace.times()) + SETTLING
-        self.let(signal.SIGCONT)
-        try:
-            times = self.until(first + STEPS)
-        finally:
-            self.let(signal.SIGSTOP)
-        return times[first + STEPS - 1] - times[first - 1]
+def measure(folder: Path, first: str, starts: tuple[Start, Start], steps: int) -> Measured:
+    """Start both jobs, of which `first` has the first turn, and return the seconds of their turns. Raises MeasureError if that takes too
+    long."""
+    baton, until_s = Baton(folder, (*SIDES, NOBODY), make=True), time.monotonic() + _LIMIT_S
+    results = [folder / f"{side}.json" for side in SIDES]
+    try:
+        with ExitStack() as running:
+            for side, start in zip(SIDES, starts, strict=True):
+                own = folder / f"job-{side}"
+                own.mkdir()
+                words, more = start(own)
+                turns = json.dumps([side, first, str(folder), os.getpid(), steps])
+                running.enter_context(launched(words, own, _ENVIRONMENT | more | {TURNS: turns}, "output"))
+            baton.give(first)
+            _wait(lambda: baton.take(NOBODY, _LOOK_S), folder, until_s)
+            baton.give(first)
+            _wait(lambda: all(path.exists() for path in results), folder, until_s)
+    finally:
+        baton.close()
+    ours, other = (json.loads(path.read_text()) for path in results)
+    return Measured(tuple(ours["turn_s"]), tuple(other["turn_s"]), ours["control_s"], ours["set_up_s"], False, 0)
 
 
-@contextmanager
-def both(folder: Path) -> Iterator[tuple[Side, Side]]:
-    """Yield the builtin trainer under `headway run` and the bare loop under torchrun, both warm and stopped."""
-    with ExitStack() as running:
-        sides = []
-        for start in (_headway, _bare):
-            words, environment, trace = start(folder)
-            process = running.enter_context(launched(words, folder, environment, start.__name__.strip("_")))
-            side = Side(process.pid, trace)
-            # A stopped process takes its SIGKILL all the same.
-            sides.append(side)
-            side.until(WARM)
-            side.let(signal.SIGSTOP)
-        yield sides[0], sides[1]
+def _wait(is_done: Callable[[], bool], folder: Path, until_s: float) -> None:
+    while not is_done():
+        if time.monotonic() > until_s:
+            raise MeasureError(f"the jobs have not taken their turns after {_LIMIT_S:.0f} s: see {folder}/job-*/output.log")
+        time.sleep(_LOOK_S)
 
 
-Start = tuple[Sequence[str | Path], dict[str, str], Trace]
-
-
-def _headway(folder: Path) -> Start:
+def builtin(folder: Path) -> tuple[Sequence[str | Path], dict[str, str]]:
+    """The builtin trainer under `headway run`."""
     (folder / "cluster.yaml").write_text(_CLUSTER)
     (folder / "job.yaml").write_text(_JOB)
-    # A standby imports torch while the first blocks run, once.
-    environment = {"HEADWAY_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1", "HEADWAY_STANDBY": "0"}
-    trace = Trace(lambda: next(folder.glob("runs/*/metrics.jsonl"), None), lambda line: float(json.loads(line)["mono_s"]))
-    return [sys.executable, "-m", "headway.cli.main", "run", folder / "job.yaml"], environment, trace
+    more = {"HEADWAY_RUNS": str(folder / "runs"), "PYTHONPATH": f"{_HOOKED}:{ROOT}"}
+    return [sys.executable, "-m", "headway.cli.main", "run", folder / "job.yaml"], more
 
 
-def _bare(folder: Path) -> Start:
-    words = ["--standalone", "--nproc-per-node", str(RANKS), "-m", "benchmarks.trainer.bare", str(folder)]
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    path = folder / "steps-0"
-    trace = Trace(lambda: path if path.exists() else None, lambda line: float(line.split()[1]))
-    return [sys.executable, "-m", "torch.distributed.run", *words], environment, trace
+def bare(folder: Path) -> tuple[Sequence[str | Path], dict[str, str]]:
+    """The bare loop under torchrun."""
+    return [sys.executable, "-m", "torch.distributed.run", *_LAUNCH, "-m", "benchmarks.trainer.bare"], {}
+
+
+def titan(folder: Path) -> tuple[Sequence[str | Path], dict[str, str]]:
+    """torchtitan under `headway torchrun`."""
+    more = {"HEADWAY_RUNS": str(folder / "runs")}
+    return [TRAINERS, "-m", "headway.cli.main", "torchrun", *_LAUNCH, _TITAN, folder], more
+
+
+def titan_under_torchrun(folder: Path) -> tuple[Sequence[str | Path], dict[str, str]]:
+    """torchtitan under torchrun."""
+    return [TRAINERS, "-m", "torch.distributed.run", *_LAUNCH, _TITAN, folder], {}

@@ -267,7 +267,9 @@ def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:
         is_bare = fabric.transport == "roce" and fabric.congestion is None and not each.lossless and each.ecn is None
         if each.carries == "collectives" and is_bare:
             message = f"`{each.name}` is neither lossless nor marked: full queues drop RDMA packets, whose windows are sent again"
-            hint = "set `lossless: true` and `ecn`, or state the scheme as `congestion: nic-managed`"
+            hint = (
+                "set `lossless: true`, or `ecn` with a class that carries `cnp`, or state the scheme as `congestion: nic-managed`"
+            )
             yield Problem("HW532", CLUSTER, (*path, "classes", index), message, hint, Severity.WARNING, at_key=True)
 
 

@@ -112,6 +112,9 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator
     else:
         message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
         hint = did_you_mean(group, groups, "groups")
+        if len(groups) == 1 and number.isdecimal() and 1 <= int(number) <= next(iter(groups.values())):
+            only = f"{next(iter(groups))}-{int(number)}"
+            hint = Hint(f"write `{only}`", only)
     yield Problem("HW520", document, path, message, hint.text)
 
 

@@ -166,7 +166,7 @@ _SLOW_AT_SCALE = {
     "start": "they import, connect and build the model in that time",
     "collective": "one of them may load data, compile or save for longer",
 }
-_MANY_NODES, _SHORT_S = 8, 60.0
+_MANY_NODES, _SHORT_S, _SHORT_GRACE_S = 8, 60.0, 10.0
 
 
 def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
@@ -205,6 +205,13 @@ def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
             )
             hint = f"use more than {write_duration(_SHORT_S)}; the default is {write_duration(DEFAULT_TIMEOUTS[name].floor_s)}"
             yield Problem("HW708", JOB, ("resilience", "timeouts", name), message, hint, Severity.WARNING)
+    grace = job.resilience.grace
+    if job.nodes >= _MANY_NODES and "grace" in job.resilience.model_fields_set and grace < _SHORT_GRACE_S:
+        message = (
+            f"`grace` {write_duration(grace)} is short for {job.nodes} nodes: ranks finish a step and write a checkpoint in it"
+        )
+        hint = f"use more than {write_duration(_SHORT_GRACE_S)}, for example `grace: 2m`"
+        yield Problem("HW708", JOB, ("resilience", "grace"), message, hint, Severity.WARNING)
     checks = job.resilience.corruption
     # The other one is refused by the trainer.
     name = "replay" if job.trainer.kind == DEFAULT_TRAINER else "compare"

@@ -35,6 +35,10 @@ _PADS = frozenset({"megatron", "megatron-fsdp", "megatron-2021", "megatron-deeps
 # NVIDIA/Megatron-LM: megatron/core/transformer/transformer_config.py, `num_layers_in_first_pipeline_stage`,
 # `pipeline_model_parallel_layout`.
 _LAYS_OUT = frozenset({"megatron", "megatron-fsdp"})
+# Embedding and output layer count as a layer each, or only one of them, or none.
+_ENDS = range(3)
+# Hints name no more stages of a rank than these.
+_MOST_VIRTUAL = 8
 # One round for every `pp` microbatches, as far as they go.
 _IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
@@ -169,7 +173,7 @@ def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
         message = f"{stages} stages ({_stages(layout)}) are more than the model's {counted(layers, 'layer')}"
         hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
         yield Problem("HW317", JOB, ("layout", "pp"), message, hint)
-    elif all((layers + ends) % stages for ends in range(3)):
+    elif not _divides(stages, layers):
         each, more = divmod(layers, stages)
         message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"
         hint = f"all stages wait for the slowest; {_even(layout, layers)}"
@@ -179,13 +183,26 @@ def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
 
 
 def _even(layout: Layout, layers: int) -> str:
-    """Return numbers of stages for all of which the layers are alike, those nearest to the layout's."""
-    stages = layout.pp * layout.virtual_stages
-    even = sorted({number for ends in range(3) for number in divisors(layers + ends) if 1 < number <= layers})
-    near = sorted(sorted(even, key=lambda number: abs(number - stages))[:4])
-    return (
-        f"with embedding and output layer as a layer each, or not, `pp` x `virtual_stages` {listed_numbers(near)} divide evenly"
-    )
+    """Return what to set so that all stages have the same number of layers: another of the two numbers, if one will do.
+
+    Degrees of `pp` that divide the present one, or are its multiples, need no other number of GPUs.
+    """
+    pp, virtual = layout.pp, layout.virtual_stages
+    least, most = _STAGES[layout.schedule] if layout.schedule else (1, _MOST_VIRTUAL)
+    held = [each for each in range(least, min(most, _MOST_VIRTUAL) + 1) if _divides(pp * each, layers)]
+    near = (each for each in (*divisors(pp), 2 * pp, 4 * pp) if pp // 4 <= each <= 4 * pp)
+    degrees = [each for each in near if each > 1 and _divides(each * virtual, layers)]
+    ways = [f"`{name}` {listed_numbers(each)}" for name, each in (("virtual_stages", held), ("pp", degrees)) if each]
+    counted_or_not = "with embedding and output layer as a layer each, or not"
+    if ways:
+        return f"{counted_or_not}, {' or '.join(ways)} divides evenly"
+    even = sorted({number for ends in _ENDS for number in divisors(layers + ends) if 1 < number <= layers})
+    nearest = sorted(sorted(even, key=lambda number: abs(number - pp * virtual))[:4])
+    return f"{counted_or_not}, `pp` x `virtual_stages` {listed_numbers(nearest)} divide evenly"
+
+
+def _divides(stages: int, layers: int) -> bool:
+    return 1 < stages <= layers + max(_ENDS) and any((layers + ends) % stages == 0 for ends in _ENDS)
 
 
 def _stages(layout: Layout) -> str:

@@ -10,7 +10,7 @@ from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_parts
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import JOB, Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches, global_sequences
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.resolve.mesh import MeshError, resolve_mesh
@@ -25,6 +25,8 @@ from headway.runner.contract import Mesh
 
 # The scheduler that starts a job on no fewer nodes than it asks for.
 _ALL_OR_NOTHING = "kubernetes"
+# An attempt's time is what it may take at most: one that takes a little more than the whole run is no mistake.
+_MUCH_MORE = 2
 
 
 def check_placement(job: Parsed[TrainingJob], cluster: Parsed[Cluster]) -> Iterator[Problem]:
@@ -163,6 +165,14 @@ def _check_cost(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     """Report that spares are held, and cost, from the start."""
     group, time, limit = _group(job, cluster), job.limits.attempt.time, job.limits.attempt.gpu_hours
     gpus = 0 if group is None or group.gpus is None else (job.nodes + job.resilience.spares) * group.gpus
+    whole = job.limits.run.gpu_hours
+    if time is not None and whole is not None and gpus * time > _MUCH_MORE * whole * 3600:
+        message = (
+            f"one attempt of {write_parts(time)} on {gpus} GPUs of `{cluster.name}` uses {gpus * time / 3600:g} GPU-hours, and the whole "
+            f"run ends after {whole:g}"
+        )
+        hint = f"set `gpu_hours` to {gpus * time / 3600:g} or more, or an attempt's `time` to less than {write_parts(whole * 3600 // gpus)}"
+        yield Problem("HW708", JOB, ("limits", "run", "gpu_hours"), message, hint, Severity.WARNING)
     if time is None or limit is None or gpus * time <= limit * 3600:
         return
     message = (

@@ -2,8 +2,10 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+from math import gcd
 
 from headway.jobspec.catalog.switches import switches as models
+from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.links import POD_ASNS
@@ -47,7 +49,7 @@ def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> I
     at, switches = (*path, "switches"), fabric.switches
     if are_counted(fabric):
         yield from _check_leaves(at, fabric, switches, groups)
-        yield from _check_spines(at, switches, fabric.planes)
+        yield from _check_spines(at, switches, fabric.planes, rails_of(fabric, groups))
         yield from _check_ports(at, switches, fabric.planes, rails_of(fabric, groups))
     elif not rails_of(fabric, groups):
         hint = "list the adapters connected to it, for example `nics: [mlx5_0, mlx5_1]`"
@@ -91,11 +93,13 @@ def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
         yield Problem("HW510", CLUSTER, (*path, "leaves"), message, hint)
 
 
-def _check_spines(path: Path, switches: Switches, planes: int) -> Iterator[Problem]:
+def _check_spines(path: Path, switches: Switches, planes: int, rails: int) -> Iterator[Problem]:
     spines = switches.spines or 0
     if spines % planes:
         message = f"{spines} spines are not a multiple of the {planes} planes"
         hint = f"use a multiple of the planes, for example {-(-spines // planes) * planes}"
+        if whole := [number for number in divisors(gcd(spines, rails)) if number > 1]:
+            hint += f", or {listed_numbers(whole)} planes"
         yield Problem("HW525", CLUSTER, (*path, "spines"), message, hint)
 
 

@@ -357,6 +357,8 @@ def main() -> None:
     worker.section("start")
     prepare_signs()
     torch.use_deterministic_algorithms(True)
+    # Nothing here reads memory before it is written; else each buffer of FSDP would be filled with NaN first.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if "CUBLAS_WORKSPACE_CONFIG" in (torch.use_deterministic_algorithms.__doc__ or ""):
         # Without it the first matrix product on a GPU raises there. torch dropped the demand after 2.9
         # (pytorch/pytorch#161749), and its own workspaces are the better ones.

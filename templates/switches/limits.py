@@ -1,6 +1,6 @@
 """Checks what every operating system states in its row of the table: its bounds, the models that it runs on, and the site's base."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
@@ -23,8 +23,11 @@ _SLOW_HOLD_S = 180
 _MOST_PARTS = 4
 
 
-def check_fabric(name: str, kind: SwitchKind, options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Check the fabric, whatever its switches are."""
+def check_fabric(
+    name: str, kinds: Mapping[str, SwitchKind], options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan
+) -> Iterator[Problem]:
+    """Check the fabric, whatever its switches are, against the operating system `name` of all `kinds`."""
+    kind = kinds[name]
     at: Path = ("fabrics", cluster.fabrics.index(fabric))
     if kind.balancing is not None and fabric.balancing not in kind.balancing:
         message = f"{kind.title} files spread traffic by {joined_or([f'`{each}`' for each in kind.balancing])}, not `{fabric.balancing}`"
@@ -32,7 +35,7 @@ def check_fabric(name: str, kind: SwitchKind, options: BaseModel, fabric: Fabric
         yield Problem("HW513", CLUSTER, (*at, "balancing"), message, hint)
     yield from _check_timers(name, options, fabric, cluster)
     if kind.vendor is not None:
-        yield from _check_model((*at, "switches"), kind, fabric, cluster)
+        yield from _check_model((*at, "switches"), kind, kinds, fabric, cluster)
         if isinstance(options, SiteOptions) and options.base is None:
             os = (*at, "switches", "os", fabric.os.index(name), "kind")
             message = f"{kind.file} has headway's settings only: a switch that takes it as a whole loses its management address and users"
@@ -73,7 +76,9 @@ def check_switch(kind: SwitchKind, switch: SwitchPlan, cluster: ClusterPlan) -> 
         yield Problem("HW513", CLUSTER, (*at, "switches", "spines"), message, "use fewer spines or uplinks")
 
 
-def _check_model(path: Path, kind: SwitchKind, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+def _check_model(
+    path: Path, kind: SwitchKind, kinds: Mapping[str, SwitchKind], fabric: FabricPlan, cluster: ClusterPlan
+) -> Iterator[Problem]:
     """Check that the system runs on the model, whose cages its port names follow."""
     fitting = [row.name for row in models().values() if row.vendor == kind.vendor and row.transport == "ethernet"]
     hint = f"use {joined_or([f'`{name}`' for name in fitting])}"
@@ -85,6 +90,12 @@ def _check_model(path: Path, kind: SwitchKind, fabric: FabricPlan, cluster: Clus
     if model is None or model.name not in fitting:
         maker = "that the catalogue does not have" if model is None else f"of {model.vendor}"
         message = f"headway renders {kind.title} for models of {kind.vendor}, and the `{fabric.switch_model}` is one {maker}"
+        systems = [name for name, each in kinds.items() if model is not None and each.vendor == model.vendor]
+        hint += (
+            f"; an `os` for switches of {model.vendor} is {joined_or([f'`{name}`' for name in systems])}"
+            if model and systems
+            else ""
+        )
         yield Problem("HW513", CLUSTER, (*path, "model"), message, hint)
         return
     lanes = {port.lanes for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports}

@@ -266,8 +266,27 @@ JOBS = [
     Mistake("nodes: 4", "nodes: 4\nsecrets: [{env: HF, source: hf}]", "HW201", "name", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nignore: [{code: HW4270, reason: measured}]", "HW204", "HW427", is_whole=False),
     Mistake("  kind: script\n", "  type: script\n", "HW201", "kind"),
+    # A name with the unit of its value.
+    Mistake("    join: 10m", "    join_minutes: 10", "HW201", None, "write `join: 10m`"),
+    Mistake(
+        "  tiers:\n    - kind: shared\n      every: 100 steps",
+        "  tiers:\n    - kind: shared\n      every_steps: 100",
+        "HW201",
+        None,
+        "`every: 100 steps`",
+    ),
+    Mistake("nodes: 4", "nodes: 4\ncode: {commit: 9b2c4d1}", "HW204", None, "`git rev-parse 9b2c4d1`"),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nscheduler: {kubernetes: {tolerations: [{key: spot, tolerationSeconds: 30}]}}",
+        "HW201",
+        "seconds",
+        is_whole=False,
+    ),
 ]
 CLUSTERS = [
+    Mistake("host_memory: 2TiB", "host_memory_tib: 2", "HW201", None, "write `host_memory: 2TiB`"),
+    Mistake("nic_speed: 400Gb/s", "nic_speed_gbps: 400", "HW201", None, "write `nic_speed: 400Gb/s`"),
     key("fabrics", "fabric"),
     key("fabrics", "networks"),
     key("    gpus", "    gpus_per_node"),

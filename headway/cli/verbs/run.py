@@ -28,7 +28,7 @@ from headway.report.summary import summarize
 from headway.report.terminal import print_summary
 from headway.runner.contract import Exit, RunDirectory
 
-POLL_S = 0.02
+POLL_S, SELDOM_S = 0.02, 0.2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +142,8 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
                     progress.console.print(words, markup=False)
             for line in metrics.new():
                 progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
-            time.sleep(POLL_S)
+            # A kill must meet its step; else looking only costs the ranks' cores something.
+            time.sleep(POLL_S if pending else SELDOM_S)
     return pending
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
@@ -19,6 +20,8 @@ _LEAST_BYTES = 6
 _MOST_HOST_BYTES = 16 << 40
 # A step of a framework that headway assumes counts as too large from this multiple of the memory on.
 _BEYOND_DOUBT = 1.5
+# No shorter sequence is proposed.
+_SHORT_SEQUENCE = 4096
 
 
 def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -44,12 +47,21 @@ def check_memory(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     held = f"{use.needed / GIB:.1f} GiB of {use.capacity / GIB:.1f} GiB"
     whose = f"the profile `{training.framework}`" + ("" if is_known else ", which is assumed where `framework` names none")
     message = f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by {whose}"
-    hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE)) or _more(
-        training, plan, cluster.group(plan.group)
-    )
-    yield Problem(
-        "HW427", JOB, ("batch", "micro"), message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING
-    )
+    hint = "; or ".join(each for each in hints(training, use) if not each.endswith(STILL_TOO_LARGE))
+    shorter = None if hint or training.micro > 1 else _shorter(training)
+    path = ("batch", "micro" if shorter is None else "sequence")
+    hint = hint or _more(training, plan, cluster.group(plan.group))
+    if shorter is not None:
+        hint = f"set `sequence: {shorter}` or less; or {hint}"
+    yield Problem("HW427", JOB, path, message, f"{hint}; `headway plan --estimate` shows what uses it", Severity.WARNING)
+
+
+def _shorter(training: Training) -> int | None:
+    """Return the longest of the halved sequences with which a step fits; None if none of a usual length does."""
+    tokens = training.sequence // 2
+    while tokens >= _SHORT_SEQUENCE and peak(replace(training, sequence=tokens)).verdict == "does not fit":
+        tokens //= 2
+    return tokens if tokens >= _SHORT_SEQUENCE else None
 
 
 def _more(training: Training, plan: JobPlan, group: GroupPlan) -> str:

@@ -196,18 +196,19 @@ def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         yield Problem("HW406", CLUSTER, place, message, f"{hint}{_or_below(options)}")
     elif mount.read_only:
         message = f"`{plan.runs}` is on the mount of `{mount.path}`, which is read-only"
-        yield Problem("HW406", CLUSTER, place, message, "remove `read_only` there")
+        yield Problem("HW406", CLUSTER, place, message, f"remove `read_only` there{_or_below(options)}")
 
 
 def _below(options: KubernetesOptions) -> str:
     """Return an example on a mount of the pods."""
-    writable = next((mount.path for mount in options.mounts if not mount.read_only), None)
-    return "" if writable is None else f", for example `path: {PurePosixPath(writable) / 'runs'}`"
+    below = [PurePosixPath(mount.path) / "runs" for mount in options.mounts if not mount.read_only]
+    writable = [path for path in below if (mount := _holder(path, options.mounts)) is not None and not mount.read_only]
+    return f", for example `path: {writable[0]}`" if writable else ""
 
 
 def _or_below(options: KubernetesOptions) -> str:
     example = _below(options)
-    return f", or set a path on one of them{example}" if example else ""
+    return f", or set a path on a writable mount{example}" if example else ""
 
 
 def _holder(path: PurePosixPath, mounts: tuple[Mount, ...]) -> Mount | None:

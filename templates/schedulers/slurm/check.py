@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_duration
-from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import SlurmRequest
 from headway.jobspec.suggest import did_you_mean
@@ -211,7 +211,7 @@ def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -
     if plan.segment_nodes is None or (options.topology == "tree" and leaf_nodes(options, cluster) is None):
         return
     if options.topology == "block":
-        yield from _check_whole_segments(plan, plan.segment_nodes)
+        yield from _check_whole_segments(plan, plan.segment_nodes, cluster.group(plan.group))
         return
     layout = plan.spec["layout"]
     axis = "tp" if layout["tp"] > cluster.group(plan.group).gpus else "ep"
@@ -244,14 +244,16 @@ def _check_switches(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) 
         yield Problem("HW425", JOB, ("layout", axis), message, hint, Severity.WARNING)
 
 
-def _check_whole_segments(plan: JobPlan, segment: int) -> Iterator[Problem]:
+def _check_whole_segments(plan: JobPlan, segment: int, group: GroupPlan) -> Iterator[Problem]:
     """Check that the job's own nodes are whole segments, since they hold whole groups of ranks; spares need not be."""
     if plan.nodes % segment:
         message = (
             f"{plan.slots} nodes and {plan.spares} spares are not a multiple of the {segment} nodes that come from "
             f"one NVLink domain together, and Slurm accepts `--segment` only if it divides the nodes"
         )
-        nearest = listed_numbers([count - plan.slots for count in nearest_multiples(plan.nodes, segment)])
+        room = group.count - group.held_back
+        fitting = [count for count in nearest_multiples(plan.nodes, segment) if plan.slots <= count <= room]
+        nearest = listed_numbers([count - plan.slots for count in fitting or [plan.slots]])
         yield Problem("HW428", JOB, ("resilience", "spares"), message, f"set the spares to {nearest}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.suggest import joined_or
+from headway.jobspec.suggest import joined_or, nearest
 from headway.templates.switches.limits import check_kept_ports
 from headway.templates.switches.sonic.device import SonicDevice, device_of, model_of
 from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, Hardware, HwSku, hardware
@@ -44,6 +44,9 @@ def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan)
     model, known = model_of(switch, cluster), hardware().get(model_of(switch, cluster))
     if known is None:
         message = f"headway has no SONiC device of the model `{model}`: its HwSKU, ports and buffers are unknown"
+        if (near := nearest(model, hardware())) is not None:
+            yield Problem("HW513", CLUSTER, (*path, "model"), message, f"did you mean `{near}`?", fix=near)
+            return
         hint = f"set `base` to a config_db.json of such a switch, which has them; or use one of {', '.join(hardware())}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
         return

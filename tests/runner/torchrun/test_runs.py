@@ -76,13 +76,29 @@ def test_a_temporary_folder_that_is_not_the_users_alone_is_neither_written_nor_r
     assert not (temporary / "runs").exists()
 
 
-def test_torchrun_leaves_the_working_folder_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that does nothing, in the working directory; runs lie beside it."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "HEADWAY_", "PET_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "train.py").write_text("")
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place, _ = prepare(["train.py"])
+    return tmp_path / "work" / "train.py"
+
+
+def test_torchrun_leaves_the_working_folder_as_it_is(script: Path, tmp_path: Path) -> None:
+    place, _ = prepare([script.name])
     assert place.directory.root == tmp_path / "state" / "headway" / "runs" / "train-1"
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["train.py"]
+    assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+
+
+def test_a_script_sees_neither_the_secret_nor_the_name_of_its_run(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_SECRET", "never to be seen")
+    monkeypatch.setenv("HEADWAY_RUN", "mine")
+    place, environment = prepare([script.name])
+    assert place.directory.root == tmp_path / "state" / "headway" / "runs" / "mine"
+    assert not {"HEADWAY_SECRET", "HEADWAY_RUN"} & {*os.environ, *environment}
