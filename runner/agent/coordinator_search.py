@@ -133,7 +133,7 @@ class CoordinatorSearch:
     def _address(self) -> Address | None:
         try:
             record = json.loads(self._state.directory.coordinator.read_text())
-            return Address(record["host"], record["port"], record["term"])
+            return Address(record["host"], record["port"], record.get("term", 0))
         except (OSError, ValueError, KeyError):
             # Not there yet, or a network file system between two versions.
             return None
