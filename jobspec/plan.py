@@ -44,12 +44,20 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class FabricNics:
+    """Adapters of a node on one fabric, in the order of their rails."""
+
+    fabric: str
+    nics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class GroupPlan:
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
     Jobs may plan with `count` less `held_back` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
-    the adapters on the fabric between the nodes, in the order of their rails. `gpu_model` is the GPU that the cluster file describes
-    because the catalogue does not have it.
+    the adapters on the fabric between the nodes, in the order of their rails, `other_nics` those on other fabrics. `gpu_model` is the GPU
+    that the cluster file describes because the catalogue does not have it.
     """
 
     name: str
@@ -69,6 +77,7 @@ class GroupPlan:
     nic_gbps: float | None = None
     hourly_cost: float | None = None
     threads_per_core: int = 1
+    other_nics: tuple[FabricNics, ...] | None = field(default=None, metadata=OMITTED)
 
     @property
     def known_gpu(self) -> Gpu | None:
@@ -144,6 +153,11 @@ class QosPlan:
     def carrying(self, what: str) -> ClassPlan | None:
         """Return the class of the traffic `what`."""
         return next((each for each in self.classes if each.carries == what), None)
+
+    @property
+    def rdma(self) -> ClassPlan | None:
+        """The class of RDMA: of collectives, or of files on a fabric for storage."""
+        return self.carrying("collectives") or self.carrying("storage")
 
     def of_dscp(self, dscp: int) -> ClassPlan | None:
         """Return the class of packets with this DSCP; None is the rest."""
@@ -301,6 +315,12 @@ class ClusterPlan:
         """Return the fabric of this name; KeyError when there is none."""
         found = {fabric.name: fabric for fabric in self.fabrics}
         return found[name]
+
+    def nics_on(self, node: NodePlan, fabric: str) -> tuple[str, ...]:
+        """Return the node's adapters on a fabric, in the order of their rails."""
+        if self.scale_out is not None and self.scale_out.name == fabric:
+            return node.nics
+        return next((each.nics for each in self.group(node.group).other_nics or () if each.fabric == fabric), ())
 
     @cached_property
     def switch_roles(self) -> Mapping[str, str]:

@@ -111,3 +111,8 @@ def listed_some(names: Sequence[str]) -> str:
 def joined_or(parts: Sequence[str]) -> str:
     """Return the parts as alternatives: `a, b or c`."""
     return " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def joined_and(parts: Sequence[str]) -> str:
+    """Return the parts as a list: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 
-from headway.jobspec.plan import ClusterPlan, QosPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan, SwitchPlan
+from headway.templates.audit.fabrics import other_fabrics
 from headway.templates.audit.plan import FOREIGN
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
@@ -22,6 +23,7 @@ Value = int | bool | str | None
 _EIGHT = range(8)
 _CHAIN_HINT = "`headway render` writes the whole chain from one cluster file"
 _COLLECTIVES: Fact = ("DSCP that marks", "collectives")
+_STORAGE: Fact = ("DSCP that marks", "storage")
 _CNP: Fact = ("DSCP that marks", "cnp")
 
 # Facts about a switch's own queues.
@@ -58,9 +60,12 @@ def disagreements(readings: Mapping[str, Reading], cluster: ClusterPlan | None =
     """Yield the errors between the files, each by its name; with a cluster, also the differences from its plan."""
     if cluster is not None:
         yield from _against(readings, cluster)
-    else:
-        yield from _among(readings)
-        yield from _pairs(readings)
+        return
+    fabrics = other_fabrics(readings)
+    yield from _among({file: each for file, each in readings.items() if file not in fabrics})
+    for fabric in dict.fromkeys(fabrics.values()):
+        yield from _among({file: each for file, each in readings.items() if fabrics.get(file) == fabric})
+    yield from _pairs(readings)
 
 
 def carries_collectives(readings: Iterable[Reading]) -> bool:
@@ -119,22 +124,55 @@ def _alike(readings: Mapping[str, Reading]) -> Iterator[tuple[tuple[str, ...], R
 
 
 def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Disagreement]:
-    """Compare each file with the cluster: what it states, must state, and its ends."""
+    """Compare each file with the cluster: what it states, must state, and its ends. Files with the same views are compared together."""
     switches = {switch.name: switch for switch in cluster.switches}
+    nodes = {node.name: node for node in cluster.nodes}
+    # The file and its folders, the nearest one first.
+    names = {file: PurePosixPath(file).parts[::-1] for file in readings}
+    owners = {file: next((switches[each] for each in parts[1:] if each in switches), None) for file, parts in names.items()}
     intended = cache(_intended)
-    for file, reading in readings.items():
-        if reading.device is not None and reading.device.os in FOREIGN:
+    for files, reading in _alike(readings):
+        if _is_foreign(reading):
             # templates/audit/plan.py compares them: their ports and queues have other names than the plan's.
             continue
-        switch = next((switches[each.name] for each in PurePosixPath(file).parents if each.name in switches), None)
-        fabric = cluster.fabric(switch.fabric) if switch else cluster.scale_out
-        if fabric is not None and fabric.qos is not None:
-            agreed = intended(fabric.qos)
-            said = [*_statements((file,), reading), *_unsaid(file, reading, agreed)]
+        groups: dict[str, tuple[FabricPlan, QosPlan, list[str]]] = {}
+        for file in files if reading.qos else ():
+            fabric = _fabric_of(reading, owners[file], cluster)
+            if fabric is not None and fabric.qos is not None:
+                groups.setdefault(fabric.name, (fabric, fabric.qos, []))[2].append(file)
+        for planned, qos, own in groups.values():
+            agreed = intended(qos)
+            said = [*_statements(tuple(own), reading), *_unsaid(tuple(own), reading, agreed)]
             yield from _dissent(said, agreed, dict.fromkeys(agreed, "the cluster file"))
-            yield from _absent(file, reading, cluster, switch)
-        if switch is not None and reading.routing is not None:
+            for file in own:
+                node = next((nodes[each] for each in names[file] if each in nodes), None)
+                yield from _absent(file, reading, _ends_of(reading, owners[file], node, planned, cluster))
+    for file, reading in readings.items():
+        switch = owners[file]
+        if switch is not None and reading.routing is not None and not _is_foreign(reading):
             yield from _routing_of_plan(file, reading.routing, switch)
+
+
+def _is_foreign(reading: Reading) -> bool:
+    return reading.device is not None and reading.device.os in FOREIGN
+
+
+def _fabric_of(reading: Reading, switch: SwitchPlan | None, cluster: ClusterPlan) -> FabricPlan | None:
+    """Return the fabric of a switch's file, or the one that a host's file names; else the scale-out one."""
+    if switch is not None:
+        return cluster.fabric(switch.fabric)
+    named = None if reading.device is None else reading.device.fabric
+    return next((fabric for fabric in cluster.fabrics if fabric.name == named), cluster.scale_out)
+
+
+def _ends_of(
+    reading: Reading, switch: SwitchPlan | None, node: NodePlan | None, fabric: FabricPlan, cluster: ClusterPlan
+) -> Iterable[str]:
+    """Return the ports and adapters that the plan has in the file of a switch or node."""
+    if switch is not None:
+        return [port.name for port in switch.ports]
+    is_adapters = any("congestion control of priority" in view.says for view in reading.qos.values())
+    return cluster.nics_on(node, fabric.name) if node is not None and is_adapters else ()
 
 
 def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
@@ -165,9 +203,9 @@ def _counts(fact: Fact, agreed: Mapping[Fact, Value]) -> bool:
     """Return whether the fact matters. Devices differ in unused classes: switches come with PFC on 3 and 4, and mlx5
     with a priority for every DSCP.
 
-    Used are the DSCP and priority of the collectives, of the notifications, and of everything else, which are 0.
+    Used are the DSCP and priority of the collectives or of storage, of the notifications, and of everything else, which are 0.
     """
-    marked = {agreed[mark] for mark in (_COLLECTIVES, _CNP) if mark in agreed}
+    marked = {agreed[mark] for mark in (_COLLECTIVES, _STORAGE, _CNP) if mark in agreed}
     dscps = {0, *marked}
     # The queue of everything else is numbered by a switch (SONiC's default is 1), its 802.1p priority by an adapter.
     if fact[0] == "priority of DSCP":
@@ -185,7 +223,8 @@ def _intended(plan: QosPlan) -> dict[Fact, Value]:
     ecn = {queue: by_queue[queue].ecn if queue in by_queue else None for queue in _EIGHT}
     return facts(
         QosView(
-            marks={each.carries: each.dscp for each in plan.classes},
+            # The keeper marks the copies of checkpoints itself.
+            marks={each.carries: each.dscp for each in plan.classes if each.carries != "checkpoints"},
             marks_priority={"cnp": cnp.priority} if cnp else {},
             priorities={each.dscp: each.priority for each in plan.classes},
             queues={dscp: each.queue if each else 0 for dscp, each in by_dscp.items()},
@@ -199,24 +238,18 @@ def _intended(plan: QosPlan) -> dict[Fact, Value]:
     )
 
 
-def _unsaid(file: str, reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
+def _unsaid(files: tuple[str, ...], reading: Reading, agreed: Mapping[Fact, Value]) -> Iterator[_Said]:
     """Yield facts that an end must state and does not, where it matters: a class's place, not that of everything else."""
     wanted = [fact for fact, value in agreed.items() if value]
     for view, ends in _distinct(reading):
         said = facts(view)
         for fact in wanted:
             if fact[0] in view.says and fact not in said:
-                yield _Said((file,), ends, fact, None)
+                yield _Said(files, ends, fact, None)
 
 
-def _absent(file: str, reading: Reading, cluster: ClusterPlan, switch: SwitchPlan | None) -> Iterator[Disagreement]:
+def _absent(file: str, reading: Reading, ends: Iterable[str]) -> Iterator[Disagreement]:
     """Yield the plan's ports and adapters that are missing in the file of their switch or node."""
-    if switch is not None:
-        ends = [port.name for port in switch.ports] if reading.qos else []
-    else:
-        folders = set(PurePosixPath(file).parts)
-        is_adapters = any("congestion control of priority" in view.says for view in reading.qos.values())
-        ends = [nic for node in cluster.nodes if is_adapters and node.name in folders for nic in node.nics]
     missing = [end for end in ends if end not in reading.qos]
     if missing:
         yield Disagreement(file, _listed(missing), "no traffic class is configured there", "render the file again and apply it")
@@ -251,12 +284,13 @@ def _dissent(said: Iterable[_Said], agreed: Mapping[Fact, Value], authorities: M
 
 
 def _chain(readings: Mapping[str, Reading], agreed: Mapping[Fact, Value]) -> Iterator[Disagreement]:
-    """Yield ends that do not keep their part of the chain, one per file and message."""
-    dscp, cnp = agreed.get(_COLLECTIVES), agreed.get(_CNP)
+    """Yield ends that do not keep their part of the chain, one for each file and message; a fabric carries collectives or storage."""
+    dscp, cnp = agreed.get(_COLLECTIVES, agreed.get(_STORAGE)), agreed.get(_CNP)
     if not isinstance(dscp, int):
         return
     views = [view for _, reading in _alike(readings) for view in reading.qos.values()]
     others = _Others(
+        load="the collectives" if _COLLECTIVES in agreed else "storage",
         pause=any(on for view in views for on in view.pfc.values()),
         mark=any(ecn is not None for view in views for ecn in view.ecn.values())
         or any(any(view.reacts.values()) for view in views),
@@ -283,8 +317,9 @@ def _is_unmarked(reading: Reading) -> bool:
 
 @dataclass(frozen=True)
 class _Others:
-    """Whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
+    """The load of RDMA, and whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
 
+    load: str
     pause: bool
     mark: bool
 
@@ -300,12 +335,12 @@ def _open_links(view: QosView, dscp: int, cnp: int | None, others: _Others) -> I
 def _open_in_switch(view: QosView, dscp: int, cnp: int | None, others: _Others) -> Iterator[tuple[str, bool]]:
     queue = view.queues.get(dscp)
     if queue is None:
-        yield f"DSCP {dscp} carries the collectives, but is not mapped to a queue", False
+        yield f"DSCP {dscp} carries {others.load}, but is not mapped to a queue", False
         return
     if not any(on and view.paused_queues.get(priority) == queue for priority, on in view.pfc.items()):
-        yield f"DSCP {dscp} carries the collectives in queue {queue}, which PFC does not pause", not others.pause
+        yield f"DSCP {dscp} carries {others.load} in queue {queue}, which PFC does not pause", not others.pause
     if view.ecn.get(queue) is None:
-        yield f"DSCP {dscp} carries the collectives in queue {queue}, where packets are not ECN-marked", not others.mark
+        yield f"DSCP {dscp} carries {others.load} in queue {queue}, where packets are not ECN-marked", not others.mark
     if cnp is not None and view.queues.get(cnp) == queue:
         yield f"notifications (DSCP {cnp}) wait in queue {queue} behind the traffic that they should slow down", False
 
@@ -313,10 +348,10 @@ def _open_in_switch(view: QosView, dscp: int, cnp: int | None, others: _Others) 
 def _open_in_adapter(view: QosView, dscp: int, others: _Others) -> Iterator[tuple[str, bool]]:
     priority = view.priorities.get(dscp)
     if priority is None:
-        yield f"DSCP {dscp} carries the collectives, but is not mapped to a priority", False
+        yield f"DSCP {dscp} carries {others.load}, but is not mapped to a priority", False
         return
     if not view.pfc.get(priority, False):
-        yield f"DSCP {dscp} carries the collectives with priority {priority}, which PFC does not pause", not others.pause
+        yield f"DSCP {dscp} carries {others.load} with priority {priority}, which PFC does not pause", not others.pause
     if others.mark and view.reacts and not view.reacts.get(priority, False):
         yield f"senders of DSCP {dscp} do not react to congestion notifications", False
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
-from headway.templates.hosts.render import SCRIPT, host_files
+from headway.templates.hosts.render import host_files, is_script
 from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
@@ -28,6 +28,8 @@ Reader = Callable[[str], Reading]
 
 # Readers of files next to those that name a kind, by their names.
 _OTHERS: Mapping[str, Reader] = {**FRR_READERS, **OPENSM_READERS}
+# Readers of the files that name a kind.
+_OF_SWITCHES: Mapping[str, Reader] = {kind.file: kind.read for kind in SWITCHES.values()}
 
 HOSTS = PurePosixPath("hosts")
 # Files of a fabric as a whole.
@@ -89,14 +91,17 @@ def readers_by_kind() -> Mapping[str, Reader]:
 
 def reader_of(path: PurePath) -> Reader | None:
     """Return the reader for a file name; None for a name that no kind uses."""
-    readers = {SCRIPT.name: _read_host, "nccl.conf": read_environment, **{kind.file: kind.read for kind in SWITCHES.values()}}
+    if is_script(path.name):
+        return _read_host
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
     if path.name in _OTHERS:
         return _OTHERS[path.name]
-    return readers.get(path.name, read_environment if path.suffix in {".env", ".sbatch"} else None)
+    if path.name in _OF_SWITCHES:
+        return _OF_SWITCHES[path.name]
+    return read_environment if path.name == "nccl.conf" or path.suffix in {".env", ".sbatch"} else None
 
 
 def recognized(text: str) -> Reader | None:

@@ -30,7 +30,7 @@ class QosView:
     """How one end (a port, an adapter, a job's environment) treats packets. Settings that are not in its file are
     absent or empty.
 
-    `marks`: kind of traffic (`collectives`, `cnp`) -> the DSCP that this end puts on it. `marks_priority`: kind of
+    `marks`: kind of traffic (`collectives`, `storage`, `cnp`) -> the DSCP that this end puts on it. `marks_priority`: kind of
     traffic -> the 802.1p priority that this end puts on it. `priorities`: DSCP -> 802.1p priority; on a switch the PFC
     priority whose pause holds back this DSCP's queue. `queues`, `groups`: DSCP -> egress queue, ingress priority group.
     `pfc`: priority 0-7 -> whether it is paused and not dropped. `paused_queues`: PFC priority -> the queue that it
@@ -150,7 +150,8 @@ class DeviceView:
     """A switch as one of its files has it, or a host. `os`: `sonic`, `frr`, `nvue`, `eos`, `host`.
 
     `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC
-    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused. `mac`: its base
+    watchdog is on; None where the file cannot set it. `watchdog_ms`: the longest time that it lets a queue be paused. `fabric`: what the
+    file names as the fabric of its ports, if that is another one than that of the collectives. `mac`: its base
     MAC address.
     """
 
@@ -164,6 +165,7 @@ class DeviceView:
     hashed: frozenset[str] | None = None
     watches: bool | None = None
     watchdog_ms: int | None = None
+    fabric: str | None = None
     mac: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
 

@@ -51,7 +51,7 @@ checkpoint: {{tiers: [{{kind: shared, every: 500000 steps}}]}}
 """
 
 Start = Callable[[Path], tuple[Sequence[str | Path], dict[str, str]]]
-"""Returns the command of a job in its folder, and what its environment has beside the common variables."""
+"""Returns the command of a job in its folder, and the variables of its environment in addition to the common ones."""
 
 
 def measure(folder: Path, first: str, starts: tuple[Start, Start], steps: int) -> Measured:

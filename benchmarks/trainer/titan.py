@@ -23,7 +23,7 @@ _STATS = ("active_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries
 
 
 class Cpu:
-    """What torchtitan asks of `torch.cuda`."""
+    """The functions of `torch.cuda` that torchtitan calls."""
 
     memory = SimpleNamespace()
 

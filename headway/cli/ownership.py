@@ -25,6 +25,7 @@ _CLUSTER_FILES = (
     "slurm/node-check",
     f"hosts/*{SCRIPT}",
     f"hosts/*{UNIT}",
+    *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT) for ending in ("", "-*")),
     *(
         f"{place}/*/{file}"
         for place in ("switches", "fabrics")

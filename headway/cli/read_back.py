@@ -1,5 +1,6 @@
 """Reads back what files in force configure, and compares it with each other and with a cluster."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,13 +12,12 @@ from headway.jobspec.document import Document, Span
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
-from headway.jobspec.resolve.placement import group_of_job
 from headway.templates.agreement import disagreements
 from headway.templates.audit.finding import Finding
 from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
 from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
-from headway.templates.hosts.render import SCRIPT
+from headway.templates.hosts.render import is_script
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
 
@@ -107,7 +107,7 @@ def changed_settings(
     for file, reading in readings.items():
         if "NCCL" in reading.qos:
             continue
-        parts = PurePosixPath(Path(file).resolve().as_posix()).parts
+        parts = tuple(os.path.realpath(file).split("/"))
         tails = [parts[-length:] for length in lengths]
         path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, readable)
         reader = reader_of(path) if path is not None else None
@@ -118,7 +118,7 @@ def changed_settings(
             continue
         if path is not None and reader is not None:
             yield from _changes(file, reading, reader(rendered[path]))
-            if path.name == SCRIPT.name:
+            if is_script(path.name):
                 yield from _changed_script(file, documents[file].text, rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
@@ -150,7 +150,8 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     """NCCL's variables that the cluster decides, where the file sets any; a job may set others besides."""
     if not any(name.startswith("NCCL_") for name in reading.settings):
         return
-    variables = resolve_environment(cluster, group_of_job(cluster, None))
+    group = next((each for each in cluster.groups if each.gpus), cluster.groups[0])
+    variables = resolve_environment(cluster, group)
     planned_values = {each.name: Setting(each.value, 0) for each in variables if _is_of_network(each.name)}
     wanted = {name: value for name, value in planned_values.items() if name.startswith(_NCCL) or name in reading.settings}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}

@@ -74,8 +74,10 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
         elif nic.switch is not None and nic.port is not None and (nodes.name, nic.name) in cabling.rails:
             shape, rail = cabling.rails[nodes.name, nic.name]
             found.append(_Found(index, nic, shape, rail, LeafPort(shape.leaves[nic.switch], shape.node_ports[nic.port])))
-    yield from _check_rails(document, path, found)
-    yield from _check_straight(document, path, [each for each in found if not each.is_crossed])
+    for fabric in dict.fromkeys(each.shape.fabric for each in found):
+        own = [each for each in found if each.shape.fabric == fabric]
+        yield from _check_rails(document, path, own)
+        yield from _check_straight(document, path, [each for each in own if not each.is_crossed])
 
 
 def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed) -> Iterator[Problem]:
@@ -120,7 +122,7 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
 
 
 def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
-    """Check that adapter and leaf are of one rail; two adapters on each other's have exchanged cables."""
+    """Check that adapter and leaf are of one rail, on one fabric; two adapters on each other's have exchanged cables."""
     crossed = {each.rail: each for each in found if each.is_crossed}
     for each in crossed.values():
         shape, leaf_rails = each.shape, each.shape.rails_of(each.place.leaf)
@@ -136,7 +138,7 @@ def _check_rails(document: str, path: Path, found: Sequence[_Found]) -> Iterator
 
 
 def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Iterator[Problem]:
-    """Check that the adapters of a node use ports of one number on the leaves of one unit; a different one may be
+    """Check that the adapters of a node on one fabric use ports of one number on the leaves of one unit; a different one may be
     another node's cable.
 
     On running hosts the same check uses LLDP: https://github.com/scitix/sichek/pull/133
@@ -147,7 +149,7 @@ def _check_straight(document: str, path: Path, found: Sequence[_Found]) -> Itera
     usual, _ = Counter(positions.values()).most_common(1)[0]
     one = next(each for each in found if positions[each.index] == usual)
     for each in found:
-        if positions[each.index] != usual and each.shape is one.shape:
+        if positions[each.index] != usual:
             straight = each.shape.place(positions[one.index], each.rail)
             message = (
                 f"`{each.nic.name}` is connected to `{each.nic.port}` of `{each.nic.switch}`, "

@@ -5,6 +5,7 @@ from ipaddress import IPv4Network
 
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
+from headway.jobspec.check.numbers import check_numbers_apart
 from headway.jobspec.check.qos import check_classes
 from headway.jobspec.check.switches import check_planes, check_switches, in_network
 from headway.jobspec.document import Path
@@ -12,7 +13,7 @@ from headway.jobspec.notation import counted
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.fabric import SWITCHED_SHAPES, leaf_links, leaf_oversubscription
 from headway.jobspec.resolve.nodes import adapters_on
-from headway.jobspec.resolve.qos import congestion_of
+from headway.jobspec.resolve.qos import RDMA, congestion_of
 from headway.jobspec.resolve.sizes import are_counted, rails_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric, Switches, TrafficClass
@@ -47,7 +48,7 @@ _BALANCING: Mapping[str, tuple[str, ...]] = {
     "tcp": ("ecmp", "ucmp", "dlb"),
 }
 
-# Whether a class of collectives is lossless, and whether switches mark it; None is either.
+# Whether a class of RDMA is lossless, and whether switches mark it; None is either.
 _SCHEMES: Mapping[str, tuple[bool, bool | None]] = {
     "pfc": (True, False),
     "pfc-ecn": (True, True),
@@ -76,31 +77,23 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
 
 
 def check_cabling(cluster: Cluster) -> Iterator[Problem]:
-    """Check that planes and rails fit the adapters, and that the switches have ports and addresses for them.
-
-    The addresses of a link follow from one fabric, so one has switches.
-    """
+    """Check that planes and rails fit the adapters, and that the switches have ports and addresses for them."""
     for index, fabric in enumerate(cluster.fabrics):
         yield from check_planes(("fabrics", index), fabric, cluster.node_groups)
         yield from _check_shared_rails(fabric, cluster.node_groups)
     if any(len({nic.name for nic in nodes.nics}) < len(nodes.nics) for nodes in cluster.node_groups):
         # An adapter that is listed twice is missing once: what follows from their number is not what is meant.
         return
-    switched = [(index, fabric.switches) for index, fabric in enumerate(cluster.fabrics) if fabric.switches is not None]
-    for index, switches in switched:
-        fabric, problems = (
-            cluster.fabrics[index],
-            list(check_switches(("fabrics", index), cluster.fabrics[index], cluster.node_groups)),
-        )
+    for index, fabric in enumerate(cluster.fabrics):
+        if fabric.switches is None:
+            continue
+        problems = list(check_switches(("fabrics", index), fabric, cluster.node_groups))
         yield from problems
         if fabric.transport != "infiniband":
-            yield from _check_hosts_apart(switches, cluster)
+            yield from _check_hosts_apart(fabric.switches, cluster)
         if are_counted(fabric) or not any(problem.severity is Severity.ERROR for problem in problems):
             yield from _check_oversubscription(("fabrics", index), fabric, cluster.node_groups)
-    for index, _ in switched[1:]:
-        message = f"the nodes' adapters are already connected to the switches of `{cluster.fabrics[switched[0][0]].name}`"
-        hint = "set `switches` for one fabric only: several are not implemented yet"
-        yield Problem("HW514", CLUSTER, ("fabrics", index, "switches"), message, hint, at_key=True)
+    yield from check_numbers_apart(cluster)
 
 
 def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
@@ -234,6 +227,11 @@ def _check_fabric(path: Path, fabric: Fabric) -> Iterator[Problem]:
     if transport == "tcp" and fabric.interface is None:
         hint = "use a name that `ip link` prints, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, path, f"the TCP fabric `{name}` has no `interface`", hint)
+    for index, each in enumerate(fabric.classes):
+        if each.carries == "storage" and fabric.role != "storage":
+            message = f"`{each.name}` carries storage, but `{name}` is a {fabric.role} fabric, whose RDMA is that of collectives"
+            hint = "describe the network of the storage as a fabric with `role: storage`, and the adapters on it with `fabric`"
+            yield Problem("HW503", CLUSTER, (*path, "classes", index, "carries"), message, hint)
 
 
 def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
@@ -262,10 +260,10 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
 
 
 def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:
-    """Warn about collectives that are neither paused nor marked, where `congestion` does not name a scheme without both."""
+    """Warn about RDMA that is neither paused nor marked, where `congestion` does not name a scheme without both."""
     for index, each in enumerate(fabric.classes):
         is_bare = fabric.transport == "roce" and fabric.congestion is None and not each.lossless and each.ecn is None
-        if each.carries == "collectives" and is_bare:
+        if each.carries in RDMA and is_bare:
             message = f"`{each.name}` is neither lossless nor marked: full queues drop RDMA packets, whose windows are sent again"
             hint = (
                 "set `lossless: true`, or `ecn` with a class that carries `cnp`, or state the scheme as `congestion: nic-managed`"
@@ -283,7 +281,7 @@ def _check_congestion(path: Path, fabric: Fabric) -> Iterator[Problem]:
             yield Problem("HW516", CLUSTER, at, message, "leave `congestion` out, or set `nic-managed`")
         return
     for each in fabric.classes:
-        if each.carries == "collectives" and not _agrees(scheme, each):
+        if each.carries in RDMA and not _agrees(scheme, each):
             yield Problem("HW516", CLUSTER, at, _contradiction(scheme, each), _agreement(scheme, fabric.classes))
     if not fabric.classes and _SCHEMES[scheme][0] and fabric.role != "scale-out":
         message = f"`{scheme}` pauses a lossless class, but `{fabric.name}` has no classes"

@@ -120,10 +120,17 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator
 
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
     if cabling.shapes and name not in cabling.switches:
-        shape = next(iter(cabling.shapes.values()))
-        sizes = shape.sizes
+        shapes = [shape for fabric, shape in cabling.shapes.items() if name.startswith(f"{fabric}-")] or cabling.shapes.values()
         message = f"`{cabling.cluster.name}` has no switch `{name}`"
-        tiers = ((shape.leaf, sizes.leaves), (shape.spine, sizes.spines), (shape.core, sizes.cores))
+        tiers = [
+            (name_of, count)
+            for shape in shapes
+            for name_of, count in (
+                (shape.leaf, shape.sizes.leaves),
+                (shape.spine, shape.sizes.spines),
+                (shape.core, shape.sizes.cores),
+            )
+        ]
         hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
         yield Problem("HW520", document, path, message, hint)
 

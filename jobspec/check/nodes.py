@@ -77,7 +77,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
                 yield from _check_rails(path, fabric, on, most[fabric.name])
             if on or fabric.role == "scale-out":
                 yield from list(_check_model(path, nodes, fabric)) or _check_speed(path, nodes, fabric, cluster.node_groups)
-            if on and fabric.role == "scale-out":
+            if on:
                 yield from _check_driver(path, nodes, fabric)
         yield from _check_nic_name(path, nodes)
         if are_on_fabrics(nodes, cluster.fabrics):
@@ -398,8 +398,9 @@ def _other_adapter(model: NicModel, fabric: Fabric, nodes: NodeGroup) -> str:
 
 
 def _check_driver(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Problem]:
-    """Check that headway has a unit that sets the classes up on the adapters."""
-    if fabric.classes and not is_configured(nodes.nic):
+    """Check that headway has a unit that sets addresses and classes up on the adapters."""
+    is_set_up = fabric.transport == "roce" and (fabric.classes or fabric.switches is not None)
+    if is_set_up and not is_configured(nodes.nic):
         message = f"headway sets up traffic classes on mlx5 adapters only: nodes with a `{nodes.nic}` get no unit `headway-qos`"
         hint = "set DSCP, PFC and congestion control with the vendor's tools by the numbers of `classes`, and accept this with `ignore`"
         yield Problem("HW531", CLUSTER, (*path, "nic"), message, hint, Severity.WARNING)
@@ -415,6 +416,9 @@ def _check_speed(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
         )
         hint = f"make both ends of a cable the same speed: set `speed: {fastest}Gb/s` of the switches, or name faster adapters"
         yield Problem("HW518", CLUSTER, (*path, "nic"), message, hint)
+    if stated is not None and fabric.role != "scale-out":
+        # `nic_speed` is that of the adapters between the nodes; a node may have others for its storage.
+        return
     if fabric.switches is not None and nodes.nic_speed not in (None, speed_of(fabric, groups)):
         found, speed = _gbps(nodes.nic_speed or 0), _gbps(speed_of(fabric, groups))
         message = f"the adapters have {found}, but the ports of the switches of `{fabric.name}` {speed}"

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.resolve.qos import priority_of, queue_of, share_of
+from headway.jobspec.resolve.qos import RDMA, priority_of, queue_of, share_of
 from headway.jobspec.spec.fabric import TrafficClass
 from headway.jobspec.units import format_bytes
 
 # Marks that vendors' guides to RoCE use (docs/fabric.md).
-_USUAL_DSCP = {"collectives": 26, "cnp": 48, "checkpoints": 10}
+_USUAL_DSCP = {"collectives": 26, "storage": 26, "cnp": 48, "checkpoints": 10}
 _LOADS = ("collectives", "checkpoints", "cnp")
 # CS6 and CS7 (RFC 4594), and the queue of both.
 _CONTROL = (48, 56)
@@ -105,9 +105,9 @@ def _check_place(path: Path, each: TrafficClass) -> Iterator[Problem]:
         )
         hint = "leave `bandwidth_percent` out, so that they go first"
         yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, hint, Severity.WARNING)
-    elif each.carries == "collectives" and share is not None and share < _LEAST_SHARE:
-        message = f"the collectives get {share} % of a full link; any other traffic slows them down"
-        yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, "give them the larger share", Severity.WARNING)
+    elif each.carries in RDMA and share is not None and share < _LEAST_SHARE:
+        message = f"`{each.name}` gets {share} % of a full link; any other traffic slows it down"
+        yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, "give it the larger share", Severity.WARNING)
 
 
 def _check_thresholds(path: Path, each: TrafficClass) -> Iterator[Problem]:

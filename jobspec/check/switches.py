@@ -8,7 +8,7 @@ from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
-from headway.jobspec.resolve.links import POD_ASNS
+from headway.jobspec.resolve.links import last_asn
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.resolve.sizes import (
     SizeError,
@@ -132,14 +132,11 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
 
 
 def _check_numbers(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:
-    leaves, most = sizes.most_leaves, sizes.most_leaves
-    if sizes.tiers > 2:
-        most = POD_ASNS + sizes.most_pods
+    last = last_asn(switches, sizes)
     for reserved in _RESERVED_ASNS:
-        if switches.asn <= reserved <= switches.asn + most:
-            message = f"{leaves} leaves number on from AS {switches.asn}, past the reserved AS number {reserved}"
+        if switches.asn <= reserved <= last:
+            message = f"{sizes.most_leaves} leaves number on from AS {switches.asn}, past the reserved AS number {reserved}"
             if sizes.tiers > 2:
-                last = switches.asn + most
                 message = f"leaves and pods number on from AS {switches.asn} to {last}, past the reserved AS number {reserved}"
             yield Problem("HW511", CLUSTER, (*path, "asn"), message, "start at another number, for example 4200000000")
 

@@ -32,7 +32,7 @@ def resolve_fabric(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricPlan:
         congestion=fabric.congestion or congestion_of(fabric.classes),
         balancing=fabric.balancing,
         interface=fabric.interface,
-        qos=resolve_qos(fabric.classes) if fabric.classes else None,
+        qos=resolve_qos(fabric.classes, fabric.role) if fabric.classes else None,
         addresses=switches.addresses if switches and is_routed else None,
         os=tuple(choice.kind for choice in switches.os) if switches else (),
         switch_model=switches.model if switches else None,

@@ -43,7 +43,7 @@ def resolve_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGrou
         position = positions[node.name]
         for adapter, rail in node.adapters.items():
             stays = rail in node.observed or (node.is_sure and position == node.wanted)
-            yield Cable(node.name, adapter, node.observed.get(rail, shape.place(position, rail)), stays)
+            yield Cable(node.name, adapter, node.observed.get(rail) or shape.place(position, rail), stays)
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,11 @@ def shape_of(fabric: Fabric, groups: Sequence[NodeGroup]) -> FabricShape:
     return FabricShape(fabric.name, fabric.switches, sizes_of(fabric, groups), ports_and_speeds(fabric, groups), is_routed)
 
 
+def last_asn(switches: Switches, sizes: Sizes) -> int:
+    """Return the highest AS number of a fabric at the size that it may grow to."""
+    return switches.asn + (sizes.most_leaves if sizes.tiers < 3 else POD_ASNS + sizes.most_pods)
+
+
 def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
     """Yield leaves, spines, then cores, of a fabric that passed its checks."""
     of_leaf: dict[int, list[Cable]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.plan import GroupPlan
+from headway.jobspec.plan import FabricNics, GroupPlan
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 
@@ -125,4 +125,12 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         nic_gbps=None if nodes.nic_speed is None else nodes.nic_speed / GBPS,
         hourly_cost=nodes.hourly_cost,
         threads_per_core=nodes.threads_per_core,
+        other_nics=_other_nics(nodes, scale_out),
     )
+
+
+def _other_nics(nodes: NodeGroup, scale_out: str | None) -> tuple[FabricNics, ...] | None:
+    """Return the adapters on other fabrics than `scale_out`, in the order in which the group names those; None without any."""
+    names = dict.fromkeys(nic.fabric for nic in nodes.nics if nic.fabric not in (None, scale_out))
+    found = (FabricNics(str(name), tuple(_rails(nic for nic in nodes.nics if nic.fabric == name))) for name in names)
+    return tuple(found) or None

@@ -1,9 +1,13 @@
 """Resolves traffic classes into the numbers that each device needs; all artifacts are rendered from this one object."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass
+
+RDMA = ("collectives", "storage")
+"""The loads of classes of RDMA packets."""
 
 # The share of RoCE under NVIDIA's `nv set qos roce` (docs.nvidia.com, Cumulus Linux, RDMA over Converged Ethernet).
 _SHARE = 50
@@ -12,21 +16,26 @@ _SHARE = 50
 _SHARE_OF_CHECKPOINTS = 10
 
 
-def resolve_qos(classes: tuple[TrafficClass, ...]) -> QosPlan:
-    """Return the classes with their priorities, queues and buffers decided; other traffic gets the remaining share of a link."""
+def resolve_qos(classes: tuple[TrafficClass, ...], role: str = "scale-out") -> QosPlan:
+    """Return the classes with their priorities, queues and buffers decided; other traffic gets the remaining share of a link.
+
+    RDMA on a fabric of another role than `scale-out` is that of storage, since NCCL uses no other.
+    """
     plans = tuple(_class(each) for each in classes)
+    if role != "scale-out":
+        plans = tuple(replace(each, carries="storage") if each.carries == "collectives" else each for each in plans)
     return QosPlan(plans, 100 - sum(each.bandwidth_percent or 0 for each in plans))
 
 
 def congestion_of(classes: Sequence[TrafficClass]) -> str | None:
-    """Return how the senders of collectives learn that a queue is full, according to the classes; None if nothing
+    """Return how the senders of RDMA (collectives, or storage) learn that a queue is full, according to the classes; None if nothing
     notifies them."""
-    collectives = next((each for each in classes if each.carries == "collectives"), None)
-    if collectives is None:
+    rdma = next((each for each in classes if each.carries in RDMA), None)
+    if rdma is None:
         return None
-    if collectives.lossless:
-        return "pfc-ecn" if collectives.ecn else "pfc"
-    return "ecn-lossy" if collectives.ecn else None
+    if rdma.lossless:
+        return "pfc-ecn" if rdma.ecn else "pfc"
+    return "ecn-lossy" if rdma.ecn else None
 
 
 def priority_of(traffic: TrafficClass) -> int:

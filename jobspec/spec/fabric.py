@@ -29,9 +29,9 @@ class TrafficClass(Section):
 
     name: Name = Field(examples=["roce"])
     """Name of the class."""
-    carries: Literal["collectives", "cnp", "checkpoints"] = Field(examples=["collectives"])
-    """`collectives`: what NCCL sends; `cnp`: the congestion notifications that answer marked packets; `checkpoints`: copies of \
-checkpoints for the `peer` tier, which go over TCP."""
+    carries: Literal["collectives", "storage", "cnp", "checkpoints"] = Field(examples=["collectives"])
+    """`collectives`: what NCCL sends; `storage`: RDMA of file systems, on a fabric with the role `storage`; `cnp`: the congestion \
+notifications that answer marked packets; `checkpoints`: copies of checkpoints for the `peer` tier, which go over TCP."""
     dscp: int = Field(ge=0, le=63, examples=[26])
     """DSCP of its packets."""
     priority: int | None = Field(None, ge=1, le=7, examples=[3])
@@ -43,7 +43,8 @@ checkpoints for the `peer` tier, which go over TCP."""
     ecn: Ecn | None = Field(None, examples=[{"min": "1MiB", "max": "2MiB", "percent": 5}])
     """When switches mark its packets; they never do when left out."""
     bandwidth_percent: int | None = Field(None, ge=1, le=99, examples=[60])
-    """Its share of a saturated link. When left out, 50 for collectives and 10 for checkpoints; `cnp` has priority over every share."""
+    """Its share of a saturated link. When left out, 50 for collectives and storage, and 10 for checkpoints; `cnp` has priority over \
+every share."""
 
 
 class Switches(Section):
@@ -150,4 +151,4 @@ and the switches' aggregation manager must run."""
     )
     """Traffic classes of a RoCE fabric; all other traffic shares queue 0."""
     switches: Switches | None = Field(None, examples=[{"leaves": 2, "spines": 2, "os": [{"kind": "sonic"}]}])
-    """Its switches, if headway renders their files."""
+    """Its switches, if headway renders their files. Each fabric with switches has its own addresses, loopbacks and AS numbers."""

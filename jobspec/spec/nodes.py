@@ -85,7 +85,8 @@ class NodeGroup(Section):
     nic: str | None = Field(None, examples=["ConnectX-7"])
     """Model of the adapters in the catalogue (docs/models.md)."""
     nic_speed: BitRate | None = Field(None, examples=["400Gb/s"])
-    """Speed of one adapter's link, also of an Ethernet port without RDMA."""
+    """Speed of one adapter's link, also of an Ethernet port without RDMA. Adapters on another fabric than the scale-out one have the \
+`speed` of its switches, if that is set."""
     hosts: tuple[Host, ...] = Field((), examples=[["10.0.0.11", "10.0.0.12"]])
     """SSH addresses of the nodes, in order, with `:PORT` unless it is 22. An Inventory may set them too."""
     hourly_cost: float | None = Field(None, ge=0, examples=[24.5])

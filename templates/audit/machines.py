@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
+from headway.templates.hosts.render import is_script
 from headway.templates.reading import BgpView, DeviceView, PortView, Reading
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -14,17 +15,19 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Prefix lengths of links between two ends.
 _OF_LINKS = (30, 31)
 
+# Fields of a port that another file of its switch may have, by their places.
+_MERGED = tuple((index, name) for index, name in enumerate(PortView._fields) if name not in {"description", "keys"})
 
-@dataclass(frozen=True)
-class Port:
-    """A port of a machine, and the file with each of its fields."""
+
+class Port(NamedTuple):
+    """A port of a machine, and its file, by `port`; by its name each field that is from another one."""
 
     view: PortView
     files: Mapping[str, str]
 
     def at(self, name: str) -> tuple[str, str]:
         """Return the file and the setting of the field, or of the port."""
-        file = self.files.get(name) or next(iter(self.files.values()))
+        file = self.files.get(name) or self.files["port"]
         return file, self.view.keys.get(name) or self.view.keys.get("port", "")
 
 
@@ -50,6 +53,11 @@ class Machine:
         """Its AS number, router ID and addresses, which no other machine has."""
         addresses = sorted(address for port in self.ports.values() for address in port.view.addresses)
         return (self.bgp.asn if self.bgp else None, self.bgp.router_id if self.bgp else None, tuple(addresses))
+
+    def fabric_of(self, port: str) -> str | None:
+        """Return the fabric that the port's file names, if it is another one than that of the collectives."""
+        device = self.files[self.ports[port].at("port")[0]].device
+        return None if device is None else device.fabric
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ def is_within(inner: Network, outer: Network) -> bool:
 def network_of(address: str) -> Network | None:
     """Return the network of an address with its prefix length; None for other texts."""
     try:
-        return ipaddress.ip_interface(address).network if "/" in address else None
+        return ipaddress.ip_network(address, strict=False) if "/" in address else None
     except ValueError:
         return None
 
@@ -125,7 +133,9 @@ def _place(file: str, device: DeviceView) -> object:
     """Return what the files of one machine share: SONiC has its FRR's file in a folder of its own."""
     path = PurePosixPath(file)
     if device.os == "host":
-        return ("host", file)
+        # A host has a headway-qos for each of its fabrics.
+        folder = _host_folder(path) if is_script(path.name) else None
+        return ("host", file if folder is None else str(folder))
     folder = path.parent.parent if path.parent.name == "frr" else path.parent
     if path.name in {"config_db.json", "frr.conf"}:
         return ("switch", str(folder))
@@ -140,9 +150,10 @@ def _joined(files: Mapping[str, Reading]) -> Machine:
     ports: dict[str, Port] = {}
     bgp, bgp_file = None, ""
     for file, device in devices.items():
+        of_file = {"port": file}
         for port, view in device.ports.items():
             known = ports.get(port)
-            ports[port] = Port(view, dict.fromkeys((*view.keys, "port"), file)) if known is None else _merged(known, view, file)
+            ports[port] = Port(view, of_file) if known is None else _merged(known, view, file)
         if device.bgp is not None and (bgp is None or bgp.neighbors is None):
             bgp, bgp_file = device.bgp, file
     return Machine(name, first.os, role, files, ports, bgp, bgp_file)
@@ -150,23 +161,32 @@ def _joined(files: Mapping[str, Reading]) -> Machine:
 
 def _merged(known: Port, view: PortView, file: str) -> Port:
     """Return the port with the fields of both files; the first one's count, except where the second one turns something off."""
-    ours, files = known.view, dict(known.files)
+    ours, files = known.view, dict[str, str]()
     changes: dict[str, Any] = {}
-    for name in ("enabled", "mtu", "mbps", "fec", "addresses", "peer", "pauses", "has_link_local", "metres", "gateway"):
-        value = getattr(view, name)
-        if value is False or (value not in (None, ()) and getattr(ours, name) in (None, ())):
+    for index, name in _MERGED:
+        value = view[index]
+        if value is not None and (value is False or (value != () and ours[index] in (None, ()))):
             changes[name] = value
             files[name] = file
+    if not changes:
+        return known
     keys = {**ours.keys, **{name: key for name, key in view.keys.items() if name in changes}}
-    return Port(ours._replace(**changes, keys=keys), files)
+    return Port(ours._replace(**changes, keys=keys), {**known.files, **files})
 
 
 def _named(file: str, device: DeviceView) -> str:
     """Return a name for a file that has none: of a host, the folder below `hosts`."""
-    parts = PurePosixPath(file).parts
-    if device.os == "host" and "hosts" in parts[:-1]:
-        return parts[len(parts) - 1 - parts[::-1].index("hosts") + 1]
-    return PurePosixPath(file).stem
+    path = PurePosixPath(file)
+    folder = _host_folder(path) if device.os == "host" else None
+    return path.stem if folder is None else folder.name
+
+
+def _host_folder(path: PurePosixPath) -> PurePosixPath | None:
+    """Return the folder below `hosts` that the file is in, or the file if there is none; None for one elsewhere."""
+    parts = path.parts
+    if "hosts" not in parts[:-1]:
+        return None
+    return PurePosixPath(*parts[: len(parts) - parts[::-1].index("hosts") + 1])
 
 
 def _role(name: str) -> str | None:

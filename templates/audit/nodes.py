@@ -23,7 +23,7 @@ def environments(readings: Mapping[str, Reading]) -> dict[str, Reading]:
 def check_adapters(found: list[Machine], jobs: Mapping[str, Reading]) -> Iterator[Finding]:
     """Compare NCCL_IB_HCA, NCCL_IB_ADDR_RANGE and NCCL_SOCKET_IFNAME with the adapters of each host."""
     for host in (machine for machine in found if machine.os == "host"):
-        adapters = {name for name in host.ports if _ADAPTER.fullmatch(name)}
+        adapters = {name for name in host.ports if _ADAPTER.fullmatch(name) and host.fabric_of(name) is None}
         for file, reading in jobs.items():
             setting = reading.settings.get("NCCL_IB_HCA")
             if setting is not None and adapters and "$" not in setting.value:
@@ -76,7 +76,7 @@ def _in_range(file: str, reading: Reading, host: Machine) -> Iterator[Finding]:
     except ValueError:
         return
     for name, port in host.ports.items():
-        for address in port.view.addresses if network is not None else ():
+        for address in port.view.addresses if network is not None and host.fabric_of(name) is None else ():
             try:
                 outside = ipaddress.ip_interface(address).ip not in network  # type: ignore[operator]
             except ValueError:
@@ -132,7 +132,8 @@ def check_marks(found: list[Machine], jobs: Mapping[str, Reading]) -> Iterator[F
     senders = {(file, "NCCL_IB_TC"): setting for file, reading in jobs.items() if (setting := reading.settings.get("NCCL_IB_TC"))}
     for machine in found:
         if machine.os == "host":
-            for file, reading in machine.files.items():
+            of_collectives = ((file, machine.files[file]) for file, device in machine.devices if device.fabric is None)
+            for file, reading in of_collectives:
                 senders |= {(file, key): each for key, each in reading.settings.items() if key.endswith("default_roce_tos")}
     bits = {place: int(each.value) & 3 for place, each in senders.items() if each.value.isdecimal() and int(each.value) > 3}
     for (file, key), value in bits.items() if any(bits.values()) else ():

@@ -13,13 +13,16 @@ _ABSENT = "absent"
 _EFFECT = "one port or switch that treats packets otherwise is enough to slow down every collective"
 
 
-def check_peers(readings: Mapping[str, Reading]) -> Iterator[Finding]:
-    """Yield a warning for each file and port that alone has another value than all others; devices of one operating system are compared."""
-    by_os: dict[str, dict[str, Traits]] = {}
+def check_peers(readings: Mapping[str, Reading], fabrics: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning for each file and port that alone has another value than all others; devices of one operating system are compared.
+
+    `fabrics`: file -> its fabric, if that is another one than that of the collectives; each fabric is compared with itself.
+    """
+    by_kind: dict[tuple[str, str | None], dict[str, Traits]] = {}
     for file, reading in readings.items():
         if reading.device is not None:
-            by_os.setdefault(reading.device.os, {})[file] = reading.traits()
-    for traits in by_os.values():
+            by_kind.setdefault((reading.device.os, fabrics.get(file)), {})[file] = reading.traits()
+    for traits in by_kind.values():
         odd = _odd({(file, ""): each.device for file, each in traits.items()})
         odd += _odd({(file, port): own for file, each in traits.items() for port, own in each.ports.items()})
         for (file, port), differences in odd:

@@ -29,7 +29,8 @@ def check_routing(machine: Machine, cables: list[JoinedPorts]) -> Iterator[Findi
     if bgp is None or bgp.neighbors is None:
         yield from _hashing(machine)
         return
-    peers = {name: other for link in cables for own, name, other, _ in link.ends if own is machine}
+    peers = {link.a_port: link.b for link in cables if link.a is machine}
+    peers |= {link.b_port: link.a for link in cables if link.b is machine}
     up = {name: each for name, each in bgp.neighbors.items() if each.is_up}
     yield from _sessions(machine, bgp, up)
     yield from _remote(machine, bgp, peers)

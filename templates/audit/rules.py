@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from headway.templates.audit.fabrics import fabrics_of
 from headway.templates.audit.finding import Finding
 from headway.templates.audit.links import check_cables, check_identities, check_ports
 from headway.templates.audit.machines import links, machines
@@ -42,5 +43,5 @@ def _all(readings: Mapping[str, Reading]) -> Iterator[Finding]:
     yield from check_adapters(found, jobs)
     yield from check_marks(found, jobs)
     yield from check_time(found, jobs)
-    yield from check_peers(readings)
+    yield from check_peers(readings, fabrics_of(found, cables))
     yield from check_subnets(readings)

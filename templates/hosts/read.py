@@ -57,6 +57,10 @@ _OUR_FACTS = {*_FACTS.values(), "DSCP that marks", "priority that marks", "conge
 # A function's argument; only headway-qos's calls are followed.
 _PARAMETER = re.compile(r"\$\{?[0-9]\}?")
 
+# A headway-qos of another fabric than the scale-out one, whose RDMA is not that of collectives.
+_FABRIC = re.compile(r"^fabric=([a-z0-9-]+)$", re.MULTILINE)
+_PREFIX = "headway-qos-$fabric:"
+
 
 @dataclass
 class _End:
@@ -78,11 +82,12 @@ class _Change:
 def read(text: str) -> Reading:
     """Return the settings, and one view per adapter; ValueError, with the line, if no command sets QoS.
 
-    In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys.
+    In a headway-qos script the settings of all its adapters are the same, and have no adapter in their keys. One for another fabric than
+    the scale-out one names that fabric, and marks the traffic of storage.
     """
-    found = [replace(command, words=_sysctl(command.words) or _call(command.words)) for command in commands(text)]
-    adapters = [(command.words[1], command.line) for command in found if _is_set_qos(command.words)]
-    ends = _ends(found)
+    called = [replace(command, words=_sysctl(command.words) or _call(command.words)) for command in commands(text)]
+    adapters = [(command.words[1], command.line) for command in called if _is_set_qos(command.words)]
+    ends = _ends(called)
     if not adapters and not ends:
         raise ValueError(
             "line 1: neither a command that sets up an adapter (dcb, mlnx_qos, cma_roce_tos, ip, sysctl) nor a write to an mlx5 file"
@@ -93,9 +98,27 @@ def read(text: str) -> Reading:
         key if end == _HOST else f"{end}|{key}": setting for end, state in ends.items() for key, setting in state.settings.items()
     }
     settings.update({f"adapter|{index}": Setting(adapter, line) for index, (adapter, line) in enumerate(adapters)})
+    fabric = _fabric_of(text)
+    if fabric is not None:
+        views = {end: _of_storage(view) for end, view in views.items()}
     return Reading(
-        settings, views, device=host_view(settings), faults=partial(faults, settings, views), traits=partial(traits, settings)
+        settings,
+        views,
+        device=replace(host_view(settings), fabric=fabric),
+        faults=partial(faults, settings, views),
+        traits=partial(traits, settings),
     )
+
+
+def _fabric_of(text: str) -> str | None:
+    """Return the fabric that a headway-qos names as its adapters', which only those of other fabrics than the scale-out one do."""
+    found = _FABRIC.search(text)
+    return found[1] if found is not None and _PREFIX in text else None
+
+
+def _of_storage(view: QosView) -> QosView:
+    """Return the view of an adapter whose RDMA is that of storage."""
+    return replace(view, marks={"storage" if kind == "collectives" else kind: dscp for kind, dscp in view.marks.items()})
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

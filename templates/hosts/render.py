@@ -1,26 +1,31 @@
 """Renders a node's files by their absolute paths: `headway-qos`, which sets up its adapters, and the systemd unit that runs it.
 
+The adapters of each further fabric have a separate script and unit, which are named after it: `headway-qos-storage`.
+
 The files of the kernel and of mlx5: torvalds/linux Documentation/ABI/stable/sysfs-class-infiniband,
 ABI/testing/configfs-rdma_cm, drivers/infiniband/hw/mlx5/cong.c; man dcb-app, dcb-pfc (iproute2).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from headway.jobspec.catalog.nics import is_configured
-from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan
 from headway.templates.kind import Files
-from headway.templates.shell import render_shell
+from headway.templates.shell import Shell, render_shell
 
 SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
 UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
+# Of a script: the scale-out fabric has the one without a name behind it.
+_NAME = re.compile(rf"{SCRIPT.name}(-[a-z0-9-]+)?")
 
 
 # Of the adapters; the largest that drivers and switches agree on, and enough for RDMA packets of 4096 bytes.
 _MTU = 9000
-# Numbers of routing tables, and priorities of their rules: one for each rail, from here on.
+# Numbers of routing tables, and priorities of their rules: one for each adapter, from here on.
 _FIRST_TABLE = 1000
 
 
@@ -34,43 +39,72 @@ class _Address:
     table: int
 
 
+def is_script(name: str) -> bool:
+    """Return whether a script of headway's has this name: that of the scale-out fabric, or of another one."""
+    return name.startswith(SCRIPT.name) and _NAME.fullmatch(name) is not None
+
+
 def render_host(node: NodePlan, cluster: ClusterPlan) -> Files:
     """Return the node's files."""
     return {path: make() for path, make in host_files(node, cluster).items()}
 
 
 def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, Callable[[], str]]:
-    """Return what makes each of the node's files; none if no class of traffic is planned for its adapters, or if another driver than mlx5
-    has them."""
-    fabric = cluster.scale_out
-    if fabric is None or fabric.qos is None or not node.nics or not is_configured(cluster.group(node.group).nic):
-        return {}
-    return {SCRIPT: partial(_script, node, cluster, fabric, fabric.qos), UNIT: partial(_unit, cluster)}
+    """Return what makes each of the node's files; none of a fabric that plans neither classes nor addresses for its adapters, and none if
+    another driver than mlx5 has them."""
+    files: dict[PurePosixPath, Callable[[], str]] = {}
+    units: tuple[str, ...] = ()
+    # The scale-out fabric is the first, so that its unit waits for no other.
+    fabrics = sorted(cluster.fabrics, key=lambda fabric: fabric != cluster.scale_out)
+    for fabric in fabrics if is_configured(cluster.group(node.group).nic) else ():
+        adapters = cluster.nics_on(node, fabric.name)
+        if adapters and (fabric.qos is not None or fabric.addresses is not None):
+            ending = "" if fabric == cluster.scale_out else f"-{fabric.name}"
+            script = SCRIPT.with_name(f"{SCRIPT.name}{ending}")
+            unit = UNIT.with_name(f"{script.name}{UNIT.suffix}")
+            files[script] = partial(_script, node, cluster, fabric, adapters)
+            files[unit] = partial(_unit, cluster, fabric, script, units)
+            units = (*units, unit.name)
+    return files
 
 
-def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, qos: QosPlan) -> str:
+def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, adapters: tuple[str, ...]) -> str:
+    is_other, qos = fabric != cluster.scale_out, fabric.qos
     return render_shell(
         Path(__file__).parent / "headway-qos.j2",
         node=node,
         cluster=cluster,
         fabric=fabric,
+        is_other=is_other,
+        program=Shell(f"{SCRIPT.name}-$fabric" if is_other else SCRIPT.name),
         mtu=_MTU,
-        addressed=list(_addresses(node, cluster)),
-        classes=qos.classes,
-        lossless=qos.lossless_priorities,
-        marked=[each for each in qos.classes if each.ecn],
-        collectives=qos.carrying("collectives"),
-        cnp=qos.carrying("cnp"),
+        adapters=adapters,
+        addressed=list(_addresses(node, cluster, adapters)),
+        qos=qos,
+        classes=qos.classes if qos else (),
+        lossless=qos.lossless_priorities if qos else (),
+        marked=[each for each in (qos.classes if qos else ()) if each.ecn],
+        rdma=qos.rdma if qos else None,
+        cnp=qos.carrying("cnp") if qos else None,
     )
 
 
-def _addresses(node: NodePlan, cluster: ClusterPlan) -> Iterator[_Address]:
-    """Yield the addresses of the node's adapters on switches whose links are planned."""
+def _addresses(node: NodePlan, cluster: ClusterPlan, adapters: tuple[str, ...]) -> Iterator[_Address]:
+    """Yield the addresses of the adapters on switches whose links are planned."""
     ends = cluster.link_addresses.get(node.name, {})
-    for index, adapter in enumerate(node.nics):
+    every = [*node.nics, *(nic for each in cluster.group(node.group).other_nics or () for nic in each.nics)]
+    for adapter in adapters:
         if adapter in ends:
-            yield _Address(adapter, *ends[adapter], _FIRST_TABLE + index)
+            yield _Address(adapter, *ends[adapter], _FIRST_TABLE + every.index(adapter))
 
 
-def _unit(cluster: ClusterPlan) -> str:
-    return render_shell(Path(__file__).parent / "headway-qos.service.j2", cluster=cluster, script=str(SCRIPT))
+def _unit(cluster: ClusterPlan, fabric: FabricPlan, script: PurePosixPath, others: tuple[str, ...]) -> str:
+    return render_shell(
+        Path(__file__).parent / "headway-qos.service.j2",
+        cluster=cluster,
+        fabric=fabric,
+        is_other=fabric != cluster.scale_out,
+        script=str(script),
+        name=script.name,
+        others=others,
+    )

@@ -265,10 +265,8 @@ def _classes(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> I
             yield Fault(
                 "HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set 48, and give it a queue that goes first", doubtful=True
             )
-        elif cnp is not None and cnp == view.marks.get("collectives"):
-            message = (
-                f"notifications have the DSCP of the collectives, {cnp}; they wait behind the packets that they are to slow down"
-            )
+        elif cnp is not None and cnp in (view.marks.get("collectives"), view.marks.get("storage")):
+            message = f"notifications have the DSCP of RDMA packets, {cnp}; they wait behind those that they are to slow down"
             yield Fault("HW852", f"{prefix}ecn/roce_np/cnp_dscp", message, "set another DSCP, for example 48")
         priority = view.marks_priority.get("cnp")
         if priority is not None and priority > 7:

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from headway.templates import agreement
 from headway.templates.agreement import Disagreement, carries_collectives, disagreements
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
+
+from .test_sonic import cluster as sonic_cluster
 
 PFC = {priority: priority == 3 for priority in range(8)}
 MARKING = {queue: EcnView(1000, 2000, 5) if queue == 3 else None for queue in range(8)}
@@ -141,3 +144,22 @@ def test_two_files_of_one_switch_have_one_routing() -> None:
     assert list(disagreements(leaves)) == []
     elsewhere = {"leaf/config_db.json": Reading({}, routing=one), "other/frr.conf": Reading({}, routing=two)}
     assert list(disagreements(elsewhere)) == []
+
+
+def test_files_with_the_same_views_are_compared_with_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fabric has hundreds of switches, and a tier's have equal queues."""
+    plan = sonic_cluster()
+    view = QosView(queues={26: 5}, says=frozenset())
+    ports = {f"Ethernet{8 * index}": view for index in range(64)}
+    files = {f"{switch.name}/{number}/config_db.json": Reading({}, ports) for switch in plan.switches for number in range(8)}
+    looked: list[QosView] = []
+    facts = agreement.facts
+
+    def counting(found: QosView) -> dict[agreement.Fact, agreement.Value]:
+        looked.append(found)
+        return facts(found)
+
+    monkeypatch.setattr(agreement, "facts", counting)
+    problems = list(disagreements(files, plan))
+    assert {each.file for each in problems if "the queue of DSCP 26 is 5" in each.message} == set(files)
+    assert len(looked) < 5

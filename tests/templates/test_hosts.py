@@ -172,6 +172,43 @@ def test_a_setting_that_the_driver_does_not_have_is_named(files: dict[PurePosixP
     assert said in done.stderr
 
 
+STORAGE = """
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm}
+node_groups:
+  - {name: store, count: 1, cpus: 8, nics: [{name: mlx5_0, fabric: files}, {name: mlx5_1, fabric: files}]}
+fabrics:
+  - name: files
+    role: storage
+    transport: roce
+    classes:
+      - {name: nfs, carries: storage, dscp: 18, priority: 4, lossless: true, ecn: {min: 150kB, max: 1500kB, percent: 100}}
+      - {name: cnp, carries: cnp, dscp: 48}
+storage:
+  - {name: runs, kind: posix, path: /runs, shared: true}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
+@pytest.mark.parametrize("driver", ["nvidia", "kernel"])
+def test_script_of_a_storage_network_marks_what_its_file_systems_send(driver: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(STORAGE)
+    (cluster,) = compile_documents([tmp_path / "cluster.yaml"]).clusters
+    text = render_host(cluster.plan.nodes[0], cluster.plan)[SCRIPT.with_name("headway-qos-files")]
+    sys_tree = tmp_path / "sys"
+    _sys_of_mlx5(sys_tree, driver)
+    assert _run(text, sys_tree, tmp_path).returncode == 0
+    extra = {**_EXTRA[driver], "tc": "74"} if driver == "nvidia" else {}
+    for index in (0, 1):
+        assert _written(sys_tree, driver, index) == {"tos": "74", "dscp": "48", "priority": "6", **extra}
+    (sys_tree / "class/infiniband/mlx5_0/device").unlink()
+    shutil.rmtree(tmp_path / "bin")
+    done = _run(text, sys_tree, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "headway-qos-files: no adapter mlx5_0, or it has no network interface\n")
+
+
 def test_addresses_and_routes_are_those_of_the_plan() -> None:
     """One table for each adapter: its address, its leaf, and nothing that depends on another adapter."""
     plan = sonic_cluster()

@@ -1,6 +1,7 @@
 """`headway audit`: finds what harms a run in switch, host and job files, and compares them with each other and with a cluster file."""
 
 import argparse
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """1 if anything disagrees, 2 where there is nothing to read."""
+    # What is read stays to the end: the garbage collector would scan the ports of all switches again and again.
+    gc.disable()
+    try:
+        return _run(args)
+    finally:
+        gc.enable()
+
+
+def _run(args: argparse.Namespace) -> int:
     problems, cluster = Problems(), None
     if args.cluster is not None:
         compiled = compile_documents([args.cluster], kinds=("Cluster",))

@@ -8,7 +8,7 @@ from headway.cli.terminal import print_line
 from headway.cli.views.plan_checkpoints import checkpoint_facts
 from headway.compile import PlannedJob
 from headway.jobspec.notation import counted, write_duration, write_interval
-from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, QosPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, FabricPlan, GroupPlan, JobPlan, QosPlan, SwitchPlan
 from headway.jobspec.resolve.links import FabricShape
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import Interval
@@ -71,8 +71,14 @@ def _groups(plan: ClusterPlan) -> "Table":
         gpus = f"{group.gpus} x {group.gpu}" if group.gpus else "-"
         domain = f"{group.nvlink_domain} GPUs" if group.gpus else "-"
         counts = map(str, (group.count, group.held_back or "-", group.cpus, group.procs))
-        table.add_row(group.name, *counts, gpus, domain, ", ".join(group.nics) or "-")
+        table.add_row(group.name, *counts, gpus, domain, _adapters(group))
     return table
+
+
+def _adapters(group: GroupPlan) -> str:
+    """Return the adapters between the nodes, then those on other fabrics with the fabric's name."""
+    others = [f"{each.fabric}: {', '.join(each.nics)}" for each in group.other_nics or ()]
+    return "; ".join(filter(None, [", ".join(group.nics), *others])) or "-"
 
 
 def _cluster_facts(plan: ClusterPlan) -> _Facts:

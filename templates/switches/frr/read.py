@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from headway.templates.reading import BgpView, Reading, RoutingView, Setting
+from headway.templates.reading import BgpView, LazySettings, Reading, RoutingView, Setting
 from headway.templates.switches.frr.view import bgp_of, device_view, faults, traits
 
 # The blocks of a file, their inner blocks, and the ends of blocks.
@@ -17,6 +17,22 @@ _OUTER = re.compile(r"(interface|router|vrf|route-map|key chain|nexthop-group|pb
 _INNER = re.compile(r"(address-family|profile|peer|vni) .+")
 _EXIT = re.compile(r"exit(-.*)?")
 _FRR = re.compile(r"(frr (version|defaults)|interface|router) .+")
+# How lines begin that these may match: most others are of one switch alone, and each of them is looked at.
+_BLOCKS = (
+    *(
+        "interface ",
+        "router ",
+        "vrf ",
+        "route-map ",
+        "key chain ",
+        "nexthop-group ",
+        "pbr-map ",
+        "bfd",
+        "line vty",
+        "segment-routing",
+    ),
+    *("address-family ", "profile ", "peer ", "vni ", "exit", "end", "frr "),
+)
 
 # Commands with one value, which the next line with the same words replaces; every other command is a separate setting.
 _ONE_VALUE = re.compile(
@@ -40,16 +56,19 @@ def read(text: str) -> Reading:
     commands = [(number, command) for number, line in enumerate(text.splitlines(), 1) if (command := _command(line)) is not None]
     if not any(command.is_frr for _, command in commands):
         raise ValueError("line 1: no `frr defaults`, `interface` or `router` in it, so this is not an frr.conf")
-    settings = dict(_settings(commands))
-    values = {key: setting.value for key, setting in settings.items()}
-    bgp = bgp_of(values)
-    device = device_view(values, bgp)
+    found = list(_values(commands))
+    interfaces: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key, value, _ in found:
+        (interfaces if key.startswith("interface ") else others)[key] = value
+    bgp = bgp_of(others)
+    device = device_view(interfaces, others, bgp)
     return Reading(
-        settings,
+        LazySettings(lambda: {key: Setting(value, line) for key, value, line in found}),
         routing=_routing(device.bgp),
         device=device,
-        faults=partial(faults, values, bgp),
-        traits=partial(traits, values),
+        faults=partial(faults, others, bgp),
+        traits=partial(traits, interfaces, others),
     )
 
 
@@ -95,30 +114,32 @@ def _command(line: str) -> _Command | None:
         path, bare = f"neighbor {neighbor[1]}|", neighbor[2]
     valued = _ONE_VALUE.fullmatch(bare)
     key, value = (valued[1], valued[2]) if valued else (bare, _YES)
+    is_block = words.startswith(_BLOCKS)
     return _Command(
         words,
         len(line) - len(line.lstrip()),
         path + key,
         _NO if words.startswith("no ") else value,
-        is_frr=_FRR.fullmatch(words) is not None,
-        is_outer=_OUTER.fullmatch(words) is not None,
-        is_inner=_INNER.fullmatch(words) is not None,
-        is_exit=words == "end" or _EXIT.fullmatch(words) is not None,
+        is_frr=is_block and _FRR.fullmatch(words) is not None,
+        is_outer=is_block and _OUTER.fullmatch(words) is not None,
+        is_inner=is_block and _INNER.fullmatch(words) is not None,
+        is_exit=is_block and (words == "end" or _EXIT.fullmatch(words) is not None),
     )
 
 
-def _settings(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, Setting]]:
+def _values(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, str, int]]:
+    """Yield each setting: its key, its value and its line."""
     inside: list[_Block] = []
     for number, command in commands:
         indent = command.indent
-        if inside:
+        if inside and (indent <= inside[-1].indent or command.is_outer or command.is_inner or command.is_exit):
             _leave(inside, command)
         if command.is_exit:
             continue
         for block in inside:
             block.has_indented |= indent > block.indent
         path = inside[-1].path if inside else ""
-        yield path + command.key, Setting(command.value, number)
+        yield path + command.key, command.value, number
         if command.is_inner if inside else command.is_outer:
             inside.append(_Block(f"{path}{command.words}|", indent))
 

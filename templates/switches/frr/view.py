@@ -6,6 +6,7 @@ Defaults: FRRouting/frr bgpd/bgp_vty.c (FRR_CFG_DEFAULT), by `frr defaults`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, NeighborView, PortView, Traits
 
@@ -52,37 +53,42 @@ class Bgp:
         return (own,) if group is None else (own, self.neighbors.get(group, ()))
 
 
-def device_view(values: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
-    """Return the switch, given every setting's value by its key."""
+def device_view(interfaces: Mapping[str, str], others: Mapping[str, str], bgp: Bgp | None) -> DeviceView:
+    """Return the switch, given the values of the settings of interfaces, and of all others, by their keys."""
     return DeviceView(
         os="frr",
-        name=values.get("hostname"),
-        ports=dict(_ports(values)),
-        bgp=None if bgp is None else _view_of_bgp(values, bgp),
-        bfd=dict(_bfd(values)),
+        name=others.get("hostname"),
+        ports=dict(_ports(interfaces)),
+        bgp=None if bgp is None else _view_of_bgp(others, bgp),
+        bfd=dict(_bfd(others)),
         keys={"name": "hostname"},
     )
 
 
-def traits(values: Mapping[str, str]) -> Traits:
+def traits(interfaces: Mapping[str, str], others: Mapping[str, str]) -> Traits:
     """Return what the routing of a switch usually shares with others: settings that have no name, address or AS number in them."""
     device: dict[str, str] = {}
     ports: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
-        if key.startswith("interface "):
-            port, _, command = key.removeprefix("interface ").partition("|")
-            own = ports.setdefault(port, {})
-            if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
-                own[command] = value
-        elif not _OF_SWITCH.match(key):
-            device[_INSTANCE.sub("router bgp *", key) if key.startswith("router bgp ") else key] = value
+    for key, value in interfaces.items():
+        interface, _, command = key.partition("|")
+        own = ports.setdefault(interface, {})
+        if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
+            own[command] = value
+    for key, value in others.items():
+        command, bar, below = key.partition("|")
+        name = f"{_INSTANCE.sub('router bgp *', command)}{bar}{below}" if command.startswith("router bgp ") else key
+        if name != "router bgp *" and not _is_of_switch(name):
+            device[name] = value
     # What all of its ports have is a trait of the switch.
-    first, *others = ports.values() or ({},)
-    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in others)}
-    return Traits(
-        {key: value for key, value in device.items() if key != "router bgp *"}
-        | {f"interface *|{command}": value for command, value in sorted(common.items())}
-    )
+    first, *rest = ports.values() or ({},)
+    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in rest)}
+    return Traits(device | {f"interface *|{command}": value for command, value in sorted(common.items())})
+
+
+@lru_cache(65536)
+def _is_of_switch(key: str) -> bool:
+    """Return whether the setting is a switch's own. A fabric's switches have most of them in common."""
+    return _OF_SWITCH.match(key) is not None
 
 
 def instance_of(values: Mapping[str, str]) -> str | None:
@@ -142,12 +148,16 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _ports(values: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
+def _ports(interfaces: Mapping[str, str]) -> Iterator[tuple[str, PortView]]:
     blocks: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
-        if key.startswith("interface "):
-            name, _, rest = key.removeprefix("interface ").partition("|")
-            blocks.setdefault(name.split()[0], {}).update({rest: value} if rest else {})
+    by_command: dict[str, dict[str, str]] = {}
+    for key, value in interfaces.items():
+        command, _, rest = key.partition("|")
+        block = by_command.get(command)
+        if block is None:
+            block = by_command[command] = blocks.setdefault(command.split()[1], {})
+        if rest:
+            block[rest] = value
     for name, block in blocks.items():
         addresses = [
             rest.split()[2]
@@ -218,10 +228,10 @@ def _neighbors(bgp: Bgp) -> dict[str, NeighborView]:
     found = {}
     for name in bgp.names:
         if not bgp.is_group(name):
-            members = bgp.of(name)
-            if members not in made:
-                made[members] = _neighbor(bgp, members)
-            found[name] = made[members]._replace(key=f"{bgp.key}|neighbor {name}")
+            own = bgp.neighbors[name]
+            if own not in made:
+                made[own] = _neighbor(bgp, bgp.of(name))
+            found[name] = made[own]._replace(key=f"{bgp.key}|neighbor {name}")
     return found
 
 
@@ -321,8 +331,10 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
 def _statics(values: Mapping[str, str]) -> Iterator[Fault]:
     """Find static routes that drop; of a whole default route, or of a summary that more specific routes fill, that is meant."""
     for key, value in values.items():
+        if not key.startswith(("ip route ", "ipv6 route ")):
+            continue
         words = key.split()
-        if key.startswith(("ip route ", "ipv6 route ")) and value == _YES and {"blackhole", "reject", "Null0"} & set(words[3:]):
+        if value == _YES and {"blackhole", "reject", "Null0"} & set(words[3:]):
             message = f"the static route drops what goes to {words[2]} and has no better route; hosts there may be unreachable from here"
             yield Fault("HW838", key, message, "remove it, unless it is a summary of the switch's networks", doubtful=True)
 

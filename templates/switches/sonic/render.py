@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from json.encoder import encode_basestring_ascii
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.jobspec.plan import ClusterPlan, EcnPlan, PortPlan, QosPlan, SwitchPlan
 from headway.templates.kind import Files
@@ -35,6 +36,8 @@ _QUEUES = 7
 _PERIOD_MS, _PORTS_OF_A_PERIOD, _LONGEST_POLL_MS = 200, 32, 1000
 # SONiC's loopback, whose address names the switch.
 _LOOPBACK = "Loopback0"
+# In the place of a description.
+_MARK = "DESCRIPTION"
 
 # SONiC's roles: a switch with hosts, and those above it. The platform's buffer templates choose by them.
 _TYPES = {"leaf": "ToRRouter", "spine": "LeafRouter", "core": "SpineRouter"}
@@ -117,30 +120,65 @@ def _ports(switch: SwitchPlan, device: SonicDevice, keep: Collection[str]) -> Ta
     planned = {port.name: port for port in switch.ports}
     speeds = {port.lanes: port.gbps for port in reversed(switch.ports)}
     usual = next((port.gbps for port in switch.ports), None)
-    rows = {}
+    rows = _PortTable()
     for name, port in device.ports.items():
-        if name not in keep:
-            speed = speeds.get(port.lanes.count(",") + 1, usual)
-            rows[name] = _port(port, planned.get(name), port.gbps if port.gbps and name not in planned else speed)
+        if name in keep:
+            continue
+        cable = planned.get(name)
+        if cable is None:
+            rows.add(name, _port(port, port.gbps or speeds.get(port.lanes.count(",") + 1, usual) or 0, is_up=False))
+        else:
+            rows.add(name, _port(port, cable.gbps, is_up=True), f"{cable.peer} {cable.peer_port}")
     return rows
 
 
-def _port(port: SwitchPort, planned: PortPlan | None, gbps: int | None) -> Row:
-    speed = planned.gbps if planned else gbps or 0
+class _PortRow(NamedTuple):
+    """A row of a port, and its text before and after the description."""
+
+    row: Row
+    before: str
+    after: str
+
+
+@lru_cache(16384)
+def _port(port: SwitchPort, gbps: int, *, is_up: bool) -> _PortRow:
+    """Return the row without a description, in which alone the switches of a fabric differ."""
     row = {
         "alias": port.alias,
         "index": str(port.index),
         "lanes": port.lanes,
-        "speed": str(speed * 1000),
+        "speed": str(gbps * 1000),
         # without it a module of a broken-out cage brings up its first part only (sonic-buildimage #18499)
         "subport": str(port.subport),
         "mtu": str(_MTU),
-        "admin_status": "up" if planned else "down",
-        **({"description": f"{planned.peer} {planned.peer_port}"} if planned else {}),
+        "admin_status": "up" if is_up else "down",
     }
-    if speed >= _FEC_FROM_GBPS:
+    if gbps >= _FEC_FROM_GBPS:
         row["fec"] = "rs"
-    return row
+    if not is_up:
+        return _PortRow(row, _row_text(row), "")
+    before, _, after = _row_text({**row, "description": _MARK}).partition(encode_basestring_ascii(_MARK))
+    return _PortRow(row, before, after)
+
+
+class _PortTable(dict[str, Row]):
+    """The ports of a switch, with the text of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: dict[str, str] = {}
+
+    def add(self, name: str, port: _PortRow, description: str | None = None) -> None:
+        """Add a port, with a description if a cable is in it."""
+        if description is None:
+            self[name], self._texts[name] = port.row, port.before
+        else:
+            self[name] = {**port.row, "description": description}
+            self._texts[name] = port.before + encode_basestring_ascii(description) + port.after
+
+    def text(self, name: str) -> str:
+        """Return it as `_table_text` does."""
+        return _with_rows(name, self, self._texts)
 
 
 def _addresses(switch: SwitchPlan) -> Tables:
@@ -340,7 +378,7 @@ def _text(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _shared_text(name: str, rows: Mapping[str, Any]) -> str:
-    return rows.text(name) if isinstance(rows, _SharedTable) else _table_text(name, rows)
+    return rows.text(name) if isinstance(rows, (_SharedTable, _PortTable)) else _table_text(name, rows)
 
 
 class _SharedTable(dict[str, Row]):
@@ -356,17 +394,29 @@ class _SharedTable(dict[str, Row]):
 
 
 def _table_text(name: str, rows: Mapping[str, Any]) -> str:
-    if not rows:
-        return f"    {encode_basestring_ascii(name)}: {{}}"
-    items = [f"        {encode_basestring_ascii(key)}: {_row_text(rows[key])}" for key in sorted(rows, key=natural)]
-    return f"    {encode_basestring_ascii(name)}: {{\n" + ",\n".join(items) + "\n    }"
+    return _with_rows(name, rows, {key: _row_text(row) for key, row in rows.items()})
+
+
+def _with_rows(name: str, rows: Iterable[str], texts: Mapping[str, str]) -> str:
+    """Return the table of this name, given the text of each row."""
+    items = [f"        {encode_basestring_ascii(key)}: {texts[key]}" for key in sorted(rows, key=natural)]
+    inside = "{\n" + ",\n".join(items) + "\n    }" if items else "{}"
+    return f"    {encode_basestring_ascii(name)}: {inside}"
 
 
 def _row_text(row: Any) -> str:
-    if not isinstance(row, Mapping) or not row:
+    if row == {}:
+        return "{}"
+    if not isinstance(row, dict):
         return _nested_text(row, 2)
-    items = [f"            {encode_basestring_ascii(key)}: {_nested_text(row[key], 3)}" for key in sorted(row, key=natural)]
+    items = [before + _nested_text(row[key], 3) for key, before in _fields(tuple(row))]
     return "{\n" + ",\n".join(items) + "\n        }"
+
+
+@lru_cache(4096)
+def _fields(keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return a row's keys in their order, each with the text before its value: the rows of a table have few sets of keys."""
+    return tuple((key, f"            {encode_basestring_ascii(key)}: ") for key in sorted(keys, key=natural))
 
 
 def _nested_text(value: Any, depth: int) -> str:

@@ -63,10 +63,13 @@ def alike(tables: Mapping[str, SharedTable]) -> Alike:
     found = {name: table for name, table in tables.items() if name not in _ADDRESSED}
     for name in _NAMING:
         if name in found:
-            ports: dict[str, dict[str, Any]] = {}
+            ports: dict[str, Row] = {}
             for key, row in found[name].items():
-                values = {each: value if each == _INSTANCE else "" for each, value in row.items()}
-                ports.setdefault(key.partition("|")[0], {}).update(values)
+                port = key.partition("|")[0]
+                values = _blank(tuple(row))
+                if _INSTANCE in row:
+                    values = {**values, _INSTANCE: row[_INSTANCE]}
+                ports[port] = {**ports[port], **values} if port in ports else values
             found[name] = table_of(ports)
     for name, fields in _OWN.items():
         if name in found:
@@ -74,6 +77,12 @@ def alike(tables: Mapping[str, SharedTable]) -> Alike:
                 {key: {each: row[each] for each in row if each not in fields} for key, row in found[name].items()}
             )
     return Alike(tuple(found.items()))
+
+
+@lru_cache(1024)
+def _blank(fields: tuple[str, ...]) -> Row:
+    """Return a row with these fields, whose values are a switch's own. It must not be changed."""
+    return dict.fromkeys(fields, "")
 
 
 def row_of(tables: Tables, table: str, key: str) -> Row:

@@ -22,11 +22,11 @@ def sonic_fabric(cluster: ClusterPlan, rendered: Path) -> Fabric:
         for switch in cluster.switches
     }
     for node in cluster.nodes:
-        systems[node.name] = [_as_host(node.name, (rendered / "hosts" / node.name / SCRIPT.relative_to("/")).read_text())]
+        systems[node.name] = [as_host(node.name, (rendered / "hosts" / node.name / SCRIPT.relative_to("/")).read_text())]
     return planned_fabric(cluster, files, systems)
 
 
-def _as_host(node: str, script: str) -> str:
+def as_host(node: str, script: str) -> str:
     """The part of the script about addresses, with adapters that are network interfaces of their own name: there is no RDMA here."""
     functions = script.partition("# Each is tried")[0]
     calls = [line.partition(" & ")[0] for line in script.splitlines() if line.startswith("set_address ")]
