@@ -23,8 +23,6 @@ _CLUSTER_FILES = (
     "slurm/topology.conf",
     "slurm/topology.yaml",
     "slurm/node-check",
-    f"hosts/*{SCRIPT}",
-    f"hosts/*{UNIT}",
     *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT) for ending in ("", "-*")),
     *(
         f"{place}/*/{file}"
