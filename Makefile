@@ -13,7 +13,7 @@ PEERS := $(patsubst benchmarks/peers/%.txt,.venv-peers/%/installed.stamp,$(wildc
 # The oldest that is carried, some between, the one that all tests run with, and the newest.
 COMPAT ?= 2.6.0 2.9.1 2.13.0 2.15.0
 
-BENCHES := check planner checkpoint recovery replica_recovery trainer detection overhead control_plane fabric
+BENCHES := check planner checkpoint recovery replica_recovery slurm_recovery trainer detection overhead control_plane fabric
 
 SOAK_EXAMPLES ?= 4000
 SOAK_DAMAGES ?= 10000

@@ -122,6 +122,7 @@ CODES: Mapping[str, str] = types.MappingProxyType(
         "HW434": "GPUs of each node that the group's nodes do not have, or that the cluster does not give out",
         "HW435": "a range of nodes that the layout or the scheduler cannot have",
         "HW436": "a variable of the job that turns off what its speed or its recovery relies on (warning)",
+        "HW437": "names of nodes in Slurm that do not fit the cluster's groups",
         "HW501": "a RoCE fabric without a class that carries collectives",
         "HW502": "an RDMA fabric whose nodes list no adapter",
         "HW503": "a transport, or a class of traffic, that does not fit the fabric's role",

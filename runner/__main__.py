@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.runner.agent.affinity import cpus_of_ranks
 from headway.runner.agent.launch import Torchrun
-from headway.runner.agent.listening import LOOPBACK, listen, reachable_address
+from headway.runner.agent.listening import LOOPBACK, interface_of, listen, reachable_address
 from headway.runner.agent.supervisor import Supervisor
 from headway.runner.contract import Exit, RecordError, RunConfig, RunDirectory, from_json, read_verdict
 from headway.runner.goodput.closing import closing_line
@@ -26,6 +26,7 @@ from headway.runner.rundir import open_submitted
 OWN_NAME_S = 60.0
 POLL_S = 0.2
 CPUS = "HEADWAY_CPUS"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def _node_from_scheduler() -> int:
@@ -43,6 +44,16 @@ def own_host(node: int, needed: int, environment: Mapping[str, str]) -> tuple[st
     if node >= len(hosts):
         return "", f"this is node {node}, but HEADWAY_NODES lists {len(hosts)}, counted from 0"
     return hosts[node], ""
+
+
+def own_address(host: str, environment: Mapping[str, str]) -> str:
+    """Return where this node listens for the others. The plan sets gloo's interface to that of the management network (srun(1):
+    SLURM_LAUNCH_NODE_IPADDR is the address from which this task was launched)."""
+    if host == LOOPBACK:
+        # All nodes are processes of this machine.
+        return host
+    others = [other for other in environment.get("HEADWAY_NODES", "").split(",") if other not in ("", host)]
+    return reachable_address(host, others, environment.get(GLOO_INTERFACE, ""), environment.get("SLURM_LAUNCH_NODE_IPADDR", ""))
 
 
 def await_own_name(host: str, patience_s: float) -> str:
@@ -106,7 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A pod that comes again when the others are done.
         return ended.exit_code
     hosts_coordinator = node == 0
-    address = reachable_address(host, [other for other in os.environ.get("HEADWAY_NODES", "").split(",") if other != host])
+    address = own_address(host, os.environ)
+    if is_scheduled and address != host and GLOO_INTERFACE not in os.environ and (name := interface_of(address)):
+        # gloo would listen where this machine's name leads: nowhere, or to itself (ProcessGroupGloo.cpp, createDefaultDevice).
+        os.environ[GLOO_INTERFACE] = name
     if hosts_coordinator and (wrong := await_own_name(address, OWN_NAME_S)):
         print(f"headway.runner: {wrong}", file=sys.stderr)
         return Exit.RETRY_ELSEWHERE

@@ -15,6 +15,7 @@ from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
+from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
 from headway.templates.switches.frr import READERS as FRR_READERS
 from headway.templates.switches.limits import check_fabric, check_switch
@@ -36,9 +37,9 @@ FABRICS = PurePosixPath("fabrics")
 _SWITCHES = PurePosixPath("switches")
 
 
-def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
-    """Return every file of the cluster, below `<cluster>/`; none if neither switches nor hosts need one. Files of switches are made when
-    they are read."""
+def render_cluster(cluster: ClusterPlan, options: SwitchOptions, scheduler: BaseModel | None = None) -> Files:
+    """Return every file of the cluster, below `<cluster>/`; none if neither switches, hosts nor the scheduler with its options need one.
+    Files of switches are made when they are read."""
     files = LazyFiles()
     for switch in cluster.switches:
         for kind in cluster.fabric(switch.fabric).os:
@@ -53,6 +54,8 @@ def render_cluster(cluster: ClusterPlan, options: SwitchOptions) -> Files:
     for node in cluster.nodes:
         for path, make in host_files(node, cluster).items():
             files.later(HOSTS / node.name / path.relative_to("/"), cache(make))
+    if scheduler is not None:
+        files.update(SCHEDULERS[cluster.scheduler].render_cluster(scheduler, cluster))
     if files:
         files.later(PurePosixPath("plan.json"), cache(partial(to_json, cluster)))
     return files.moved(PurePosixPath(cluster.name))

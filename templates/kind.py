@@ -69,6 +69,16 @@ def no_problems(options: BaseModel) -> Iterator[Problem]:
     return iter(())
 
 
+def no_cluster_files(options: BaseModel, cluster: ClusterPlan) -> Files:
+    """Return no files: the scheduler's own configuration has nothing of the cluster's plan."""
+    return {}
+
+
+def no_cluster_problems(options: BaseModel, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Return no problems: options of the right form fit every cluster."""
+    return iter(())
+
+
 def no_container(options: BaseModel, plan: JobPlan) -> tuple[MountPlan, ...] | None:
     """Return that the ranks see all directories of their nodes."""
     return None
@@ -84,7 +94,8 @@ class JobKind:
     its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
     starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those
     that it passes on; `runs_as` is the trainer of run.json that starts it, if that is another. Only for a scheduler:
-    `mounted` are the directories of the job's containers besides the run's own; None without containers.
+    `mounted` are the directories of the job's containers besides the run's own; None without containers. `render_cluster` returns
+    files for the scheduler itself, and `check_cluster` the problems of its options with the cluster.
     """
 
     options: type[BaseModel]
@@ -100,6 +111,8 @@ class JobKind:
     arguments: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     mounted: Callable[[Any, JobPlan], tuple[MountPlan, ...] | None] = no_container
     runs_as: str | None = None
+    render_cluster: Callable[[Any, ClusterPlan], Files] = no_cluster_files
+    check_cluster: Callable[[Any, ClusterPlan], Iterator[Problem]] = no_cluster_problems
 
 
 def no_text(text: str) -> Any:

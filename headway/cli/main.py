@@ -57,6 +57,10 @@ VERBS: Mapping[str, Verb] = {
         "Name each wrong, swapped, missing and extra cable of a cluster, from LLDP or ibnetdiscover",
         "headway verify-cabling cluster.yaml rails-leaf-1.json rails-leaf-2.json",
     ),
+    "verify-topology": Verb(
+        "Try a cluster's topology files in a slurmctld of its own, before Slurm is reconfigured",
+        "headway verify-topology cluster.yaml",
+    ),
     "prepare": Verb(
         "Make a corpus of token shards from text or JSON lines",
         "headway prepare web/*.jsonl.gz -o corpora/web --tokenizer tokenizer.json --end '<|endoftext|>'",

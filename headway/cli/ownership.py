@@ -20,6 +20,9 @@ _EARLIER = ("run.json", "nccl.env")
 _JOB_FILES = ("plan.json", "kubernetes/job.yaml", "local/run.sh", "slurm/job.sbatch", *_EARLIER)
 _CLUSTER_FILES = (
     "plan.json",
+    "slurm/topology.conf",
+    "slurm/topology.yaml",
+    "slurm/node-check",
     *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT) for ending in ("", "-*")),
     *(
         f"{place}/*/{file}"

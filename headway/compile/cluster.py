@@ -10,7 +10,7 @@ import headway.jobspec.catalog
 from headway.compile.bases import base_files, read_bases
 from headway.compile.document import is_cluster, is_inventory
 from headway.compile.inventories import clusters_named_by, read_inventories
-from headway.compile.options import provider_options, switch_options
+from headway.compile.options import provider_options, scheduler_options, switch_options
 from headway.compile.problems import NoPlanError, Steps, attempted, collected, located
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.document import Document
@@ -24,18 +24,21 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 from headway.templates.cluster import SwitchOptions, check_switches, render_cluster
 from headway.templates.kind import Files
+from headway.templates.schedulers import SCHEDULERS
 
 
 @dataclass(frozen=True)
 class PlannedCluster:
     """A cluster's plan, and what its renderers and its provider need in addition.
 
-    `switches` are the options of the switches, by fabric and operating system; `provider` is None where the cluster has none.
+    `switches` are the options of the switches, by fabric and operating system, `scheduler` those of the scheduler; `provider` is None where
+    the cluster has none.
     """
 
     plan: ClusterPlan
     switches: SwitchOptions
     provider: BaseModel | None
+    scheduler: BaseModel | None
     document: Document
     spec: Cluster
 
@@ -50,8 +53,8 @@ class PlannedCluster:
         return frozenset(base_files(self.plan, self.switches, Path(self.document.name)))
 
     def files(self) -> Files:
-        """Every rendered file, below `<cluster>/`; none where neither switches nor hosts need one."""
-        return render_cluster(self.plan, self.switches)
+        """Every rendered file, below `<cluster>/`; none where neither switches, hosts nor the scheduler need one."""
+        return render_cluster(self.plan, self.switches, self.scheduler)
 
 
 def find_clusters(
@@ -154,7 +157,10 @@ def plan_cluster(cluster: Parsed[Cluster], broken: Collection[str], sources: Sou
     options, unreadable = read_bases(plan, options, Path(cluster.document.name))
     yield from located(unreadable, cluster=cluster)
     yield from located(check_switches(plan, options), cluster=cluster)
-    return PlannedCluster(plan, options, provider_options(cluster.document)[0], cluster.document, cluster.spec)
+    scheduler = scheduler_options(cluster.document)[0]
+    if scheduler is not None:
+        yield from located(SCHEDULERS[plan.scheduler].check_cluster(scheduler, plan), cluster=cluster)
+    return PlannedCluster(plan, options, provider_options(cluster.document)[0], scheduler, cluster.document, cluster.spec)
 
 
 def resolve_with_inventories(cluster: Parsed[Cluster], broken: Collection[str], sources: Sources) -> Steps[ClusterPlan]:

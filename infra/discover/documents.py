@@ -10,6 +10,7 @@ from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import counted
 from headway.jobspec.spec.section import API_VERSION
+from headway.templates.schedulers.slurm.node_names import compressed
 
 _ARCH = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 _UNKNOWN_GPU = "unknown"
@@ -37,7 +38,7 @@ def cluster_document(
             "kind: Cluster",
             f"name: {_name(found.name)}",
             "",
-            *_scheduler(found, login, jump, setup),
+            *_scheduler(found, groups, login, jump, setup),
             "",
             "node_groups:",
             *itertools.chain.from_iterable(_group(group, found) for group in groups),
@@ -97,7 +98,9 @@ def _names(stem: str) -> Iterator[str]:
         yield from (f"{stem}-{''.join(each)}" for each in itertools.product("bcdefghijklmnopqrstuvwxyz", repeat=length))
 
 
-def _scheduler(found: SlurmDescription, login: str | None, jump: str | None, setup: Sequence[str]) -> Iterator[str]:
+def _scheduler(
+    found: SlurmDescription, groups: Sequence[_Group], login: str | None, jump: str | None, setup: Sequence[str]
+) -> Iterator[str]:
     yield "scheduler:"
     yield "  kind: slurm"
     yield "  options:"
@@ -120,6 +123,7 @@ def _scheduler(found: SlurmDescription, login: str | None, jump: str | None, set
         yield f"    # containers:  # {seen}: jobs run without containers"
     if found.topology == "block":
         yield "    # topology: block  # Slurm has blocks: set it if each is an NVLink domain, and `nvlink_domain` of the nodes"
+    yield f"    node_names: {flow({group.name: compressed(node.name for node in group.nodes) for group in groups})}"
     yield "    # bundle:  # made by `headway bundle`, for images and hosts without headway"
     if login is not None:
         given = {"host": login, "jump": jump, "setup": list(setup) or None}

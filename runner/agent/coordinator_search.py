@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.runner.agent.agent_state import AgentState
-from headway.runner.agent.protocol import Coordinate, Request
+from headway.runner.agent.protocol import Coordinate, PrintLine, Request
 from headway.runner.contract import Exit, read_verdict
 from headway.runner.coordinator import term
 from headway.runner.messages import ChannelError, Link, Message, connect
@@ -22,6 +22,8 @@ RECONNECT_S = 0.1
 TAKEOVER_S, TAKEOVER_STEP_S, FIRST_TAKEOVER_S, TAKEOVER_AGAIN_S = 2.0, 0.5, 60.0, 10.0
 # For a coordinator from its term until it can be found.
 STARTING_S = 5.0
+# A coordinator that this node tries to reach for so long is reported. One that restarts has published another address by then.
+UNREACHED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Address:
 
     host: str
     port: int
+    term: int
 
 
 class CoordinatorSearch:
@@ -44,6 +47,10 @@ class CoordinatorSearch:
         # The newest, and when it was first seen.
         self._term = 0
         self._term_seen = 0.0
+        # The address that was tried last, since when, and the hosts whose coordinators were reported as unreachable.
+        self._tried: Address | None = None
+        self._tried_since = 0.0
+        self._unreached: set[str] = set()
 
     async def find(self, obey: Callable[[Link, Message], None]) -> Link | None:
         """Return a link with the coordinator; None when the attempt is over for this node."""
@@ -85,6 +92,8 @@ class CoordinatorSearch:
         """Try once to connect; give up as soon as another coordinator has published its address."""
         state = self._state
         assert state.config.run is not None  # noqa: S101  set when the run directory was made
+        if address != self._tried:
+            self._tried, self._tried_since = address, time.monotonic()
         state.cut.clear()
         try:
             secret = state.directory.secret()
@@ -99,14 +108,32 @@ class CoordinatorSearch:
                 connecting.cancel()
                 await asyncio.wait({connecting})
         try:
-            return connecting.result()
-        except (OSError, ValueError, ChannelError, asyncio.CancelledError):
+            link = connecting.result()
+        except asyncio.CancelledError:
+            self._report_unreached(address, "no answer")
             return None
+        except (OSError, ValueError, ChannelError) as error:
+            self._report_unreached(address, str(error))
+            return None
+        self._tried = None
+        return link
+
+    def _report_unreached(self, address: Address, why: str) -> None:
+        """Report who cannot reach whom, once for each host."""
+        tried_s = time.monotonic() - self._tried_since
+        if tried_s > UNREACHED_S and address.host not in self._unreached:
+            self._unreached.add(address.host)
+            place = f"{address.host}:{address.port}"
+            name = term.host_of(self._state.directory, address.term)
+            of = place if name in (None, address.host) else f"{name} ({place})"
+            line = f"{self._state.host} cannot reach the coordinator on {of}, tried for {tried_s:.1f} s: {why}"
+            _log.warning(line)
+            self._ask(PrintLine(line))
 
     def _address(self) -> Address | None:
         try:
             record = json.loads(self._state.directory.coordinator.read_text())
-            return Address(record["host"], record["port"])
+            return Address(record["host"], record["port"], record.get("term", 0))
         except (OSError, ValueError, KeyError):
             # Not there yet, or a network file system between two versions.
             return None
@@ -128,7 +155,8 @@ class CoordinatorSearch:
             return
         patience_s = TAKEOVER_S + TAKEOVER_STEP_S * self._state.node
         if not self._state.has_met and self._address() is None:
-            patience_s += FIRST_TAKEOVER_S
+            # Sooner where nodes are not waited for as long: a verdict has to name the first node if that cannot start.
+            patience_s += min(FIRST_TAKEOVER_S, self._state.config.timeout_s("join") / 4)
         now = time.monotonic()
         if away_s > patience_s and now - self._coordinated > TAKEOVER_AGAIN_S and not self._another_starts(now):
             self._coordinated = now

@@ -106,13 +106,19 @@ class Coordinate(_Line, frozen=True, tag="coordinate"):
     """Start a coordinator on this node, unless one runs."""
 
 
+class PrintLine(_Line, frozen=True, tag="print"):
+    """Print `text` where the job's own log is: this agent's is a file of the run."""
+
+    text: str
+
+
 class ExitNode(_Line, frozen=True, tag="exit"):
     """End everything on this node and exit with `code`."""
 
     code: int
 
 
-Request = Spawn | Respawn | StartStandbys | KillWorkers | Dump | Listen | Coordinate | ExitNode
+Request = Spawn | Respawn | StartStandbys | KillWorkers | Dump | Listen | Coordinate | PrintLine | ExitNode
 
 # --- the supervisor reports -------------------------------------------------------------------------------------------
 

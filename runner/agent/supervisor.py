@@ -13,6 +13,7 @@ import secrets
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from headway.runner.agent.protocol import (
     Listen,
     Listening,
     NodeState,
+    PrintLine,
     RankOrder,
     Request,
     Respawn,
@@ -157,6 +159,8 @@ class Supervisor:
                 self._workers.dump(ranks)
             case Listen():
                 self._listen()
+            case PrintLine(text):
+                print(f"headway: {text}", file=sys.stderr, flush=True)
             case Coordinate():
                 self._coordinator.start()
             case ExitNode(code):

@@ -25,6 +25,14 @@ def published(directory: RunDirectory) -> int:
         return 0
 
 
+def host_of(directory: RunDirectory, number: int) -> str | None:
+    """Return the name of the host that took the term; None where that cannot be read."""
+    try:
+        return str(json.loads(directory.term(number).read_text())["host"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 @dataclass(frozen=True)
 class Term:
     """A coordinator's own. Methods raise OSError when the store cannot be used."""

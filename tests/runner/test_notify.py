@@ -1,18 +1,15 @@
 """The webhook: what is said to whom and when, over real HTTP to a server on this machine."""
 
-import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from headway.runner.contract import Exit, Mesh, Notify, RunConfig, Trainer, Verdict
 from headway.runner.notify import SILENCE_S, TRIES, WAITING, Notifier
+from tests.support.webhook import SECRET_PATH, Webhook
 
-SECRET_PATH = "/services/T00/B00/s3cr3t"
 HANG = {
     "kind": "hang",
     "generation": 2,
@@ -49,39 +46,6 @@ STOPPED = Verdict(
     committed_step=20,
     evidence=("logs/1/3.log",),
 )
-
-
-class Webhook:
-    """A server that answers `statuses` one after the other, then 200, and keeps what it was sent."""
-
-    def __init__(self, *statuses: int) -> None:
-        self.received: list[dict[str, Any]] = []
-        self.paths: list[str] = []
-        left = list(statuses)
-        hook = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                hook.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                hook.paths.append(self.path)
-                self.send_response(left.pop(0) if left else 200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}{SECRET_PATH}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
 """Reports what Slurm cannot do with a plan."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.document import Path
-from headway.jobspec.notation import write_duration
+from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import SlurmRequest
+from headway.jobspec.suggest import did_you_mean
 from headway.templates.schedulers.containers import (
     IMAGE,
     check_hidden,
@@ -19,6 +21,7 @@ from headway.templates.schedulers.containers import (
     check_variables,
 )
 from headway.templates.schedulers.requests import check_memory_of_node, check_request, own_option, place_of, request_of
+from headway.templates.schedulers.slurm.node_names import counted_up_to, names_in_slurm
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.placement import crossing_group, leaf_nodes
 from headway.templates.schedulers.slurm.pyxis import SEPARATORS
@@ -252,6 +255,27 @@ def _check_whole_segments(plan: JobPlan, segment: int, group: GroupPlan) -> Iter
         fitting = [count for count in nearest_multiples(plan.nodes, segment) if plan.slots <= count <= room]
         nearest = listed_numbers([count - plan.slots for count in fitting or [plan.slots]])
         yield Problem("HW428", JOB, ("resilience", "spares"), message, f"set the spares to {nearest}")
+
+
+def check_cluster(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Yield problems with Slurm's names of the nodes: other groups, other numbers of nodes, and a name of two nodes."""
+    groups = {group.name: group.count for group in cluster.groups}
+    found = []
+    for name, names in options.node_names.items():
+        path: Path = ("scheduler", "options", "node_names", name)
+        if name not in groups:
+            message = f"`{name}` is not a group of nodes of `{cluster.name}`"
+            found.append(Problem("HW437", CLUSTER, path, message, did_you_mean(name, groups, "groups").text))
+        elif (listed := counted_up_to(names, groups[name])) != groups[name]:
+            said = f"{listed}" if listed <= groups[name] else "more"
+            message = f"`{names}` has {said} names, but `{name}` has {counted(groups[name], 'node')}"
+            found.append(Problem("HW437", CLUSTER, path, message, "name each node of the group once, in the plan's order"))
+    yield from found
+    if not found and options.node_names:
+        twice = [name for name, count in Counter(names_in_slurm(cluster, options.node_names).values()).items() if count > 1]
+        if twice:
+            message = f"`{twice[0]}` is the name of two nodes"
+            yield Problem("HW437", CLUSTER, ("scheduler", "options", "node_names"), message, "give each node a name of its own")
 
 
 def _check_image(plan: JobPlan) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from headway.jobspec.spec.scheduling import Constraint, Dependency, Directive, NodeList, SlurmAllow, Word
-from headway.jobspec.spec.section import Section
+from headway.jobspec.spec.section import Name, Section
 from headway.jobspec.units import Bytes, Seconds
 
 # Without the separators of pyxis' mounts, and without what a shell would expand.
@@ -31,6 +31,15 @@ class Login(Section):
     """Folder there from which jobs are submitted, and from which relative paths count; the home when left out."""
     setup: tuple[str, ...] = Field((), max_length=64, examples=[["module load slurm"]])
     """Lines of sh that run there before each command, for example to find `sbatch`."""
+
+
+class NodeCheck(Section):
+    """A script for slurm.conf's `HealthCheckProgram` and `Prolog`, which drains a node without its GPUs, adapters or file systems."""
+
+    most_drained: int = Field(ge=1, examples=[4])
+    """Most nodes that the script drains at the same time. A fault of all nodes, such as of a file system, drains no more."""
+    timeout: Seconds = Field(20.0, ge=1, le=50, examples=["30s"])
+    """Time of all checks together. A check that has not answered by then has failed. slurmd ends a health check after 60 s."""
 
 
 class SlurmOptions(Section):
@@ -70,6 +79,11 @@ class SlurmOptions(Section):
     switch_wait: Seconds | None = Field(None, ge=1, examples=["12h"])
     """How long a job waits for so few leaf switches before it takes more. Slurm waits `max_switch_wait` of slurm.conf at most, which is
     300 s unless it is set."""
+    node_names: dict[Name, NodeList] = Field(default_factory=dict, examples=[{"h100": "gpu[001-128]"}])
+    """Slurm's names of the nodes, by group and in the plan's order, for topology.conf and the node check. Without them the short host
+    names count, or the plan's names where no host name is known."""
+    node_check: NodeCheck | None = Field(None, examples=[{"most_drained": 4}])
+    """A check of the nodes by slurmd, rendered with the cluster; none when left out."""
     exclusive: bool = Field(False, examples=[True])
     """Whether a job gets nodes exclusively."""
     bundle: Place | None = Field(None, examples=["/shared/headway/headway-0.1.0-2f1c0a9b7d3e"])

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from tests.faults.runs import LIGHT
 
+from . import network
 from .addresses import Addresses, claim_addresses
 from .configuration import Shape, gpu_devices, gres_conf, hosts, slurm_conf
 from .current import chosen_programs
@@ -41,6 +42,12 @@ mount --bind "$1" /etc/hosts
 mount -t tmpfs tmpfs /dev/shm
 echo up
 exec >&2
+if [ -n "$3" ]; then
+  ip link set lo up
+  until ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done
+  for address in "$3" "$4"; do ip address add "$address/24" dev eth0; done
+  ip link set eth0 up
+fi
 "$2" -D -N "$0" &
 while :; do sleep infinity & wait $! || :; done
 """
@@ -53,7 +60,8 @@ class ClusterError(Exception):
 class SlurmCluster:
     """`with SlurmCluster(Shape(nodes=2)) as slurm:` gives idle nodes n1, n2, ...; afterwards no process, mount or file is left.
 
-    A node has its own host name, /etc/hosts, processes, /dev/shm and uptime; file system, network and device files are shared.
+    A node has its own host name, /etc/hosts, processes, /dev/shm and uptime; file system, device files and, unless the shape says
+    otherwise, the network are shared.
     """
 
     def __init__(self, shape: Shape | None = None, programs: SlurmPrograms | None = None) -> None:
@@ -62,6 +70,7 @@ class SlurmCluster:
         self.machines: dict[str, Machine] = {}
         self._started = ExitStack()
         self._scratch: Scratch | None = None
+        self._cables = 0
 
     # --- from nothing to idle nodes, and back -------------------------------------------------------------------------
 
@@ -89,7 +98,7 @@ class SlurmCluster:
         # a slurmd that finds no controller tries again only after 8 s
         self._wait_for_start("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout)
         for name in self.shape.node_names:
-            self.machines[name].boot()
+            self._boot(name)
         for name in self.shape.node_names:
             self.wait_node(name, {"idle"}, START_S)
 
@@ -109,6 +118,8 @@ class SlurmCluster:
         (etc / "slurm.conf").write_text(slurm_conf(self.shape, self.root, addresses))
         (etc / "gres.conf").write_text(gres_conf(self.shape, self.root))
         (etc / "cgroup.conf").write_text(self.programs.cgroup_conf)
+        for name, text in self.shape.files.items():
+            (etc / name).write_text(text)
         (etc / "munge.key").touch(mode=0o600)
         (etc / "munge.key").write_bytes(os.urandom(1024))
         for device in gpu_devices(self.shape, self.root):
@@ -122,15 +133,31 @@ class SlurmCluster:
         return self._machine("munged", DAEMON, [str(self.programs.munged), "--foreground", *files])
 
     def _slurmctld(self) -> Machine:
-        return self._machine("slurmctld", DAEMON, [str(self.programs.slurmctld), "-D"])
+        script = network.BRIDGE + DAEMON if self.shape.has_networks else DAEMON
+        return self._machine("slurmctld", script, [str(self.programs.slurmctld), "-D"], has_network=self.shape.has_networks)
 
     def _node(self, name: str) -> Machine:
-        return self._machine(name, NODE, [f"{self.root}/etc/hosts", str(self.programs.slurmd)], is_host=True)
+        index = self.shape.node_names.index(name) + 1
+        own = [network.management(index), network.data(index)] if self.shape.has_networks else ["", ""]
+        words = [f"{self.root}/etc/hosts", str(self.programs.slurmd), *own]
+        return self._machine(name, NODE, words, is_host=True, has_network=self.shape.has_networks)
 
-    def _machine(self, name: str, script: str, arguments: Sequence[str], is_host: bool = False) -> Machine:
+    def _machine(
+        self, name: str, script: str, arguments: Sequence[str], *, is_host: bool = False, has_network: bool = False
+    ) -> Machine:
         env = {"PATH": SEARCH_PATH, "SLURM_CONF": self.env["SLURM_CONF"]}
         console = self.root / "log" / f"{name}.console"
-        return Machine(name, script, arguments, env, console, is_host=is_host, view=self.programs.view)
+        view = (*self.programs.view, *(("unshare", "--net") if has_network else ()))
+        return Machine(name, script, arguments, env, console, is_host=is_host, view=view)
+
+    def _boot(self, name: str) -> None:
+        """Switch a node on, and put its cable in."""
+        self.machines[name].boot()
+        if self.shape.has_networks:
+            self._cables += 1
+            cable = f"cable-{self._cables}"
+            self.run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.node_pid(name)))
+            self.run("ip", "link", "set", cable, "master", "lan", "up")
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +190,7 @@ class SlurmCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a client with `env` on top; raises CalledProcessError (with stderr as a note), TimeoutExpired after `timeout_s`."""
         done = subprocess.run(
-            leashed([*self.programs.view, *argv]),
+            leashed([*self._in_network(), *self.programs.view, *argv]),
             check=False,
             env=self.env | dict(env or {}),
             cwd=cwd,
@@ -177,6 +204,12 @@ class SlurmCluster:
             error.add_note(f"{' '.join(argv)}:\n{done.stdout}{done.stderr}")
             raise error
         return done
+
+    def _in_network(self) -> list[str]:
+        """The begin of the command line of a client: it runs in the controller's network."""
+        if not self.shape.has_networks:
+            return []
+        return ["nsenter", f"--net=/proc/{self.machines['slurmctld'].pid}/ns/net", "--"]
 
     def submit(self, script: Path, *options: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
         """sbatch; the id of the job. Its log is `slurm-ID.out` in `cwd` unless the options say otherwise."""
@@ -234,8 +267,21 @@ class SlurmCluster:
         A node whose loss or reboot slurmctld noticed is then `down` until `set_node(name, "resume", ...)`.
         """
         booted_at = int(time.time())
-        self.machines[name].boot()
+        self._boot(name)
         self._poll(f"registration of `{name}`", lambda: self._slurmd_start(name), lambda start: start >= booted_at, START_S)
+
+    def cut(self, one: str, other: str) -> None:
+        """Lose all that two nodes with networks send to each other by their names, silently. Slurm's messages still arrive."""
+        self._connect(one, other, ["replace", "lladdr", network.NOWHERE, "nud", "permanent"])
+
+    def heal(self, one: str, other: str) -> None:
+        """Undo `cut`."""
+        self._connect(one, other, ["del"])
+
+    def _connect(self, one: str, other: str, words: Sequence[str]) -> None:
+        for here, there in ((one, other), (other, one)):
+            address = network.data(self.shape.node_names.index(there) + 1)
+            self.nsenter(here, ["ip", "neighbour", words[0], address, *words[1:], "dev", "eth0"])
 
     def mend_node(self, name: str) -> None:
         """Whatever a test did to the node: switch it on, put it back into service, return when it is idle."""

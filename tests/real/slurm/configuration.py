@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import network
 from .addresses import Addresses
 
 
@@ -20,6 +21,10 @@ class Shape:
     settings: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, str] = field(default_factory=dict)
     """Further partitions of all nodes: their options, by name."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Further files beside slurm.conf: their texts, by name."""
+    has_networks: bool = False
+    """Whether each node has a network of its own, with an address for Slurm and one that its name leads to."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -27,7 +32,7 @@ class Shape:
 
 
 def slurm_conf(shape: Shape, root: Path, addresses: Addresses) -> str:
-    settings = {**_plumbing(root, addresses, shape.cred_expire_s), **_behaviour(), **_hardware(shape), **shape.settings}
+    settings = {**_plumbing(shape, root, addresses), **_behaviour(), **_hardware(shape), **shape.settings}
     lines = [f"{key}={value}" for key, value in settings.items()]
     lines += [_node_line(shape, addresses, index) for index in range(1, shape.nodes + 1)]
     lines.append(f"PartitionName={shape.partition} Nodes={','.join(shape.node_names)} Default=YES MaxTime=INFINITE State=UP")
@@ -44,7 +49,8 @@ def gres_conf(shape: Shape, root: Path) -> str:
 
 def hosts(shape: Shape, addresses: Addresses, machine_hosts: str) -> str:
     """/etc/hosts of a node: this machine's, and every node."""
-    lines = [f"{addresses.node_address(index)} n{index}" for index in range(1, shape.nodes + 1)]
+    found = network.data if shape.has_networks else addresses.node_address
+    lines = [f"{found(index)} n{index}" for index in range(1, shape.nodes + 1)]
     return machine_hosts.rstrip("\n") + "\n" + "\n".join(lines) + "\n"
 
 
@@ -52,17 +58,18 @@ def gpu_devices(shape: Shape, root: Path) -> list[Path]:
     return [root / "dev" / f"nvidia{index}" for index in range(shape.gpus)]
 
 
-def _plumbing(root: Path, addresses: Addresses, cred_expire_s: int) -> dict[str, str]:
+def _plumbing(shape: Shape, root: Path, addresses: Addresses) -> dict[str, str]:
+    controller = network.CONTROLLER if shape.has_networks else "127.0.0.1"
     return {
         "ClusterName": "headway",
         # slurmctld refuses any other name than localhost and this machine's own
-        "SlurmctldHost": "localhost(127.0.0.1)",
+        "SlurmctldHost": f"localhost({controller})",
         "SlurmctldPort": str(addresses.controller_port),
         "SlurmUser": "root",
         "SlurmdUser": "root",
         "AuthType": "auth/munge",
         # a requeued job is held for cred_expire + 1 s: 121 s with Slurm's own value
-        "AuthInfo": f"socket={root}/run/munge.sock,cred_expire={cred_expire_s}",
+        "AuthInfo": f"socket={root}/run/munge.sock,cred_expire={shape.cred_expire_s}",
         "CredType": "cred/munge",
         "StateSaveLocation": f"{root}/state",
         "SlurmdSpoolDir": f"{root}/nodes/%n",
@@ -110,6 +117,7 @@ def _hardware(shape: Shape) -> dict[str, str]:
 
 
 def _node_line(shape: Shape, addresses: Addresses, index: int) -> str:
-    where = f"NodeName=n{index} NodeAddr={addresses.node_address(index)} Port={addresses.node_port(index)}"
+    address = network.management(index) if shape.has_networks else addresses.node_address(index)
+    where = f"NodeName=n{index} NodeAddr={address} Port={addresses.node_port(index)}"
     gres = f" Gres=gpu:{shape.gpus}" if shape.gpus else ""
     return f"{where} CPUs={shape.cpus} RealMemory={shape.memory_mib}{gres} State=UNKNOWN"

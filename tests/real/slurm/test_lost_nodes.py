@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.main import main
 from tests.faults.processes import companions
 from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
+from tests.support.webhook import Webhook
 
 from .cluster import SlurmCluster
 from .configuration import Shape
@@ -49,6 +51,25 @@ def submit(slurm: SlurmCluster, script: Path, folder: Path, runs: str = "runs", 
     return slurm.submit(script, env={"PATH": path, "HEADWAY_RUNS": str(folder / runs), **variables}, cwd=folder)
 
 
+def impatient(folder: Path) -> Path:
+    """The script of two nodes, which waits less for a node that does not come: ten minutes are long for a test."""
+    script = folder / "job.sbatch"
+    patience = '"join": {"factor": 1.0, "floor_s": %s'
+    assert patience % "600.0" in SCRIPT.read_text()
+    script.write_text(SCRIPT.read_text().replace(patience % "600.0", patience % "5.0"))
+    return script
+
+
+def rendered(folder: Path, more: str = "", options: str = "") -> Path:
+    """The script of the story's job with more fields, on its cluster with more options of Slurm."""
+    job, cluster = ((STORY.parent / name).read_text() for name in ("job.yaml", "cpu-cluster.yaml"))
+    (folder / "job.yaml").write_text(job.replace("[two-cpu-nodes, two-h100-nodes]", "two-cpu-nodes") + more)
+    changed = cluster.replace("    partition: main\n", f"    partition: main\n{options}")
+    (folder / "cluster.yaml").write_text(changed.replace("path: runs", f"path: {folder}/runs"))
+    assert main(["render", str(folder / "job.yaml"), "-o", str(folder / "rendered")]) == 0
+    return folder / "rendered/small-llama/two-cpu-nodes/slurm/job.sbatch"
+
+
 def printed(folder: Path) -> str:
     """What the job and the nodes that acted for its script have printed."""
     return "".join(path.read_text() for path in (*folder.glob("*.out"), *folder.glob("runs/*/attempts/*/deputy-*.log")))
@@ -86,14 +107,9 @@ def with_python(slurm: SlurmCluster, node: str) -> None:
 def test_a_node_that_cannot_start_its_part_is_excluded_by_name(
     three: SlurmCluster, broken: str, local: Run, tmp_path: Path
 ) -> None:
-    script = tmp_path / "job.sbatch"
-    # Ten minutes for a node that does not come are long for a test.
-    script.write_text(
-        SCRIPT.read_text().replace('"join": {"factor": 1.0, "floor_s": 600.0', '"join": {"factor": 1.0, "floor_s": 5.0')
-    )
     without_python(three, broken)
     try:
-        job = submit(three, script, tmp_path)
+        job = submit(three, impatient(tmp_path), tmp_path)
         state = three.wait(job, ENDED, LIMIT_S)["JobState"]
     finally:
         with_python(three, broken)
@@ -105,11 +121,22 @@ def test_a_node_that_cannot_start_its_part_is_excluded_by_name(
     assert run.hashes() == local.hashes()
 
 
-def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmCluster, tmp_path: Path) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text(SCRIPT.read_text().replace('python3 -m headway.runner "$attempt/run.json"', "false"))
-    job = submit(three, script, tmp_path)
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    hook = Webhook()
+    yield hook
+    hook.close()
+
+
+NOTIFY = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
+
+
+def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmCluster, webhook: Webhook, tmp_path: Path) -> None:
+    script = rendered(tmp_path, f"{NOTIFY}scheduler: {{slurm: {{srun: [--unknown-to-srun=1]}}}}\n")
+    job = submit(three, script, tmp_path, RUN_WEBHOOK=webhook.address)
     wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["attempt"], notice["done"]) == ("stop", 2, "the job is held")
     (attempt,) = tmp_path.glob("runs/*/attempts/2")
     assert three.job(job)["Restarts"] == "3"
     assert json.loads((attempt / "verdict.json").read_text())["verdict"] == "stop"
@@ -117,10 +144,16 @@ def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmC
     three.run("scancel", str(job))
 
 
-def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(three: SlurmCluster, tmp_path: Path) -> None:
-    job = submit(three, SCRIPT, tmp_path, "file/runs")
+def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(
+    three: SlurmCluster, webhook: Webhook, tmp_path: Path
+) -> None:
+    script = rendered(tmp_path, NOTIFY)
     (tmp_path / "file").touch()
+    job = submit(three, script, tmp_path, "file/runs", RUN_WEBHOOK=webhook.address)
     wait_until(lambda: three.job(job)["Priority"] == "0", "a hold")
+    (notice,) = webhook.received
+    cause = "3 attempts in a row could not be opened, on n1,n2 and n1, the last with exit code 1"
+    assert (notice["attempt"], notice["cause"], notice["to_do"]) == (2, cause, f"fix the cause, then: scontrol release {job}")
     text = printed(tmp_path)
     assert re.findall(r"attempt (\d) could not be opened on (n\d): exit code 1", text) == [("0", "n1"), ("1", "n2"), ("2", "n1")]
     assert f"to try again: scontrol release {job}" in text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.runner.agent import listening
-from headway.runner.agent.listening import reachable_address
+from headway.runner.agent.listening import interface_of, reachable_address
 
 HERE = "198.51.100.7"
 
@@ -44,3 +44,28 @@ def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
 ) -> None:
     known(monkeypatch, hosts)
     assert reachable_address("n1", ["n2", "n3"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "interfaces", "expected"),
+    [
+        # Slurm knows addresses of its own: that of the node which has started the tasks.
+        ({}, "", "towards 198.51.100.1"),
+        ({"n2": ["198.51.100.8"]}, "", "towards n2"),
+        ({}, "management", HERE),
+        ({"n1": ["127.0.1.1"], "n2": ["198.51.100.8"]}, "eth9,management", HERE),
+        ({"n1": ["127.0.1.1"], "n2": ["127.0.1.1"]}, "eth9", "towards 198.51.100.1"),
+        ({"n1": ["198.51.100.9"]}, "management", "n1"),
+    ],
+)
+def test_a_node_whose_name_leads_nowhere_has_the_address_of_its_way_to_the_others(
+    hosts: Mapping[str, list[str]], interfaces: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(monkeypatch, hosts)
+    monkeypatch.setattr(listening, "interface_addresses", lambda: [("lo", "127.0.0.1"), ("management", HERE)])
+    assert reachable_address("n1", ["n2", "n3"], interfaces, "198.51.100.1") == expected
+
+
+def test_loopback_is_an_interface_with_its_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.1") is None
