@@ -70,21 +70,26 @@ def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, C
 
 def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, adapters: tuple[str, ...]) -> str:
     is_other, qos = fabric != cluster.scale_out, fabric.qos
+    marked = [each for each in (qos.classes if qos else ()) if each.ecn]
     return render_shell(
         Path(__file__).parent / "headway-qos.j2",
         node=node,
         cluster=cluster,
         fabric=fabric,
         is_other=is_other,
+        is_first=not is_other,
+        what="Addresses, routes and QoS" if qos or not is_other else "Addresses and routes",
+        unit=f"{SCRIPT.name}-{fabric.name}" if is_other else SCRIPT.name,
         program=Shell(f"{SCRIPT.name}-$fabric" if is_other else SCRIPT.name),
         mtu=_MTU,
-        adapters=adapters,
+        with_qos=adapters if qos else (),
         addressed=list(_addresses(node, cluster, adapters)),
         qos=qos,
         classes=qos.classes if qos else (),
         lossless=qos.lossless_priorities if qos else (),
-        marked=[each for each in (qos.classes if qos else ()) if each.ecn],
+        marked=marked,
         rdma=qos.rdma if qos else None,
+        has_optional_files=bool(marked or (qos and qos.rdma)),
         cnp=qos.carrying("cnp") if qos else None,
     )
 
@@ -99,12 +104,14 @@ def _addresses(node: NodePlan, cluster: ClusterPlan, adapters: tuple[str, ...]) 
 
 
 def _unit(cluster: ClusterPlan, fabric: FabricPlan, script: PurePosixPath, others: tuple[str, ...]) -> str:
+    is_other = fabric != cluster.scale_out
     return render_shell(
         Path(__file__).parent / "headway-qos.service.j2",
         cluster=cluster,
         fabric=fabric,
-        is_other=fabric != cluster.scale_out,
+        is_other=is_other,
         script=str(script),
+        reason="which does not reach its storage" if is_other and not fabric.qos else "whose missing PFC slows every other one",
         name=script.name,
         others=others,
     )

@@ -85,7 +85,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("hf", {"recompute": "selective"}, "recompute", "HW306"),
     ("hf", {"precision": {"compute": "fp8"}}, "precision.compute", "HW306"),
     ("hf", {"precision": {"reduce": "fp32"}}, "precision.reduce", "HW306"),
-    ("hf", {"checkpoint": {"tiers": [{"kind": "shared", "every": "30m"}]}}, "checkpoint", "HW306"),
+    ("hf", {"checkpoint": {"tiers": [{"kind": "shared", "every": "30m"}]}}, "checkpoint.tiers[0].every", "HW306"),
     (
         "hf",
         {"checkpoint": {"tiers": [{"kind": "memory", "every": "10 steps"}, {"kind": "shared", "every": "50 steps"}]}},
