@@ -22,7 +22,7 @@ _RESOURCES: Mapping[str, str] = {
     **dict.fromkeys(("efa", "aws/efa", "amazonaws.com/efa"), "vpc.amazonaws.com/efa"),
     **dict.fromkeys(("hca_shared_devices_a", "rdma_shared_device_a", "hca"), "rdma/hca_shared_devices_a"),
 }
-# Those that headway sets, and what the document says instead.
+# Those that headway sets, and the field of the document that determines each.
 _SET_OPTIONS: Mapping[str, str] = {
     "N": "`nodes` of the job is their number",
     "n": "headway starts one process on each GPU",

@@ -155,7 +155,7 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> It
         from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
 
         too_large = list(check_memory(plan, cluster, {path: allowed for path, (allowed, _) in limits.items()}))
-        # How long a step takes that does not fit says nothing.
+        # A step that does not fit has no time.
         yield from too_large or check_length(plan, cluster)
         yield from check_host_memory(plan, cluster, [group.name for group in cluster.groups].index(plan.group))
     if plan.spec["trainer"]["kind"] != DEFAULT_TRAINER:

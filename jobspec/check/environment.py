@@ -144,7 +144,7 @@ def is_for_a_shell(text: str) -> bool:
 
 
 def check_values(values: Mapping[str, str], secrets: Collection[str] = ()) -> Iterator[Problem]:
-    """Report values that only a shell would expand; another problem tells to remove those of `secrets`."""
+    """Report values that only a shell would expand; those of `secrets` have another problem, by which they are removed."""
     for name, value in values.items():
         if name in secrets:
             continue

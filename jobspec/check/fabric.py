@@ -66,7 +66,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
     yield from check_unique(CLUSTER, ("fabrics",), "name", [fabric.name for fabric in cluster.fabrics])
     for index, fabric in enumerate(cluster.fabrics):
         path = ("fabrics", index)
-        # Groups with problems are left out of the cluster.
+        # The cluster has no groups with problems.
         groups = cluster.node_groups if "node_groups" in cluster.model_fields_set else ()
         yield from _check_fabric(path, fabric, groups)
         yield from _check_interface(path, fabric)
