@@ -262,7 +262,7 @@ def _problem(
 
 
 def _removed(key: str, document: Document) -> Span | None:
-    """Return where the document removes the field that a base has: by null, which leaves nothing of it in the whole."""
+    """Return where the document sets the field to null, which removes the value that a base has."""
     for number, line in enumerate(document.lines()):
         if found := re.match(rf"{re.escape(key)}:\s*(null|~)\s*(#|$)", line, re.IGNORECASE):
             return Span(number, found.start(1), number, found.end(1))
@@ -273,7 +273,7 @@ def _missing(loc: Path, model: type[BaseModel], document: Document, prefix: Path
     owner, key, path = owner_of(model, loc[:-1]) or model, str(loc[-1]), (*prefix, *loc)
     hint = _about(loc, model, "add")
     if len(path) == 1 and (removed := _removed(key, document)) is not None:
-        message = f"`{key}: null` takes away the value of the base, and a document needs one"
+        message = f"`{key}: null` removes the value of the base, but the field is required"
         return Problem("HW202", document.name, (), message, "leave it out, or write a value", span=removed)
     return Problem("HW202", document.name, path[:-1], f"`{key}` is missing from {_place(path[:-1], owner)}", hint, at_key=True)
 

@@ -70,7 +70,7 @@ def no_problems(options: BaseModel) -> Iterator[Problem]:
 
 
 def no_cluster_files(options: BaseModel, cluster: ClusterPlan) -> Files:
-    """Return no files: the scheduler's own configuration has nothing of the cluster's plan."""
+    """Return no files: nothing in the scheduler's own configuration follows from the cluster's plan."""
     return {}
 
 

@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks.claim import MeasureError
 from benchmarks.overhead.baton import Baton
@@ -61,26 +63,29 @@ def measure(folder: Path, first: str, starts: tuple[Start, Start], steps: int) -
     results = [folder / f"{side}.json" for side in SIDES]
     try:
         with ExitStack() as running:
+            jobs = []
             for side, start in zip(SIDES, starts, strict=True):
                 own = folder / f"job-{side}"
                 own.mkdir()
                 words, more = start(own)
                 turns = json.dumps([side, first, str(folder), os.getpid(), steps])
-                running.enter_context(launched(words, own, _ENVIRONMENT | more | {TURNS: turns}, "output"))
+                jobs.append(running.enter_context(launched(words, own, _ENVIRONMENT | more | {TURNS: turns}, "output")))
             baton.give(first)
-            _wait(lambda: baton.take(NOBODY, _LOOK_S), folder, until_s)
+            _wait(lambda: baton.take(NOBODY, _LOOK_S), jobs, folder, until_s)
             baton.give(first)
-            _wait(lambda: all(path.exists() for path in results), folder, until_s)
+            _wait(lambda: all(path.exists() for path in results), jobs, folder, until_s)
     finally:
         baton.close()
     ours, other = (json.loads(path.read_text()) for path in results)
     return Measured(tuple(ours["turn_s"]), tuple(other["turn_s"]), ours["control_s"], ours["set_up_s"], False, 0)
 
 
-def _wait(is_done: Callable[[], bool], folder: Path, until_s: float) -> None:
+def _wait(is_done: Callable[[], bool], jobs: "Sequence[subprocess.Popen[Any]]", folder: Path, until_s: float) -> None:
+    """Wait for both jobs. Raises MeasureError with what they printed last, since the folder of their logs is temporary."""
     while not is_done():
-        if time.monotonic() > until_s:
-            raise MeasureError(f"the jobs have not taken their turns after {_LIMIT_S:.0f} s: see {folder}/job-*/output.log")
+        if time.monotonic() > until_s or any(job.poll() is not None for job in jobs):
+            ends = [path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("job-*/output.log"))]
+            raise MeasureError("the jobs have not taken all of their turns; their output ends with:\n" + "\n---\n".join(ends))
         time.sleep(_LOOK_S)
 
 

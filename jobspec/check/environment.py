@@ -255,7 +255,7 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
                 message = f"`{name}` is not a variable that NCCL or torch reads, and resembles `{near}`"
                 yield Problem("HW436", JOB, path, message, f"write `{near}`", Severity.WARNING, at_key=True, fix=near)
             elif not name.startswith(_others()):
-                message = f"neither NCCL nor torch reads `{name}`, and they say nothing of it"
+                message = f"neither NCCL nor torch reads `{name}`, so it has no effect"
                 hint = "check the name in NCCL's documentation; accept this with `ignore` if a plugin or your script reads it"
                 yield Problem("HW436", JOB, path, message, hint, Severity.WARNING, at_key=True)
         elif name == "NCCL_DEBUG" and value.upper() not in _LEVELS:

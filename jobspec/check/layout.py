@@ -185,7 +185,7 @@ def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
 def _even(layout: Layout, layers: int) -> str:
     """Return what to set so that all stages have the same number of layers: another of the two numbers, if one will do.
 
-    Degrees of `pp` that divide the present one, or are its multiples, need no other number of GPUs.
+    Other degrees of `pp` are divisors or multiples of the present one, which are likely to fit the same number of GPUs.
     """
     pp, virtual = layout.pp, layout.virtual_stages
     least, most = _STAGES[layout.schedule] if layout.schedule else (1, _MOST_VIRTUAL)

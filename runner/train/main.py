@@ -357,7 +357,7 @@ def main() -> None:
     worker.section("start")
     prepare_signs()
     torch.use_deterministic_algorithms(True)
-    # Nothing here reads memory before it is written; else each buffer of FSDP would be filled with NaN first.
+    # With deterministic algorithms torch fills each new tensor with NaN. No operation here reads memory that was not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if "CUBLAS_WORKSPACE_CONFIG" in (torch.use_deterministic_algorithms.__doc__ or ""):
         # Without it the first matrix product on a GPU raises there. torch dropped the demand after 2.9

@@ -142,7 +142,7 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
                     progress.console.print(words, markup=False)
             for line in metrics.new():
                 progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
-            # A kill must meet its step; else looking only costs the ranks' cores something.
+            # `--kill` has to hit its step. Without one, frequent polls only take CPU time from the ranks.
             time.sleep(POLL_S if pending else SELDOM_S)
     return pending
 

@@ -51,7 +51,8 @@ def _verify(args: argparse.Namespace) -> int:
     files = {path.name: tree[path] for path in tree if path.parent.name == FOLDER.name and path.stem == "topology"}
     if not isinstance(options, SlurmOptions) or options.topology is None or not files:
         raise StopError(
-            2, f"`{plan.name}` has no topology for Slurm: set `topology` in `scheduler.options`, and `switches` of its fabric"
+            2,
+            f"no Slurm topology follows from `{plan.name}`: set `topology` in `scheduler.options`, and `switches` of its fabric",
         )
     parts = [*switches(options, plan)] if options.topology == "tree" else [*blocks(options, plan)]
     own = [name for part in parts for name in part.nodes]
@@ -67,7 +68,9 @@ def _verify(args: argparse.Namespace) -> int:
             wrong = list(_faults(try_topology(file, text, options.topology, nodes), [part.name for part in parts]))
             found += [f"{file}: {each}" for each in wrong]
             if not wrong:
-                print(f"{file}: slurmctld {release[0]}.{release[1]:02} starts with {_said(options.topology, len(parts))}")
+                print(
+                    f"{file}: slurmctld {release[0]}.{release[1]:02} starts with {_counted_parts(options.topology, len(parts))}"
+                )
     except TrialError as error:
         raise StopError(3, str(error)) from error
     for each in found:
@@ -75,7 +78,7 @@ def _verify(args: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _said(plugin: str, count: int) -> str:
+def _counted_parts(plugin: str, count: int) -> str:
     return f"{count} switches" if plugin == "tree" and count != 1 else counted(count, "switch" if plugin == "tree" else "block")
 
 

@@ -19,19 +19,23 @@ _EXIT = re.compile(r"exit(-.*)?")
 _FRR = re.compile(r"(frr (version|defaults)|interface|router) .+")
 # How lines begin that these may match: most others are of one switch alone, and each of them is looked at.
 _BLOCKS = (
-    *(
-        "interface ",
-        "router ",
-        "vrf ",
-        "route-map ",
-        "key chain ",
-        "nexthop-group ",
-        "pbr-map ",
-        "bfd",
-        "line vty",
-        "segment-routing",
-    ),
-    *("address-family ", "profile ", "peer ", "vni ", "exit", "end", "frr "),
+    "interface ",
+    "router ",
+    "vrf ",
+    "route-map ",
+    "key chain ",
+    "nexthop-group ",
+    "pbr-map ",
+    "bfd",
+    "line vty",
+    "segment-routing",
+    "address-family ",
+    "profile ",
+    "peer ",
+    "vni ",
+    "exit",
+    "end",
+    "frr ",
 )
 
 # Commands with one value, which the next line with the same words replaces; every other command is a separate setting.

@@ -44,10 +44,11 @@ def _check_model(path: Path, os: Path, switch: SwitchPlan, cluster: ClusterPlan)
     model, known = model_of(switch, cluster), hardware().get(model_of(switch, cluster))
     if known is None:
         message = f"headway has no SONiC device of the model `{model}`: its HwSKU, ports and buffers are unknown"
+        hint = "set `base` to a config_db.json of such a switch, which has them"
         if (near := nearest(model, hardware())) is not None:
-            yield Problem("HW513", CLUSTER, (*path, "model"), message, f"did you mean `{near}`?", fix=near)
+            yield Problem("HW513", CLUSTER, (*path, "model"), message, f"did you mean `{near}`? Else {hint}", fix=near)
             return
-        hint = f"set `base` to a config_db.json of such a switch, which has them; or use one of {', '.join(hardware())}"
+        hint += f"; or use one of {', '.join(hardware())}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
         return
     lanes = " and ".join(str(each) for each in dict.fromkeys(port.lanes for port in switch.ports))

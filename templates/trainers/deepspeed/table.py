@@ -1,6 +1,6 @@
 """The fields of a spec as DeepSpeed's JSON: deepspeedai/DeepSpeed v0.19.8, deepspeed/runtime/config.py, zero/config.py, lr_schedules.py.
 
-DeepSpeed has no keys for steps, sequence length, saves or recomputation: the script decides them.
+DeepSpeed's configuration has no keys for steps, sequence length, checkpoints or recomputation: the script sets them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ ip link add lan type bridge
 ip address add {CONTROLLER}/24 dev lan
 ip link set lan up
 """
-# An address that no card has: what is sent there is lost without a word.
+# An address that no card has: packets to it are lost silently.
 NOWHERE = "02:00:00:00:00:01"
 
 

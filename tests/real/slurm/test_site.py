@@ -180,7 +180,7 @@ def test_the_health_check_drains_a_node_and_not_all_that_have_the_fault(checked:
     assert reason(checked, "n2").startswith("headway: storage-1: ")
     for name in ("n1", "n3"):
         without_lustre(checked, name, tmp_path)
-    # slurmd has run the check on both since: each makes its lock anew.
+    # A lock that exists again shows that slurmd has run the check on the node since.
     for name in ("n1", "n3"):
         (tmp_path / f"headway-node-check.{name}.lock").unlink()
     wait_until(lambda: all((tmp_path / f"headway-node-check.{name}.lock").exists() for name in ("n1", "n3")), "another check")
