@@ -22,13 +22,14 @@ SOAK_KILLS ?= 40000
 # Moments at which a rank of each script of tests/harmless is killed: an hour each.
 SOAK_MOMENTS ?= 3
 
-.PHONY: help soak test-fixtures compat venv quickstart test-fast test lint peers bench
+.PHONY: help soak test-gpu test-fixtures compat venv quickstart test-fast test lint peers bench
 
 help:
 	@echo 'make quickstart   install into .venv, train the example, kill a worker half-way, show how it recovered'
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part, and take little CPU'
 	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
+	@echo 'make test-gpu    the tests that need a GPU, and the share of its peak that the builtin trainer reaches'
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
 	@echo 'make compat       what must hold under any torch from 2.6 on, under several: .venv-compat/VERSION each, of gigabytes where pip finds CUDA builds'
@@ -74,6 +75,10 @@ soak: .venv/dev.stamp
 	$(BIN)/python -m pytest -m variant --ignore=tests/harmless --ignore=tests/faults/test_scripts.py --ignore=tests/faults/test_save_kills.py
 	HEADWAY_SLURM=current $(BIN)/python -m pytest tests/real/slurm -m 'slow and not fixture'
 
+test-gpu: .venv/dev.stamp
+	$(BIN)/python -m pytest tests/gpu
+	$(BIN)/python -m benchmarks.gpu
+
 test-fixtures: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fixture tests/real
 
@@ -101,8 +106,8 @@ test-fast: .venv/dev.stamp
 # beside the lane that computes, which takes the processors that they leave. Some tests send interrupts, which processes ignore that a shell
 # has started in the background.
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
-# What belongs to make soak and make test-fixtures.
-ONCE := not variant and not fixture
+# What belongs to make soak, make test-fixtures and make test-gpu.
+ONCE := not variant and not fixture and not gpu
 # The folders whose tests all are calm (tests/conftest.py): those that train a little are elsewhere.
 CALM := compile jobspec planner properties report sbatch templates
 LANES := lane-slurm lane-kubernetes lane-runs lane-computing

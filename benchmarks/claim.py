@@ -42,6 +42,7 @@ class Claim:
 
     unit: ClassVar[str] = "s of CPU"
     goal_unit: ClassVar[str] = "s"
+    bound: ClassVar[str] = "at most"
 
     claim: str
     ours: Spread
@@ -132,7 +133,7 @@ def report(claims: Iterable[Claim], arguments: Sequence[str]) -> int:
 def _line(claim: Claim) -> str:
     verdict = "holds" if claim.holds else "DOES NOT HOLD"
     return (
-        f"{verdict}: {claim.claim}: {_seconds(claim.ours, claim.unit)}, goal at most {claim.goal:g} {claim.goal_unit}; "
+        f"{verdict}: {claim.claim}: {_seconds(claim.ours, claim.unit)}, goal {claim.bound} {claim.goal:g} {claim.goal_unit}; "
         f"{claim.peer_name}: {_seconds(claim.peer, claim.unit)}; ratio {claim.ratio:.2f} ({claim.conditions})"
     )
 

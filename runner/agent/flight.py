@@ -21,8 +21,8 @@ from headway.runner.health.collectives import Collective, CollectiveOperation
 DUMPS, DUMPS_BEFORE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 PIPES = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_BYTES = 1 << 28
-# A dump takes torch up to 0.1 s of a core: of a long silence there is one for each doubling.
-AGAIN_S = 5.0
+# A dump takes torch up to 0.1 s of a core: of a long silence there is one whenever it has become longer by this share.
+AGAIN_S, AGAIN_SHARE = 5.0, 8
 GROUPS = 64  # of a rank, in a message
 # Collectives by which two ranks are known to count alike.
 BEFORE = 100
@@ -71,7 +71,7 @@ class Recorder:
         due = set()
         for rank, sign_ns in signs_ns.items():
             asked_ns = self._asked_ns.get(rank, 0)
-            again_ns = max(int(AGAIN_S * 1e9), (now_ns - sign_ns) // 2)
+            again_ns = max(int(AGAIN_S * 1e9), (now_ns - sign_ns) // AGAIN_SHARE)
             if self._signs_ns.get(rank) == sign_ns and (asked_ns <= sign_ns or now_ns - asked_ns >= again_ns):
                 due.add(rank)
                 self._asked_ns[rank] = now_ns

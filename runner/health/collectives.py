@@ -66,6 +66,21 @@ def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
     return Missing(tuple(sorted(ranks - waiting or ranks)), named[0].why)
 
 
+def entered_by_all(entered: Mapping[int, Sequence[Collective]], ranks: Collection[int]) -> dict[int, str]:
+    """Return the ranks that wait in a collective in which all ranks of its group wait, and which one.
+
+    `ranks` are all of the job. No rank is missing there: a device or the network does not complete it.
+    """
+    found: dict[int, str] = {}
+    for group in _by_group(entered).values():
+        newest = max(group.values(), key=lambda each: each.number)
+        members = ranks if newest.label == _EVERYBODY else group.keys()
+        if len({each.waits for each in group.values()}) == 1 and newest.waits and group.keys() >= set(members):
+            what = _named(newest) if newest.waits == newest.number else f"number {newest.waits:,} of group {_name(newest)}"
+            found |= dict.fromkeys(group, what)
+    return found
+
+
 def at_odds(entered: Mapping[int, Sequence[Collective]]) -> tuple[Missing, frozenset[int]] | None:
     """Return ranks that wait forever because others have entered another operation of the group under the same number:
     the minority, and all of them.

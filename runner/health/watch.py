@@ -7,7 +7,7 @@ missing heartbeats indicate a problem of a network or a node, which the coordina
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headway.runner.contract import Timeout, set_by
@@ -32,6 +32,9 @@ PROBES_APART_S, _PROBES_APART_MOST_S = 0.5, 60.0
 FIRST_STEPS, FIRST_STEPS_S = 30, 10.0
 # Between two calls, of which ticks are ten a second: a longer gap means that the watch's own process was stopped.
 STALL_S = 5.0
+# From the end of a rank's main thread (Z) until the kernel has freed what its process held; unlocking memory that a GPU copies
+# to takes seconds for each 10 GB. Its exit says more than a hang would.
+EXITING_S = 60.0
 # For a probe of a rank that others have moved past; then it is judged without one.
 UNSEEN_S = 10.0
 # Ranks; in a larger job, probes go to possible culprits and to a sample that changes each time.
@@ -122,6 +125,16 @@ class _Look:
     idle_s: float
 
 
+@dataclass(frozen=True)
+class _Waits:
+    """The collectives that a rank has entered and that have not completed, group and number; since when its dumps show the same,
+    and when the newest came."""
+
+    pending: frozenset[tuple[str, int]]
+    since_s: float
+    seen_s: float
+
+
 class Watch:
     """Watches one generation. Times are seconds of any monotonic clock, the same for all calls.
 
@@ -141,6 +154,7 @@ class Watch:
         self._looks: dict[int, _Look] = {}
         # By torch's flight recorder, since any rank moved.
         self._entered: dict[int, tuple[Collective, ...]] = {}
+        self._waits: dict[int, _Waits] = {}
         # Ranks that have dumped it since their newest probe.
         self._recorded: set[int] = set()
         # NCCL's own report.
@@ -199,8 +213,8 @@ class Watch:
         for each in self._ranks.values():
             each.sign_s += seconds
         self._busy = {rank: at_s + seconds for rank, at_s in self._busy.items()}
-        # Probes from before and after it cannot be compared.
-        self._looks, self._behind = {}, {}
+        # Probes and dumps from before and after it cannot be compared.
+        self._looks, self._behind, self._waits = {}, {}, {}
 
     def _is_called(self, now_s: float) -> None:
         if now_s - self._called_s > STALL_S:
@@ -221,6 +235,10 @@ class Watch:
     def recorded(self, ranks: Mapping[int, tuple[Collective, ...]], said: str | None = None) -> None:
         """Record the newest collectives of one node's ranks, from their flight recorders; and NCCL's own report on the job."""
         self._entered.update(ranks)
+        for rank, entered in ranks.items():
+            pending, before = frozenset((each.group, each.waits) for each in entered if each.waits), self._waits.get(rank)
+            is_same = before is not None and before.pending == pending
+            self._waits[rank] = _Waits(pending, before.since_s if before and is_same else self._called_s, self._called_s)
         self._recorded.update(ranks)
         self._said = said or self._said
 
@@ -243,6 +261,7 @@ class Watch:
             self._moved_s = sign_s
             if self._looks or self._entered or self._said:
                 self._looks, self._entered, self._said = {}, {}, ""
+                self._waits = {}
             self._asked_s, self._asked = -math.inf, 0
 
     # --- what follows -------------------------------------------------------------------------------------------------
@@ -299,16 +318,18 @@ class Watch:
         each, look = self._ranks[rank], self._looks[rank]
         if each.first > 0 and each.step - each.first >= FIRST_STEPS:
             return True
-        return look.probe.state in "TZ" or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
+        return _is_stopped(look) or (len(self._gaps) > 0 and look.at_s - look.idle_s >= FIRST_STEPS_S)
 
     def _timed_out(self, now_s: float) -> Hang | None:
         """Return a hang if no rank has moved for longer than the timeout of any section that could explain it.
 
-        A working rank explains a waiting one, and a rank that uses CPU or does I/O works, whatever its section is.
+        A working rank explains a waiting one, and a rank that uses CPU or does I/O works, whatever its section is: unless
+        its device is what it waits for, which takes a core.
         """
         if not self._ranks:
             return None
-        standings = list(self._standings())
+        unmet = self._entered_by_all()
+        standings = [replace(each, section="collective") if each.rank in unmet else each for each in self._standings()]
         working = [each for each in standings if each.section != "collective"] or standings
         limits = [(*self._limit_of(each, self._looks.get(each.rank)), each) for each in working]
         name, limit_s, longest = max(limits, key=lambda found: found[1])
@@ -319,7 +340,18 @@ class Watch:
         found = self._missing()
         ranks = found.ranks if found is not None else culprits.outliers(standings)
         why = f"no rank has sent a heartbeat for longer than the timeout of `{name}`, {limit_s:.0f} s ({set_by(name)})"
+        if longest.rank in unmet:
+            why += f"; every rank has entered {unmet[longest.rank]}, which does not complete"
         return self._hang(ranks, now_s, why, longest.section)
+
+    def _entered_by_all(self) -> dict[int, str]:
+        """Return the ranks in a collective that all of its group have entered, and that has not completed; and which one.
+
+        It counts once two dumps show the same, the timeout of `collective` apart: what was recorded earlier may have completed.
+        """
+        limit_s = self._timeouts.of("collective")
+        long = {rank for rank, waits in self._waits.items() if waits.pending and waits.seen_s - waits.since_s >= limit_s}
+        return {rank: what for rank, what in collectives.entered_by_all(self._known(), self._ranks).items() if rank in long}
 
     def _limit_of(self, each: Standing, look: _Look | None) -> tuple[str, float]:
         """Return the timeout of a rank in that place, name and seconds: of its section, or of what it waits for outside
@@ -458,6 +490,12 @@ def _is_held(look: _Look) -> bool:
     return (bool(look.probe.stack) or look.probe.state in "TZ") and look.at_s - look.held_s >= PROBES_APART_S - 1e-6
 
 
+def _is_stopped(look: _Look) -> bool:
+    """Return whether its process is stopped (T), or has ended and cannot be freed (Z)."""
+    held_s = look.at_s - look.held_s
+    return (look.probe.state == "T" and held_s >= PROBES_APART_S - 1e-6) or (look.probe.state == "Z" and held_s >= EXITING_S)
+
+
 def _standing(rank: int, each: _Rank, look: _Look) -> Standing:
     held = _is_held(look)
     idle = look.at_s - look.idle_s >= PROBES_APART_S - 1e-6
@@ -467,7 +505,7 @@ def _standing(rank: int, each: _Rank, look: _Look) -> Standing:
         each.step,
         probe.where or each.section,
         probe.stack,
-        stopped=held and probe.state in "TZ",
+        stopped=_is_stopped(look),
         held=held,
         idle=idle and probe.state == "S",
         waits_on=probe.waits_on,

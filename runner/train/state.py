@@ -70,11 +70,15 @@ class TrainState:
         for name, parameter in self.model.named_parameters():
             slot = self.optimizer.state[parameter]
             if not slot:
-                slot["step"] = torch.tensor(0.0)
+                slot["step"] = torch.zeros((), device=self._step_device(parameter))
                 slot["exp_avg"] = torch.zeros_like(parameter)
                 slot["exp_avg_sq"] = torch.zeros_like(parameter)
             found |= {f"optimizer.{name}.{key}": slot[key] for key in ("step", "exp_avg", "exp_avg_sq")}
         return found
+
+    def _step_device(self, parameter: nn.Parameter) -> torch.device:
+        """Return where AdamW counts its steps: its fused kernel reads them on the device."""
+        return parameter.device if self.optimizer.defaults["fused"] else torch.device("cpu")
 
     def to_save(self, ranks: Ranks) -> RankState:
         """Return the state to save. Collective: the consumed samples of all ranks are summed, so that another world

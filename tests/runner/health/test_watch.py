@@ -7,7 +7,7 @@ import pytest
 
 from headway.runner.contract import DEFAULT_TIMEOUTS, Timeout
 from headway.runner.health.collectives import Collective, CollectiveOperation
-from headway.runner.health.watch import FIRST_STEPS_S, UNSEEN_S, Findings, Hang, Probe, RankBeat, Watch
+from headway.runner.health.watch import EXITING_S, FIRST_STEPS_S, UNSEEN_S, Findings, Hang, Probe, RankBeat, Watch
 
 BEAT_S, TICK_S = 0.5, 0.1
 TRAIN = ("/work/train.py:40 loss_of", "/work/train.py:80 main")
@@ -393,6 +393,66 @@ def test_where_stacks_tell_nothing_the_flight_recorder_names_the_culprit(where: 
     hang = hang_in(world.stand(2000.0))
     assert hang is not None
     assert hang.ranks == ranks
+
+
+def spinning(_: int, now_s: float) -> Probe:
+    """A rank that waits for its GPU: it takes a core, and a running process shows no stack."""
+    return Probe("R", now_s, 0)
+
+
+def stand_recorded(world: World, seconds: float, dumps: Mapping[int, tuple[Collective, ...]]) -> Hang | None:
+    """So long passes, and ranks dump their flight recorders again and again."""
+    for _ in range(round(seconds / 10.0)):
+        if (hang := hang_in(world.stand(10.0))) is not None:
+            return hang
+        world.watch.recorded(dumps)
+    return None
+
+
+def pending(number: int) -> tuple[Collective, ...]:
+    return (Collective("0", "default_pg", number, "all_reduce(Float[4])", False, number),)
+
+
+def test_gpus_on_which_a_collective_of_all_never_ends_are_a_hang_by_its_timeout_although_all_ranks_take_a_core() -> None:
+    world = trained(4)
+    world.move(section="compute")
+    world.processes = spinning
+    hang = stand_recorded(world, 2000.0, {rank: pending(7) for rank in range(4)})
+    assert hang is not None
+    assert (hang.ranks, hang.section) == ((), "collective")
+    limit_s = DEFAULT_TIMEOUTS["collective"].floor_s
+    assert limit_s < hang.silent_s <= limit_s + 25.0
+    assert "; every rank has entered all_reduce(Float[4]), number 7 of group default_pg, which does not complete" in hang.why
+
+
+@pytest.mark.parametrize(
+    "last",
+    [entered(6, done=True), pending(6), ()],
+    ids=["has not entered it", "waits in the one before", "has entered none"],
+)
+def test_ranks_on_whose_work_the_others_wait_have_the_time_that_a_busy_rank_has(last: tuple[Collective, ...]) -> None:
+    world = trained(4)
+    world.move(section="compute")
+    world.processes = spinning
+    assert stand_recorded(world, 2000.0, {0: pending(7), 1: pending(7), 2: pending(7), 3: last}) is None
+
+
+def test_a_collective_that_ended_late_and_another_one_after_it_are_no_hang() -> None:
+    world = trained(2)
+    world.move(section="compute")
+    world.processes = spinning
+    for number in range(7, 12):
+        assert stand_recorded(world, 500.0, {rank: pending(number) for rank in range(2)}) is None
+
+
+def test_a_process_that_has_ended_may_take_its_time_until_the_kernel_has_freed_it() -> None:
+    """Its memory is locked for a GPU: its exit code comes when that is undone."""
+    world = trained(4)
+    world.processes = one_and_others(Probe("Z", 5.0, 0), WAITING)
+    assert hang_in(world.stand(EXITING_S - 5.0)) is None
+    hang = hang_in(world.stand(30.0))
+    assert hang is not None
+    assert hang.ranks == (1,)
 
 
 def test_a_rank_that_has_ended_is_not_named_by_what_it_recorded_before() -> None:
