@@ -108,8 +108,6 @@ test-fast: .venv/dev.stamp
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 # What belongs to make soak, make test-fixtures and make test-gpu.
 ONCE := not variant and not fixture and not gpu
-# The folders whose tests all are calm (tests/conftest.py): those that train a little are elsewhere.
-CALM := compile jobspec planner properties report sbatch templates
 LANES := lane-slurm lane-kubernetes lane-runs lane-computing
 test: .venv/dev.stamp
 	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(LANES)) $(LANES)
@@ -129,11 +127,7 @@ lane-runs:
 
 lane-computing:
 	@nice -n 10 $(MAKE) --no-print-directory lint
-	@failed=0; \
-	nice -n 10 $(PYTEST) -m '(calm or not slow) and $(ONCE)' -n 2 || failed=1; \
-	nice -n 10 $(PYTEST) -m 'slow and not calm and $(ONCE)' -n 2 --dist loadfile \
-	    --ignore=tests/real --ignore=tests/faults $(CALM:%=--ignore=tests/%) || failed=1; \
-	exit $$failed
+	@nice -n 10 $(PYTEST) -m 'not (slow and waits) and $(ONCE)' -n 2 --dist loadfile
 
 # The frameworks whose parsers read what their trainers render to: beside the torch and the libraries of .venv.
 .venv-peers/trainers/installed.stamp: benchmarks/peers/trainers.txt .venv/dev.stamp

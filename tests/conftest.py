@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-# Folders whose tests compute in one process, slow ones too: `make test` runs them beside those that wait for real parts.
-CALM = frozenset({"compile", "jobspec", "planner", "properties", "report", "sbatch", "templates"})
+# Folders whose slow tests mostly wait, for daemons, timers and each other: `make test` has lanes for them beside the one that computes.
+WAITING = frozenset({"faults", "real"})
 
 
 def pytest_configure() -> None:
@@ -22,10 +22,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of CALM folders."""
+    """Marks the tests of WAITING folders."""
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in CALM:
-            item.add_marker(pytest.mark.calm)
+        if item.path.relative_to(TESTS).parts[0] in WAITING:
+            item.add_marker(pytest.mark.waits)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

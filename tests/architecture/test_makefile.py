@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CALM
+from tests.conftest import WAITING
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,8 +31,9 @@ def test_what_every_target_would_do_is_known() -> None:
 
 def test_every_slow_test_is_in_one_lane() -> None:
     text = (ROOT / "Makefile").read_text()
-    (calm,) = re.findall(r"^CALM := (.*)$", text, re.MULTILINE)
-    assert set(calm.split()) == CALM
     waiting = " ".join(re.findall(r"lane_of,(.*)\)$", text, re.MULTILINE)).split()
     folders = [path.parent for path in (ROOT / "tests/real").glob("*/__init__.py")]
     assert sorted(waiting) == sorted(["tests/faults", *(str(path.relative_to(ROOT)) for path in folders)])
+    assert {Path(folder).parts[1] for folder in waiting} == WAITING
+    (rest,) = re.findall(r"-m '(.*) and \$\(ONCE\)' -n 2", text)
+    assert rest == "not (slow and waits)"

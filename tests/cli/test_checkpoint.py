@@ -17,6 +17,7 @@ from headway.cli.views.checkpoint_text import print_adoption, print_differences,
 from headway.runner.checkpoint.interop.huggingface import export_safetensors, llama_config, llama_name
 from headway.runner.contract import Model
 from headway.runner.train.model import Transformer
+from tests.faults.runs import headway as light
 from tests.runner.checkpoint.test_huggingface import Tensors
 from tests.support.checkpoints import Piece, RankState, claim, new_run, save
 
@@ -169,7 +170,7 @@ def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(
 
 
 @pytest.mark.slow
-def test_exports_of_both_formats_are_as_the_checkpoint(run: Path, tmp_path: Path) -> None:
+def test_exports_of_both_formats_are_as_the_checkpoint_and_a_plain_one_becomes_a_run(run: Path, tmp_path: Path) -> None:
     assert headway("export", run, "--step", "10", "--to", tmp_path / "plain", "--format", "dcp").returncode == 0
     assert (same := headway("diff", f"{run}@10", tmp_path / "plain")).returncode == 0, same
     differs = headway("diff", run, tmp_path / "plain", "--json")
@@ -183,11 +184,7 @@ def test_exports_of_both_formats_are_as_the_checkpoint(run: Path, tmp_path: Path
     ]
     assert headway("export", run, "--to", tmp_path / "out").returncode == 0
     assert torch.equal(safetensors.torch.load_file(tmp_path / "out/model.safetensors")["w"], torch.full((4, 3), 20.0))
-
-
-@pytest.mark.slow
-def test_a_plain_checkpoint_becomes_a_run_that_lists_and_verifies(run: Path, tmp_path: Path) -> None:
-    headway("export", run, "--to", tmp_path / "plain", "--format", "dcp")
+    # The plain checkpoint becomes a run that lists and verifies.
     done = headway("import", "dcp", tmp_path / "plain", "--to", tmp_path / "new", "--step", "20")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'new'}: 1 tensor, 48 B, as step-000000020.g000001\n")
     listed = [json.loads(line) for line in headway("ls", tmp_path / "new", "--json").stdout.splitlines()]
@@ -223,7 +220,6 @@ def test_a_job_goes_on_from_a_model_of_hugging_face(tmp_path: Path, monkeypatch:
     done = headway("import", "hf", tmp_path / "hf", "--to", "imported", "--step", "56", "--job", job)
     assert (done.returncode, done.stderr) == (0, f"to resume: headway run {job} --resume imported\n")
     assert "no difference" in headway("diff", "imported@56", "imported").stdout
-    command = [sys.executable, "-m", "headway.cli.main", "run", str(job), "--resume", "imported"]
-    assert subprocess.run(command, capture_output=True, timeout=180, check=False).returncode == 0
+    assert light("run", job, "--resume", "imported", runs=tmp_path / "runs").returncode == 0
     lines = (tmp_path / "runs/imported/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [57, 58, 59, 60]

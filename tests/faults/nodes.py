@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.real.slurm.machine import Machine, leashed
+from tests.support import LIGHT
 
 LAN = "10.77.0"  # of the bridge's own network namespace: nobody else sees it
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ class Node:
         with self.output_file.open("ab") as output:
             process = subprocess.Popen(
                 leashed(self.machine.enter(argv, SHARED)),
-                env={**known, **environment},
+                env={"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **known, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.runner.lines import read_lines
+from tests.support import LIGHT
 
 LIMIT_S = 180
 POLL_S = 0.02
 JOB = Path(__file__).parent / "job.yaml"
-LIGHT = str(Path(__file__).parents[1] / "support/light")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,11 @@ def job_of(folder: Path, checkpoint: str) -> Path:
     return folder / "job.yaml"
 
 
-def test_losing_agent_and_coordinator_restarts_no_worker(uninterrupted: Run, tmp_path: Path) -> None:
+def test_losing_agent_and_coordinator_restarts_no_worker_and_a_run_asked_to_stop_saves_and_resumes_without_losing_a_step(
+    uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It trains on while agent and coordinator start again, and must not reach its end.
+    monkeypatch.setenv("LIGHT_STEP_S", "0.25")
     with going("run", JOB, runs=tmp_path) as launcher:
         run = wait_for_step(tmp_path, 8)
         workers = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment}
@@ -97,9 +101,17 @@ def test_losing_agent_and_coordinator_restarts_no_worker(uninterrupted: Run, tmp
         coordinator.kill()
         wait_until(lambda: bool(run.journal("adopted")), "a coordinator that goes on with the generation")
         assert workers <= {p.pid for p in processes_of(run.directory)}
-        assert launcher.wait(LIMIT_S) == 0
+        wait_for_step(tmp_path, max(run.steps()) + 2)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(LIMIT_S) == 82
     assert len(run.journal("claim")) == 1
+    stopped_at = max(run.steps())
+    assert run.verdict()["committed_step"] == stopped_at
+    monkeypatch.delenv("LIGHT_STEP_S")
+    done = headway("run", JOB, "--resume", run.directory.name, runs=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert run.steps() == list(range(1, 61))
+    assert run.journal("claim")[1]["base"]["step"] == stopped_at
     assert run.hashes() == uninterrupted.hashes()
 
 
@@ -159,20 +171,6 @@ def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Pa
 def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
     """What agents have noted in the journal of the only run below `folder`, once there is one."""
     return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
-
-
-def test_a_run_asked_to_stop_saves_and_is_resumed_without_losing_a_step(uninterrupted: Run, tmp_path: Path) -> None:
-    with going("run", JOB, runs=tmp_path) as launcher:
-        run = wait_for_step(tmp_path, 13)
-        launcher.send_signal(signal.SIGTERM)
-        assert launcher.wait(LIMIT_S) == 82
-    stopped_at = max(run.steps())
-    assert run.verdict()["committed_step"] == stopped_at
-    done = headway("run", JOB, "--resume", run.directory.name, runs=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert run.steps() == list(range(1, 61))
-    assert run.journal("claim")[1]["base"]["step"] == stopped_at
-    assert run.hashes() == uninterrupted.hashes()
 
 
 def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """A node whose device computes wrongly, which nothing reports: found by another rank, left out, and nothing of it stays."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .runs import JOB, LIMIT_S, Run, only_run
+from tests.support import LIGHT
+
+from .runs import JOB, Run, headway, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ after_import("headway.runner.train.gradients", spoil)
 """
 
 
-def trained(folder: Path, *, faulty: bool) -> Run:
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> Run:
     """The faults' job over 20 steps on three nodes of four, each step in five computed on another node too."""
     folder.mkdir()
     text = (
@@ -49,16 +48,18 @@ def trained(folder: Path, *, faulty: bool) -> Run:
     (folder / "cluster.yaml").write_text(
         cluster.replace("count: 1", "count: 4").replace("cpus: 2", "cpus: 1").replace("procs: 2", "procs: 1")
     )
-    (folder / "sitecustomize.py").write_text(FAULT if faulty else "")
-    environment = {**os.environ, "HEADWAY_RUNS": str(folder / "runs"), "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "headway.cli.main", "run", str(folder / "job.yaml")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    # Python imports one `sitecustomize`.
+    (folder / "sitecustomize.py").write_text((Path(LIGHT) / "sitecustomize.py").read_text() + (FAULT if faulty else ""))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    done = headway("run", folder / "job.yaml", runs=folder / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(folder / "runs")
 
 
-def test_a_run_on_a_node_that_computes_wrongly_goes_back_without_it_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    sound, run = trained(tmp_path / "sound", faulty=False), trained(tmp_path / "faulty", faulty=True)
+def test_a_run_on_a_node_that_computes_wrongly_goes_back_without_it_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound, run = (trained(tmp_path / name, monkeypatch, faulty=name == "faulty") for name in ("sound", "faulty"))
     (found,) = run.journal("corruption")
     assert (found["ranks"], found["nodes"], found["sound_step"]) == ([1], [1], 10)
     assert run.journal("failure")[0]["cause_kind"] == "corruption"

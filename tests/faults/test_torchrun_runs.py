@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import LIGHT
+
 from .processes import processes_of
 from .runs import LIMIT_S, Run, wait_until
 
@@ -59,7 +61,7 @@ class Folder:
         process = subprocess.Popen(
             [sys.executable, "-m", "headway.cli.main", "torchrun", *words],
             cwd=self.path,
-            env={**known, "HEADWAY_RUNS": str(self.runs), **variables},
+            env={**known, "HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, "HEADWAY_RUNS": str(self.runs), **variables},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -202,13 +204,16 @@ def test_a_run_that_is_insisted_on_is_refused_while_it_goes_on(folder: Folder) -
 
 # --- several nodes ------------------------------------------------------------------------------------------------------
 
-# Rank 0 waits until the folder says otherwise, so that the others find it there.
-PAIR = """
-import os, sys, time
-print("word", sys.argv[1], "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "id", os.environ["TORCHELASTIC_RUN_ID"])
-while os.path.exists("hold"):
-    time.sleep(0.01)
+# Each rank waits until the folder says otherwise, so that the others find it there. Torch is not imported: names do not depend on it.
+PAIR = """#!/bin/sh
+echo "word $1 rank $RANK of $WORLD_SIZE id $TORCHELASTIC_RUN_ID"
+while [ -e hold ]; do sleep 0.02; done
 """
+
+
+def write_pair(folder: Folder) -> None:
+    (folder.path / "pair.sh").write_text(PAIR)
+    (folder.path / "pair.sh").chmod(0o755)
 
 
 def ports(count: int) -> list[int]:
@@ -222,12 +227,12 @@ def nodes_at(port: int, least: int = 2) -> tuple[str, ...]:
 
 
 def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
-    (folder.path / "pair.py").write_text(PAIR)
+    write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")
-    first = [folder.start(*nodes_at(one), "pair.py", "same") for _ in range(2)]
+    first = [folder.start(*nodes_at(one), "--no-python", "./pair.sh", "same") for _ in range(2)]
     wait_until((folder.runs / "100/attempts/0/nodes/1.json").exists, "the first pair")
-    second = [folder.start(*nodes_at(two), "pair.py", "same") for _ in range(2)]
+    second = [folder.start(*nodes_at(two), "--no-python", "./pair.sh", "same") for _ in range(2)]
     wait_until((folder.runs / "100-2/attempts/0/nodes/1.json").exists, "the second pair")
     folder.mark("hold", there=False)
     for pair, lines in ((first, []), (second, ["run `100-2`: `100` is the same command and is still running"])):
@@ -238,15 +243,15 @@ def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> 
 
 
 def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None:
-    (folder.path / "pair.py").write_text(PAIR)
+    write_pair(folder)
     (port,) = ports(1)
     folder.mark("hold")
-    first = folder.start(*nodes_at(port, least=1), "pair.py", "one")
+    first = folder.start(*nodes_at(port, least=1), "--no-python", "./pair.sh", "one")
     wait_until((folder.runs / "100/attempts/0/coordinator.json").exists, "the coordinator")
-    refused = folder.start(*nodes_at(port, least=1), "pair.py", "two")
+    refused = folder.start(*nodes_at(port, least=1), "--no-python", "./pair.sh", "two")
     _, error = refused.communicate(timeout=LIMIT_S)
     assert refused.returncode == 2
-    assert "another command is running there, `pair.py one` as run `100`: this node's differs in arguments" in error
+    assert "another command is running there, `./pair.sh one` as run `100`: this node's differs in arguments" in error
     folder.mark("hold", there=False)
     assert said(first)[0] == "word one rank 0 of 1 id 100\n"
     assert folder.attempts() == {"100": 1}
@@ -254,26 +259,26 @@ def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None
 
 @pytest.mark.variant
 def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) -> None:
-    (folder.path / "pair.py").write_text(PAIR)
+    write_pair(folder)
     (port,) = ports(1)
     for word in ("a", "b", "c"):
-        pair = [folder.start(*nodes_at(port), "pair.py", word) for _ in range(2)]
+        pair = [folder.start(*nodes_at(port), "--no-python", "./pair.sh", word) for _ in range(2)]
         assert sorted(said(process)[0] for process in pair) == [f"word {word} rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 1, "100-2": 1, "100-3": 1}
 
 
 @pytest.mark.variant
 def test_a_pair_that_was_stopped_goes_on_at_another_endpoint(folder: Folder) -> None:
-    (folder.path / "pair.py").write_text(PAIR)
+    write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")
-    first = [folder.start(*nodes_at(one), "pair.py", "same") for _ in range(2)]
+    first = [folder.start(*nodes_at(one), "--no-python", "./pair.sh", "same") for _ in range(2)]
     wait_until((folder.runs / "100/attempts/0/nodes/1.json").exists, "both nodes")
     wait_until(lambda: bool(Run(folder.runs / "100").journal("start")), "the start")
     for process in first:
         process.terminate()
     assert [process.communicate(timeout=LIMIT_S) and process.returncode for process in first] == [82, 82]
     folder.mark("hold", there=False)
-    second = [folder.start(*nodes_at(two), "pair.py", "same") for _ in range(2)]
+    second = [folder.start(*nodes_at(two), "--no-python", "./pair.sh", "same") for _ in range(2)]
     assert sorted(said(process)[0] for process in second) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 2}

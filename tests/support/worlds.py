@@ -18,6 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from . import LIGHT
+
 LIMIT_S = 300
 POLL_S = 0.02
 # What most programs of tests/support/ranks import.
@@ -73,7 +75,10 @@ def _server() -> multiprocessing.context.ForkServerContext:
     with pytest.MonkeyPatch.context() as patch:
         # A pool of threads would not survive the fork.
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        # Layouts that compile are of `make soak`.
+        light = [] if "HEADWAY_EXAMPLES" in os.environ else [LIGHT]
+        patch.setenv("PYTHONPATH", os.pathsep.join([*light, *sys.path]))
+        patch.setenv("LIGHT_STEP_S", "0")
         forkserver.ensure_running()
     return server
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import LIGHT
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_a_rendered_trainer_is_killed_and_resumes(story: str, file: str, last: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("headway")), "run", f"examples/trainers/{story}.yaml", "--kill", "1@50"]
-    environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path)}
+    environment = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (run,) = (path for path in tmp_path.iterdir() if (path / "handle.json").exists())

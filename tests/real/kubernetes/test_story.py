@@ -13,7 +13,8 @@ import yaml
 from headway.cli.documents import load_job_plan
 from headway.templates.schedulers.kubernetes.yaml_text import quote
 from tests.faults.processes import companions, processes_of, worker
-from tests.faults.runs import LIGHT, LIMIT_S, Run, wait_for_step, wait_until
+from tests.faults.runs import LIMIT_S, Run, wait_for_step, wait_until
+from tests.support import LIGHT
 
 from .control_plane import ControlPlane, KubectlError, Object
 from .image import IMAGE

@@ -123,14 +123,14 @@ def made(node: str) -> list[str]:
     return [*all_of(node, "+"), f"! {node}:{UNIT} (not enabled)"]
 
 
-def test_hosts_are_made_so_drift_is_mended_and_a_change_goes_where_it_belongs(lab: Lab) -> None:
-    before = lab.listings()
+def test_hosts_are_made_mended_changed_left_out_forgotten_and_renamed(lab: Lab) -> None:
+    before, bare = lab.listings(), lab.host(1).listing()
     # The state is where a user has it: in a folder beside the document, for this user only, and it names no key.
     lab.env = {name: value for name, value in lab.env.items() if name not in {"PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"}}
     stacks = lab.folder / ".headway/pulumi/.pulumi/stacks/headway"
     assert ended(lab.headway("preview"), 1) == [*made("n-1"), *made("n-2")]
     assert lab.listings() == before
-    assert ended(lab.headway("up", "--yes"), 0) == [*made("n-1"), *made("n-2")]
+    made_at_a_terminal(lab)
     assert (lab.folder / ".headway").stat().st_mode & 0o777 == 0o700
     (state,) = stacks.glob("*.json")
     assert str(lab.hosts.identity) not in state.read_text()
@@ -146,19 +146,75 @@ def test_hosts_are_made_so_drift_is_mended_and_a_change_goes_where_it_belongs(la
     assert again.stderr == "2 hosts: no changes\n"
     assert ended(lab.headway("preview"), 0) == []
 
+    drifts(lab)
+    is_off_and_forgotten(lab)
+    has_anothers_name(lab, bare)
+
+    code, shown = answered(lab, "y\n", "down")
+    assert (code, lab.listings()) == (0, before)
+    assert "remove headway's files from 1 host, `n-1`? [y/N]" in shown
+    assert list(stacks.glob("*.json")) == []
+
+
+def made_at_a_terminal(lab: Lab) -> None:
+    """It shows what it would do and asks."""
+    before = lab.listings()
+    code, shown = answered(lab, "n\n", "up")
+    assert (code, lab.listings()) == (1, before)
+    assert f"+ n-1:{SCRIPT}" in shown
+    assert "change 2 hosts? [y/N]" in shown
+    code, shown = answered(lab, "y\n", "up")
+    assert (code, shown.endswith("2 hosts: 2 changed")) == (0, True), shown
+
+
+def drifts(lab: Lab) -> None:
+    """What was changed by hand is told, and mended with what was changed in the document."""
     lab.host(1).path(SCRIPT).write_text("#!/bin/bash\n# by hand\n")
     lab.host(2).path(UNIT_FILE).unlink()
     drift = [f"~ n-1:{SCRIPT}", f"+ n-2:{UNIT_FILE}", f"! n-2:{UNIT} (not enabled)"]
     assert ended(lab.headway("preview"), 1) == drift
-    assert ended(lab.headway("up", "--yes"), 0) == drift
-
     lab.dscp = 28
-    assert ended(lab.headway("up", "--yes"), 0) == [f"~ n-1:{SCRIPT}", f"~ n-2:{SCRIPT}"]
-    assert "28" in lab.host(2).path(SCRIPT).read_text()
+    assert sorted(ended(lab.headway("up", "--yes"), 0)) == sorted([*drift, f"~ n-2:{SCRIPT}"])
+    assert all("28" in lab.host(number).path(SCRIPT).read_text() for number in (1, 2))
+    assert lab.host(2).path(UNIT_FILE).exists()
+    assert lab.host(2).path(LINK).is_symlink()
 
-    assert ended(lab.headway("down", "--yes"), 0) == [*all_of("n-1", "-"), *all_of("n-2", "-")]
-    assert lab.listings() == before
-    assert list(stacks.glob("*.json")) == []
+
+def is_off_and_forgotten(lab: Lab) -> None:
+    """A host that is off stops it, is left out by name, and is forgotten when it is gone."""
+    held = lab.host(2).listing()
+    lab.dscp = 30
+    lab.host(2).power_off()
+    try:
+        stopped = lab.headway("up", "--yes")
+        assert ended(stopped, 3) == []
+        assert "error: n-2 (root@127.0.0.1:" in stopped.stderr
+        assert "no connection: Connection refused" in stopped.stderr
+        assert ended(lab.headway("up", "--yes", "--without", "n-2"), 0) == [f"~ n-1:{SCRIPT}"]
+
+        lab.nodes = ["n1"]
+        failed = lab.headway("up", "--yes")
+        assert ended(failed, 1) == []
+        assert "error: n-2 (root@127.0.0.1:" in failed.stderr
+        assert f"use `--forget 127.0.0.1:{lab.hosts.hosts['n2'].port}` if it is gone for good" in failed.stderr
+        assert ended(lab.headway("up", "--yes", "--forget", "n-2"), 0) == []
+    finally:
+        lab.hosts.hosts["n2"].power_on()
+    assert lab.hosts.hosts["n2"].listing() == held
+    lab.nodes = ["n1", "n2"]
+    assert ended(lab.headway("up", "--yes"), 0) == [f"~ n-2:{SCRIPT}"]
+
+
+def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
+    """A machine that goes by the name of one that has left keeps its files; the other is `bare` again."""
+    first, second = lab.host(1), lab.host(2)
+    lab.nodes = ["n2"]
+    lines = ended(lab.headway("up", "--yes"), 0)
+    assert [line for line in lines if line.startswith("-")] == all_of(f"n-1 (127.0.0.1:{first.port})", "-")
+    assert f"~ n-1:{SCRIPT}" in lines
+    assert first.listing() == bare
+    assert "adapters of n-1 in" in second.path(SCRIPT).read_text()
+    assert second.path(LINK).is_symlink()
 
 
 def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -> None:
@@ -188,19 +244,6 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> 
     assert lab.listings() == before
 
 
-def test_a_machine_that_goes_by_the_name_of_one_that_has_left_keeps_its_files(lab: Lab) -> None:
-    before = lab.host(1).listing()
-    ended(lab.headway("up", "--yes"), 0)
-    first, second = lab.host(1), lab.host(2)
-    lab.nodes = ["n2"]
-    lines = ended(lab.headway("up", "--yes"), 0)
-    assert [line for line in lines if line.startswith("-")] == all_of(f"n-1 (127.0.0.1:{first.port})", "-")
-    assert f"~ n-1:{SCRIPT}" in lines
-    assert first.listing() == before
-    assert "adapters of n-1 in" in second.path(SCRIPT).read_text()
-    assert second.path(LINK).is_symlink()
-
-
 @pytest.mark.variant
 def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
     ended(lab.headway("up", "--yes"), 0)
@@ -209,31 +252,6 @@ def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
     lab.nodes = ["n1"]
     ended(lab.headway("preview"), 1)
     assert lab.hosts.hosts["n2"].listing() == held
-
-
-def test_a_host_that_is_off_stops_it_is_left_out_by_name_and_forgotten_when_it_is_gone(lab: Lab) -> None:
-    ended(lab.headway("up", "--yes"), 0)
-    held = lab.host(2).listing()
-    lab.dscp = 28
-    lab.host(2).power_off()
-    try:
-        stopped = lab.headway("up", "--yes")
-        assert ended(stopped, 3) == []
-        assert "error: n-2 (root@127.0.0.1:" in stopped.stderr
-        assert "no connection: Connection refused" in stopped.stderr
-        assert ended(lab.headway("up", "--yes", "--without", "n-2"), 0) == [f"~ n-1:{SCRIPT}"]
-
-        lab.nodes = ["n1"]
-        failed = lab.headway("up", "--yes")
-        assert ended(failed, 1) == []
-        assert "error: n-2 (root@127.0.0.1:" in failed.stderr
-        assert f"use `--forget 127.0.0.1:{lab.hosts.hosts['n2'].port}` if it is gone for good" in failed.stderr
-        assert ended(lab.headway("up", "--yes", "--forget", "n-2"), 0) == []
-    finally:
-        lab.hosts.hosts["n2"].power_on()
-    assert lab.hosts.hosts["n2"].listing() == held
-    lab.nodes = ["n1", "n2"]
-    assert ended(lab.headway("up", "--yes"), 0) == [f"~ n-2:{SCRIPT}"]
 
 
 def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_next_run_converges(lab: Lab) -> None:
@@ -258,7 +276,6 @@ def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_ne
         ended(lab.headway("up", "--yes"), 0)
         assert is_finished(lab.host(1))
         assert lab.host(1).path(LINK).is_symlink()
-        assert ended(lab.headway("up", "--yes"), 0) == []
 
 
 @contextlib.contextmanager
@@ -310,19 +327,6 @@ def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_b
     assert ended(lab.headway("down", "--yes"), 0) == [*all_of("n-1", "-"), *all_of("n-2", "-")]
     lab.host(2).run("systemctl", "reset-failed")
     assert lab.listings() == before
-
-
-def test_on_a_terminal_it_shows_what_it_would_do_and_asks(lab: Lab) -> None:
-    before = lab.listings()
-    code, shown = answered(lab, "n\n", "up")
-    assert (code, lab.listings()) == (1, before)
-    assert f"+ n-1:{SCRIPT}" in shown
-    assert "change 2 hosts? [y/N]" in shown
-    code, shown = answered(lab, "y\n", "up")
-    assert (code, shown.endswith("2 hosts: 2 changed")) == (0, True), shown
-    code, shown = answered(lab, "y\n", "down")
-    assert (code, lab.listings()) == (0, before)
-    assert "remove headway's files from 2 hosts, `n-1`, `n-2`? [y/N]" in shown
 
 
 def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:

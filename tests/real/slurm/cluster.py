@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tests.faults.runs import LIGHT
+from tests.support import LIGHT
 
 from . import network
 from .addresses import Addresses, claim_addresses

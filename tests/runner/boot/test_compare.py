@@ -1,6 +1,8 @@
 """Replicas compared while a script runs: what differs is found and blamed, and what may differ raises no alarm."""
 
 import re
+import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from headway.runner.boot.replica_report import ReplicaHolding, ReplicaReport, Su
 from headway.runner.contract import Every
 from headway.runner.corruption import CorruptionError
 from tests.faults.runs import JOB as FAULTS
-from tests.faults.runs import Run, headway, only_run
+from tests.faults.runs import headway, only_run
+from tests.support.ranks import replicated
 from tests.support.worker import Booted, booted
 from tests.support.worlds import run_world
 
@@ -178,67 +181,41 @@ def test_a_compiled_step_is_ended_by_what_is_found(boot: Booted, monkeypatch: py
 
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
-SCRIPT = """
-import hashlib, os, pathlib, re, sys, torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank, saved = dist.get_rank(), pathlib.Path("saved")
-torch.manual_seed(0)
-ddp = DistributedDataParallel(torch.nn.Linear(8, 4))
-optimizer = torch.optim.AdamW(ddp.parameters())
-saved.mkdir(exist_ok=True)
-start = max((int(re.findall("[0-9]+", name)[0]) for name in os.listdir(saved)), default=0)
-if start:
-    state = torch.load(saved / f"step-{start}.pt")
-    ddp.load_state_dict(state["model"]), optimizer.load_state_dict(state["optimizer"])
-for step in range(start + 1, 15):
-    batch = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 * step + rank))
-    ddp(batch).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if rank == 0:
-        torch.save({"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}, saved / f"step-{step}.pt")
-    if (rank, step, os.environ["HEADWAY_GENERATION"], sys.argv[1]) == (1, 10, "1", "faulty"):
-        ddp.module.bias.data[2] += 0.1
-print("from", start, hashlib.sha256(ddp.module.weight.detach().numpy().tobytes()).hexdigest())
-print("imported", "headway.runner.boot.compare" in sys.modules)
-dist.destroy_process_group()
-"""
 JOB = """
 apiVersion: headway/v1alpha1
 kind: TrainingJob
 name: case
 cluster: this-machine
 nodes: 3
-trainer: {kind: script, options: {argv: [train.py, %s]}}
-resilience: {spares: 1%s}
+trainer: {kind: script, options: {argv: [train.py, faulty]}}
+resilience: {spares: 1, corruption: {compare: 4 steps}}
 """
-
-
-def trained(folder: Path, which: str, more: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, str]:
-    """The script on three nodes of four, and what the first rank printed last."""
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "train.py").write_text(SCRIPT)
-    (folder / "job.yaml").write_text(JOB % (which, more))
-    cluster = (FAULTS.parent / "cluster.yaml").read_text()
-    (folder / "cluster.yaml").write_text(
-        cluster.replace("count: 1", "count: 4").replace("cpus: 2", "cpus: 1").replace("procs: 2", "procs: 1")
-    )
-    done = headway("run", "job.yaml", runs=folder / "runs")
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(folder / "runs")
-    return run, (run.directory / "attempts/0/logs/0/0.log").read_text()
 
 
 @pytest.mark.slow
 def test_a_script_on_a_broken_node_goes_back_without_it_and_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, sound = trained(tmp_path / "sound", "sound", "", monkeypatch)
-    run, found = trained(tmp_path / "faulty", "faulty", ", corruption: {compare: 4 steps}", monkeypatch)
+    for name in ("sound", "faulty"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "sound")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with monkeypatch.context() as patch:
+        patch.setenv("MASTER_ADDR", "127.0.0.1")
+        patch.setenv("MASTER_PORT", str(port))
+        run_world("tests.support.ranks.replicated", 3, "sound")
+
+    monkeypatch.chdir(tmp_path / "faulty")
+    shutil.copy(replicated.__file__, "train.py")
+    Path("job.yaml").write_text(JOB)
+    cluster = (FAULTS.parent / "cluster.yaml").read_text()
+    Path("cluster.yaml").write_text(
+        cluster.replace("count: 1", "count: 4").replace("cpus: 2", "cpus: 1").replace("procs: 2", "procs: 1")
+    )
+    done = headway("run", "job.yaml", runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path / "runs")
     (failure,) = run.journal("failure")
     assert failure["cause"] == (
         "rank 1 and ranks 0, 2 must hold the same parameters but differ at step 12; ranks 0, 2 agree; all were equal at step 8"
@@ -246,6 +223,6 @@ def test_a_script_on_a_broken_node_goes_back_without_it_and_ends_as_if_nothing_h
     assert [start["nodes"][1]["node"] for start in run.journal("start")] == [1, 3], "the spare has its slot"
     refused = {Path(note["path"]).name for note in run.journal("refused file")}
     assert refused == {"step-9.pt", "step-10.pt", "step-11.pt"}
-    (before, after), (start, ending) = (re.findall("from ([0-9]+) (.*)", text)[0] for text in (sound, found))
-    assert (before, start, ending) == ("0", "8", after)
-    assert "imported False" in sound, "a run that does not ask for it pays nothing"
+    printed = (run.directory / "attempts/0/logs/0/0.log").read_text()
+    assert re.findall("from ([0-9]+) (.*)", printed) == [("8", Path("ending").read_text())]
+    assert Path("ending").read_text() == (tmp_path / "sound/ending").read_text()

@@ -1,16 +1,18 @@
 """Makes ranks light, for tests that start many of them.
 
 The first optimizer that is made, and a standby, import torch's compiler, nearly half of a rank's start: here they do not, for nothing
-compiles. A step of the builtin trainer computes next to nothing, and sleeps instead, so that what befalls a run comes while it runs.
+compiles. A step of the builtin trainer computes next to nothing, and sleeps instead (LIGHT_STEP_S seconds), so that what befalls a run
+comes while it runs.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 COMPILER = "torch._dynamo"
-STEP_S = 0.05
+STEP_S = float(os.environ.get("LIGHT_STEP_S", "0.05"))
 
 
 def without_compiler(module: Any) -> None:
