@@ -119,8 +119,9 @@ lane_of = out=$$(mktemp); trap 'kill $$pid 2>/dev/null' INT TERM; \
 lane-slurm:
 	@$(call lane_of,tests/real/slurm)
 
+# Kubernetes comes last: its daemons compute as long as they run, and they run to the end.
 lane-kubernetes:
-	@$(call lane_of,tests/real/kubernetes tests/real/pulumi tests/real/ssh)
+	@$(call lane_of,tests/real/pulumi tests/real/ssh tests/real/kubernetes)
 
 lane-runs:
 	@$(call lane_of,tests/faults tests/real/fabric tests/real/infiniband tests/real/sonic)

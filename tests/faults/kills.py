@@ -36,7 +36,7 @@ class Job:
         if self.url is not None:
             cluster += f"  - name: bucket\n    kind: object\n    url: {self.url}\n"
         head, _, _ = JOB.read_text().partition("checkpoint:")
-        job = head.replace("nodes: 1", f"nodes: {self.nodes}").replace("steps: 60", f"steps: {self.steps}")
+        job = head.replace("nodes: 1", f"nodes: {self.nodes}").replace("steps: 60\n", f"steps: {self.steps}\n")
         (folder / "cluster.yaml").write_text(cluster)
         path = folder / "job.yaml"
         path.write_text(f"{job}{_CHECKPOINT}{''.join(map(self._tier, self.every))}")

@@ -88,6 +88,11 @@ def planned(document: Mapping[str, Any], ranks: int, folder: Path) -> JobPlan:
 
 def parsed(framework: str, plans: Sequence[JobPlan]) -> list[dict[str, Any]]:
     """What the framework's own parser reads of each plan, by dotted keys."""
+    return parsed_and_keys(framework, plans)[0]
+
+
+def parsed_and_keys(framework: str, plans: Sequence[JobPlan]) -> tuple[list[dict[str, Any]], set[str]]:
+    """The same, and all keys of a framework that is installed here."""
     python = str(PEERS) if framework in ("torchtitan", "megatron", "deepspeed") else sys.executable
     cases = [_case(plan) for plan in plans]
     given = {"framework": framework, "sources": [str(MEGATRON)], "cases": cases}
@@ -95,10 +100,11 @@ def parsed(framework: str, plans: Sequence[JobPlan]) -> list[dict[str, Any]]:
         [python, str(PARSER)], input=json.dumps(given), capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    answers = json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    answers = found["answers"]
     errors = [each["error"] for each in answers if "error" in each]
     assert errors == [], (errors, done.stderr[-3000:])
-    return [each["config"] for each in answers]
+    return [each["config"] for each in answers], set(found["keys"])
 
 
 def _case(plan: JobPlan) -> dict[str, Any]:

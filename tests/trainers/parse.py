@@ -1,12 +1,14 @@
 """Parses rendered configurations by a framework's own parser, in the Python of its venv: JSON from stdin, JSON to stdout.
 
-In: `{framework, sources, cases: [{argv, files, ranks, environment}]}`. Out: of each case the configuration by dotted keys, or its error.
+In: `{framework, sources, cases: [{argv, files, ranks, environment}]}`. Out: `{answers, keys}`, of each case the configuration by dotted
+keys, or its error; and all keys of a framework that is installed beside headway.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import enum
+import inspect
 import json
 import os
 import sys
@@ -120,6 +122,19 @@ def lightning(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, A
     return leaves(dumped) | (leaves(own[-1], "ModelCheckpoint.") if own else {})
 
 
+def hf_keys() -> list[str]:
+    import transformers
+
+    return [field.name for field in dataclasses.fields(transformers.TrainingArguments)]
+
+
+def lightning_keys() -> list[str]:
+    import lightning as pl
+
+    return [f"trainer.{name}" for name in inspect.signature(pl.Trainer.__init__).parameters if name != "self"]
+
+
+KEYS = {"hf": hf_keys, "lightning": lightning_keys}
 PARSERS = {"torchtitan": torchtitan, "megatron": megatron, "deepspeed": deepspeed, "hf": hf, "lightning": lightning}
 # Their values are lists of one meaning, and no places of further keys.
 WHOLE = ("betas", "device_mesh", "data_path", "moe_layer_freq")
@@ -148,7 +163,9 @@ def main() -> None:
                 answers.append({"config": PARSERS[given["framework"]](case["argv"], case["files"], case["ranks"])})
         except (Exception, SystemExit) as error:
             answers.append({"error": f"{type(error).__name__}: {error}"})
-    json.dump(answers, sys.stdout, default=str)
+    with contextlib.redirect_stdout(sys.stderr):
+        keys = KEYS.get(given["framework"], list)()
+    json.dump({"answers": answers, "keys": keys}, sys.stdout, default=str)
 
 
 if __name__ == "__main__":

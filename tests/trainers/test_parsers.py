@@ -4,29 +4,33 @@ from pathlib import Path
 
 import pytest
 
+from headway.templates.trainers import framework
 from headway.templates.trainers.framework import known_of
 
-from .jobs import job, parsed, planned
+from .jobs import job, parsed_and_keys, planned
 from .test_published import needs_megatron, needs_peers
 from .test_tables import JOBS, TABLES
 
 
-def assert_accepted(kind: str, tmp_path: Path) -> None:
+def assert_accepted(kind: str, tmp_path: Path) -> set[str]:
+    """Returns the framework's keys, if it is installed here."""
     jobs = [(ranks, fields) for each, ranks, fields in JOBS if each == kind]
     plans = [planned(job(kind, ranks, **fields), ranks, tmp_path / str(index)) for index, (ranks, fields) in enumerate(jobs)]
-    for plan, config in zip(plans, parsed(kind, plans), strict=True):
+    configs, keys = parsed_and_keys(kind, plans)
+    for plan, config in zip(plans, configs, strict=True):
         known, read = known_of(plan), TABLES[kind].read(config, plan.world_size)
         names = ("seed", "steps", "layout.tp", "layout.pp", "layout.cp", "batch.global", "batch.micro", "precision.compute",
                  "optimizer.lr", "optimizer.beta2", "optimizer.schedule", "checkpoint.shared.steps")  # fmt: skip
         told = {name: known[name] for name in names if read.get(name) is not None and known[name] is not None}
         assert len(told) > 4
         assert {name: read[name] for name in told} == pytest.approx(told)
+    return keys
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hf", "lightning"])
-def test_the_parsers_of_hugging_face_and_lightning(kind: str, tmp_path: Path) -> None:
-    assert_accepted(kind, tmp_path)
+def test_the_parsers_and_the_keys_of_hugging_face_and_lightning(kind: str, tmp_path: Path) -> None:
+    assert framework._names(kind).keys == assert_accepted(kind, tmp_path)
 
 
 @needs_peers

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.main import main
 from tests.faults.processes import processes_of
 from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .configuration import Shape
+from .shell import RANK, SHELL, continues, ranks, rendered, submit, wait_for_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -23,30 +23,6 @@ NOTICED_S = 90.0
 MEMORY = Path("/sys/fs/cgroup/memory")
 MEMORY_BYTES = 1 << 30
 
-CLUSTER = """\
-apiVersion: headway/v1alpha1
-kind: Cluster
-name: lab
-scheduler: {kind: slurm, options: {partition: main}}
-node_groups: [{name: cpu, count: 3, cpus: 2}]
-storage: [{name: runs, kind: posix, path: runs, shared: true}]
-"""
-JOB = """\
-apiVersion: headway/v1alpha1
-kind: TrainingJob
-name: ends
-cluster: lab
-nodes: 2
-"""
-SHELL = 'trainer: {kind: script, options: {python: false, argv: [sh, SCRIPT, "{run_directory}"]}}'
-
-# A rank without torch, in shell: it saves when it is asked to end, and ends when the test lets it.
-RANK = """\
-echo "$RANK started, attempt $SLURM_RESTART_COUNT" >>"$1/ranks"
-trap 'echo "$RANK saved" >>"$1/ranks"; exit 0' TERM
-until [ -e "$0.go" ]; do sleep 0.1; done
-echo "$RANK ended" >>"$1/ranks"
-"""
 RAISES = "raise ValueError(41 + 1)\n"
 # Rank 1 fills the memory that its step may use, and the kernel kills it.
 FILLS = f"""\
@@ -105,30 +81,9 @@ def memory(cluster: SlurmCluster) -> Iterator[Path]:
     group.rmdir()
 
 
-def submit(cluster: SlurmCluster, script: Path, folder: Path, *options: str) -> int:
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}",
-        "HEADWAY_RUNS": str(folder / "runs"),
-    }
-    return cluster.submit(script, *options, env=environment, cwd=folder)
-
-
 def submit_ranks(cluster: SlurmCluster, folder: Path, rank: str, *options: str, more: str = "", trainer: str = SHELL) -> int:
     """Submits a job whose ranks run the shell script `rank`, or with another trainer."""
-    (folder / "rank.sh").write_text(rank)
-    (folder / "lab.yaml").write_text(CLUSTER)
-    (folder / "ends.yaml").write_text(JOB + trainer.replace("SCRIPT", str(folder / "rank.sh")) + "\n" + more)
-    assert main(["render", str(folder / "ends.yaml"), "-o", str(folder / "rendered")]) == 0
-    return submit(cluster, folder / "rendered/ends/lab/slurm/job.sbatch", folder, *options)
-
-
-def ranks(folder: Path) -> list[str]:
-    """What the ranks of the run have written, sorted."""
-    return sorted(line for path in folder.glob("runs/*/ranks") for line in path.read_text().splitlines())
-
-
-def wait_for_ranks(folder: Path, line: str, count: int = 2) -> None:
-    wait_until(lambda: sum(line in each for each in ranks(folder)) >= count, f"`{line}` of {count} ranks")
+    return submit(cluster, rendered(folder, rank, more, trainer), folder, *options)
 
 
 def completed(cluster: SlurmCluster, job: int, folder: Path) -> dict[str, str]:
@@ -139,11 +94,6 @@ def completed(cluster: SlurmCluster, job: int, folder: Path) -> dict[str, str]:
 
 def printed(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.out"))
-
-
-def continues(folder: Path) -> None:
-    """Lets the ranks end."""
-    (folder / "rank.sh.go").touch()
 
 
 def has_script(cluster: SlurmCluster, node: str) -> bool:
