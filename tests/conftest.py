@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
+# Threads of libgomp that have nothing to do sleep: while they wait for each other beside other processes they would take most of a rank's
+# time. It is read when torch is imported, here and in every process that a test starts.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Folders whose slow tests mostly wait, for daemons, timers and each other: `make test` has lanes for them beside the one that computes.
 WAITING = frozenset({"faults", "real"})
 

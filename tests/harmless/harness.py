@@ -180,7 +180,7 @@ def _known() -> dict[str, str]:
     strange = ("HEADWAY_", "PET_", "TORCHELASTIC_", "PYTEST_", "WANDB_", "SLURM_", "OMP_", "COV_", "XDG_")
     known = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     own = {"HOME": str(HERE / "home"), "TMPDIR": str(HERE / "tmp"), "HEADWAY_RUNS": str(HERE / "runs")}
-    return {**known, **own, "HF_HUB_OFFLINE": "1"}
+    return {**known, **own, "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _files(folder: Path, names: Sequence[str]) -> dict[str, File]:

@@ -9,10 +9,14 @@ from tests.faults.runs import Run, headway, only_run
 STORY = Path(__file__).parents[2] / "examples/two-node-slurm"
 
 
-@pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The story's job on this machine: two slots with one rank each. Nodes and pods have a newer C library."""
-    runs = tmp_path_factory.mktemp("local")
-    done = headway("run", STORY / "job.yaml", runs=runs)
+def run_here(job: Path, runs: Path) -> Run:
+    """A job of the story on this machine: two slots with one rank each. Nodes and pods have a newer C library."""
+    done = headway("run", job, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(runs)
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The story's job as it is."""
+    return run_here(STORY / "job.yaml", tmp_path_factory.mktemp("local"))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from headway.cli.documents import load_job_plan
 from headway.templates.schedulers.kubernetes.yaml_text import quote
 from tests.faults.processes import companions, processes_of, worker
 from tests.faults.runs import LIMIT_S, Run, wait_for_step, wait_until
+from tests.real.conftest import STORY, run_here
 from tests.support import LIGHT
 
 from .control_plane import ControlPlane, KubectlError, Object
@@ -22,7 +24,9 @@ from .node import RealNodes
 
 pytestmark = pytest.mark.slow
 
-JOB = (Path(__file__).parents[3] / "examples/two-node-slurm/job.yaml").read_text()
+JOB = (STORY / "job.yaml").read_text()
+# Trained in pods: all sequences of a rank at once.
+QUICK = JOB.replace("micro: 1\n", "micro: 8\n")
 SPARED = JOB.replace("nodes: 2", "nodes: 1") + "\nresilience: {spares: 1}\n"
 STEPS = list(range(1, 31))
 END_S = 300  # two attempts, and the half minute in which the second node may still come back
@@ -333,6 +337,14 @@ def test_a_changed_configuration_of_the_same_name_is_refused(control_plane: Cont
 # --- training in pods -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("local")
+    shutil.copytree(STORY, folder, dirs_exist_ok=True)
+    (folder / "job.yaml").write_text(QUICK)
+    return run_here(folder / "job.yaml", folder / "runs")
+
+
 @pytest.fixture
 def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
     """Where the test's run lies: below the folder that both nodes see."""
@@ -347,9 +359,10 @@ def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tm
     mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
     with control_plane.namespace() as name:
         options = {"namespace": name, "image": IMAGE, "image_pull_policy": "Never", "mounts": mounts}
-        # Without standbys, whose imports take longer than the run.
-        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH", f"export HEADWAY_STANDBY=0 PYTHONPATH={LIGHT}"]
-        control_plane.apply(manifest(tmp_path, options, runs=str(runs)))
+        # Without standbys, whose imports take longer than the run; and with time for kubectl before its end.
+        light = f"export HEADWAY_STANDBY=0 PYTHONPATH={LIGHT} LIGHT_STEP_S=0.2 OMP_WAIT_POLICY=PASSIVE"
+        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH", light]
+        control_plane.apply(manifest(tmp_path, options, runs=str(runs), job=QUICK))
         yield name
         control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
 
