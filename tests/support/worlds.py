@@ -18,12 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from . import LIGHT
-
 LIMIT_S = 300
 POLL_S = 0.02
-# What most programs of tests/support/ranks import.
+# What most programs of tests/support/ranks import; DTensor imports the compiler for its settings.
 PRELOADED = [
+    "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor.parallel",
@@ -75,10 +74,7 @@ def _server() -> multiprocessing.context.ForkServerContext:
     with pytest.MonkeyPatch.context() as patch:
         # A pool of threads would not survive the fork.
         patch.setenv("OMP_NUM_THREADS", "1")
-        # Layouts that compile are of `make soak`.
-        light = [] if "HEADWAY_EXAMPLES" in os.environ else [LIGHT]
-        patch.setenv("PYTHONPATH", os.pathsep.join([*light, *sys.path]))
-        patch.setenv("LIGHT_STEP_S", "0")
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
     return server
 

@@ -253,7 +253,8 @@ def in_world(root: Path, size: int) -> None:
             print(f"{size} ranks ended with {os.waitstatus_to_exitcode(status)}", flush=True)
             os._exit(1)
         return
-    os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    # Nothing is saved by the keeper, and each trainer would start one.
+    os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "HEADWAY_KEEPER": "none"}
     try:
         join(size, f"world-{size}")
         torch.use_deterministic_algorithms(True)
