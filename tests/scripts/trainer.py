@@ -53,7 +53,7 @@ def main() -> None:
         max_position_embeddings=16,
     )
     trainer = Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Counting())
-    last = get_last_checkpoint(given.output) if Path(given.output).is_dir() else None  # type: ignore[no-untyped-call]
+    last = get_last_checkpoint(given.output) if Path(given.output).is_dir() else None
     print(f"from {last.rpartition('-')[2] if last else 'the beginning'}", flush=True)
     trainer.train(resume_from_checkpoint=last)
     state = trainer.accelerator.unwrap_model(trainer.model).state_dict()

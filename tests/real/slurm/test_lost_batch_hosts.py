@@ -10,7 +10,8 @@ from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .configuration import Shape
-from .test_lost_nodes import ENDED, SCRIPT, SPARE_SCRIPT, STEPS, printed, submit
+from .shell import submit
+from .test_lost_nodes import ENDED, SCRIPT, SPARE_SCRIPT, STEPS, printed
 
 pytestmark = [pytest.mark.slow, pytest.mark.variant]
 

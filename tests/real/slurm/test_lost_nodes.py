@@ -55,6 +55,12 @@ def changed(script: Path, old: str, new: str) -> Path:
     return script
 
 
+def impatient(script: Path) -> Path:
+    """The script, which waits less for a node that does not come: ten minutes are long for a test."""
+    patience = '"join": {"factor": 1.0, "floor_s": %s'
+    return changed(script, patience % "600.0", patience % "5.0")
+
+
 def rendered(folder: Path, more: str = "", options: str = "") -> Path:
     """The script of the story's job with more fields, on its cluster with more options of Slurm."""
     job, cluster = ((STORY.parent / name).read_text() for name in ("job.yaml", "cpu-cluster.yaml"))
@@ -100,9 +106,7 @@ def with_python(slurm: SlurmCluster, node: str) -> None:
 
 @pytest.mark.parametrize("broken", [pytest.param("n1", marks=pytest.mark.variant), "n2"])
 def test_a_node_that_cannot_start_its_part_is_excluded_by_name(three: SlurmCluster, broken: str, tmp_path: Path) -> None:
-    # Ten minutes are long for a test.
-    patience = '"join": {"factor": 1.0, "floor_s": %s'
-    script = changed(shell.rendered(tmp_path, shell.RANK), patience % "600.0", patience % "5.0")
+    script = impatient(shell.rendered(tmp_path, shell.RANK))
     shell.continues(tmp_path)
     without_python(three, broken)
     try:

@@ -1,6 +1,7 @@
 """Nodes with a network each, under a real Slurm: names that lead to the node itself or nowhere, and nodes that do not reach each other."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ from tests.faults.runs import LIMIT_S, Run, only_run
 
 from .cluster import SlurmCluster
 from .configuration import Shape
-from .test_lost_nodes import ENDED, SCRIPT, impatient, printed, submit
+from .shell import submit
+from .test_lost_nodes import ENDED, SCRIPT, impatient, printed
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,7 +66,7 @@ def test_nodes_that_do_not_reach_each_other_are_named_with_the_port_and_parted(
 ) -> None:
     three.cut("n1", "n2")
     try:
-        job = submit(three, impatient(tmp_path), tmp_path)
+        job = submit(three, impatient(Path(shutil.copy(SCRIPT, tmp_path))), tmp_path)
         state = three.wait(job, ENDED, LIMIT_S)["JobState"]
     finally:
         three.heal("n1", "n2")

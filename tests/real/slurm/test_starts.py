@@ -10,7 +10,8 @@ from tests.faults.runs import LIMIT_S, Run, only_run
 
 from .cluster import SlurmCluster
 from .configuration import Shape
-from .test_lost_nodes import ENDED, printed, rendered, submit
+from .shell import submit
+from .test_lost_nodes import ENDED, printed, rendered
 
 pytestmark = [pytest.mark.slow, pytest.mark.variant]
 

@@ -219,10 +219,11 @@ def test_what_a_script_leaves_running_survives_another_ranks_crash_and_the_run(t
     done = headway("torchrun", *TWO, script(tmp_path, text), tmp_path / "a", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stderr
     # Of the rank that was through before the crash, and of both at the run's end.
-    for left in ("a00", "a01", "a11"):
-        (tmp_path / f"{left}-go").touch()
-        uploads = [tmp_path / f"{left}-{name}" for name in ("plain", "session")]
-        wait_until(lambda uploads=uploads: all(upload.exists() for upload in uploads), f"both uploads of {left}")
+    left = ("a00", "a01", "a11")
+    for name in left:
+        (tmp_path / f"{name}-go").touch()
+    uploads = [tmp_path / f"{name}-{way}" for name in left for way in ("plain", "session")]
+    wait_until(lambda: all(upload.exists() for upload in uploads), "all uploads")
 
 
 STAGED = """
