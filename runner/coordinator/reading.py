@@ -206,7 +206,8 @@ def _probe(facts: Mapping[str, Any]) -> Probe:
 def _collective(facts: Mapping[str, Any]) -> Collective:
     recent = tuple(CollectiveOperation(int(each["number"]), str(each["name"]), str(each["before"])) for each in facts["recent"])
     named = str(facts["group"]), str(facts["label"])
-    return Collective(*named, int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"]), recent)
+    numbers = int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"])
+    return Collective(*named, *numbers, recent, bool(facts["on_device"]))
 
 
 _EVIDENCE: Mapping[str, Callable[[Message], Event]] = {

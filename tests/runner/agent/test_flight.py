@@ -157,6 +157,7 @@ def test_nccl_says_itself_when_a_collective_is_complete_and_one_that_timed_out_i
 
     (timed_out,) = flight.newest({"entries": [entry(4, "completed", retired=True), entry(5, "started", retired=True)]})
     assert (timed_out.number, timed_out.what, timed_out.done) == (5, "all_reduce(BFloat16[8, 2])", False)
+    assert (timed_out.waits, timed_out.on_device) == (5, True)
     (after_a_send,) = flight.newest(
         {"entries": [entry(4, "completed", retired=True), entry(4, "started", retired=False, p2p=True)]}
     )
