@@ -58,7 +58,8 @@ class ReplicaGradients(Gradients):
         """Return this rank's loss and the norm of the gradient of all, which is clipped."""
         self.summed, self.before = False, self.state.consumed.digest
         each = job.batch.global_sequences // (job.batch.micro_sequences * self.mesh.shares)
-        self._parts.train()
+        if not self._parts.training:
+            self._parts.train()
         total, loss = dict[int, torch.Tensor](), 0.0
         parameters = list(self._parts.parameters())
         for replica, rounds in self.replicas.rounds(each):
