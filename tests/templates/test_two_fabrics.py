@@ -119,8 +119,8 @@ def test_a_second_fabric_leaves_files_of_the_first_as_they_are(tmp_path: Path) -
     before = compiled(tmp_path / "one", yaml.safe_dump(content)).files()
     kept = [path for path in before if path.name != "plan.json"]
     assert {path: before[path] for path in kept} == {path: after[path] for path in kept}
-    # Four switches, and a script and a unit for each of four nodes.
-    assert len(after) == len(before) + 4 + 2 * 4
+    # Four switches, a script and a unit for each of four nodes, and networkd's settings for the two nodes that had no adapters.
+    assert len(after) == len(before) + 4 + 2 * 4 + 2
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_storage_network_without_classes_gets_addresses_alone(tmp_path: Path) 
     storage["switches"]["os"] = [{"kind": "frr"}]
     plan = compiled(tmp_path, yaml.safe_dump(content)).plan
     files = render_host(plan.nodes[2], plan)
-    assert set(files) == {OF_FILES, UNIT.with_name("headway-qos-files.service")}
+    assert set(files) == {OF_FILES, UNIT.with_name("headway-qos-files.service"), NETWORKD}
     assert "set_qos" not in files[OF_FILES]
     reading = read(files[OF_FILES])
     assert reading.qos == {}
