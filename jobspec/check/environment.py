@@ -218,7 +218,7 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
     for name, value in plan.spec["environment"].items():
         rival, harmless = _RIVALS.get(name, ("", frozenset[str]()))
         if planned[name].decided_by is not None:
-            if value != planned[name].value:
+            if not _says_the_same(value, planned[name].value):
                 yield _taken(name, planned[name], f"a job cannot change `{name}`, which the plan for `{plan.cluster}` sets")
         elif rival in planned and value not in harmless:
             yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
@@ -275,6 +275,12 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
 def _shorter(name: str) -> str | None:
     """Return the variable that the name adds words to: `NCCL_DEBUG_LEVEL` is `NCCL_DEBUG`."""
     return max((each for each in _nccl() if name.startswith(f"{each}_")), key=len, default=None)
+
+
+def _says_the_same(value: str, planned: str) -> bool:
+    """Return whether the value names the plan's interface or adapters, in any order, without the `=` for exact names: the plan's is
+    used."""
+    return value == planned or (planned.startswith("=") and set(value.removeprefix("=").split(",")) == set(planned[1:].split(",")))
 
 
 def rival_of(name: str) -> str | None:
