@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.flow import flow
@@ -267,9 +268,30 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
             meant = digits[1] if digits else words.get(value.strip().lower())
             hint = f'write `"{meant}"`' if meant else "write a number in quotes"
             yield Problem("HW436", JOB, path, f"`{name}` is a number, found `{value}`", hint, Severity.WARNING)
+        elif found := _unknown(name, value):
+            message, hint, fix = found
+            yield Problem("HW436", JOB, path, message, hint, Severity.WARNING, fix=fix)
         elif name == "FI_PROVIDER" and value == "efa" and transport is not None and transport != "efa":
             message = f"`FI_PROVIDER: efa` has no effect: the fabric between the nodes is {transport}"
             yield Problem("HW436", JOB, path, message, "leave it out", Severity.WARNING, at_key=True)
+
+
+def _unknown(name: str, value: str) -> tuple[str, str, str | None] | None:
+    """Return the message, the hint and the fix for a value that NCCL does not take; None for others."""
+    if (word := unknown_choice(name, value)) is not None:
+        message = f"`{name}` has `{word}`, which NCCL does not know; the first collective ends with an error"
+        if (near := nearest(word, CHOICES[name])) is not None:
+            meant = flow(value.replace(word, near, 1))
+            return message, f"write `{meant}`", meant
+        return message, f"use {', '.join(CHOICES[name])}", None
+    number = number_of(value.strip())
+    if name in BOUNDS and number is not None and not BOUNDS[name][0] <= number <= BOUNDS[name][1]:
+        lowest, highest = BOUNDS[name]
+        return f"`{name}` is {value}, and {lowest} to {highest} are possible", "use a number within them, or leave it out", None
+    words, listed_words = WORDS.get(name, (frozenset[str](), ""))
+    if words and value and value.upper() not in words:
+        return f"`{name}` is `{value}`, which NCCL does not know: it uses its default", f"use {listed_words}", None
+    return None
 
 
 def _shorter(name: str) -> str | None:
@@ -280,7 +302,9 @@ def _shorter(name: str) -> str | None:
 def _says_the_same(value: str, planned: str) -> bool:
     """Return whether the value names the plan's interface or adapters, in any order, without the `=` for exact names: the plan's is
     used."""
-    return value == planned or (planned.startswith("=") and set(value.removeprefix("=").split(",")) == set(planned[1:].split(",")))
+    return value == planned or (
+        planned.startswith("=") and set(value.removeprefix("=").split(",")) == set(planned[1:].split(","))
+    )
 
 
 def rival_of(name: str) -> str | None:

@@ -57,6 +57,10 @@ def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint:
 JOBS = [
     # What NCCL does not read, secrets with their value, and launchers.
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
+    Mistake("HF_HOME: /data/hf", "NCCL_ALGO: Rings", "HW436", "Ring"),
+    Mistake("HF_HOME: /data/hf", "NCCL_PROTO: ^LL,Simpel", "HW436", '"^LL,Simple"', is_whole=False),
+    Mistake("HF_HOME: /data/hf", "NCCL_IB_RETRY_CNT: '9'", "HW436", None, "use a number within them"),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['export NAME=\"run a']", "HW210", r'"export NAME=\"run a\""'),
     Mistake("HF_HOME: /data/hf", "NCCL_TURBO: '1'", "HW436", None, "check the name"),
     Mistake("environment:\n", "secrets: [WANDB_API_KEY=$WANDB_API_KEY]\nenvironment:\n", "HW204", "WANDB_API_KEY"),
     Mistake("  keep: 3\nresilience", "  keep: 3\n  horizon: 10 steps\nresilience", "HW717", None, "`1000 steps`"),
@@ -394,6 +398,8 @@ CLUSTERS = [
 RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
+    ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['export A=\"two', 'lines\"', 'cat > notes <<EOF', \"it's\", EOF]"),
+    ("job.yaml", "HF_HOME: /data/hf", "NCCL_ALGO: allreduce:ring,nvls"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_IB_HCA: mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
 ]
 

@@ -41,7 +41,7 @@ def check_memory(
     if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot:
         return
     try:
-        training = training_of(plan, cluster)
+        training = training_of(plan, cluster, for_memory=True)
         is_known = states_framework(plan)
         if not is_known and (least := list(_check_least(training, plan))):
             yield from least
@@ -99,7 +99,7 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
     """Warn if a node of the group, the cluster's `index`-th, has less memory than the job's processes take without any checkpoint."""
     node = cluster.group(plan.group).host_memory_bytes
     try:
-        needed = host_bytes_per_node(training_of(plan, cluster), HostLoad(staged=0), plan.procs_per_slot)
+        needed = host_bytes_per_node(training_of(plan, cluster, for_memory=True), HostLoad(staged=0), plan.procs_per_slot)
     except (EstimateError, ValueError):
         return
     if node is not None and needed > node:
