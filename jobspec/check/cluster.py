@@ -65,7 +65,7 @@ def _check_failures(cluster: Cluster) -> Iterator[Problem]:
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:
     if cluster.health is not None:
         message = "`health` is not implemented yet: nodes are neither checked nor excluded"
-        hint = "let the scheduler check the nodes, for example by Slurm's `HealthCheckProgram`"
+        hint = "leave `health` out; on Slurm, `node_check` of `scheduler.options` drains nodes"
         yield Problem("HW214", CLUSTER, ("health",), message, hint, Severity.WARNING, at_key=True)
 
 

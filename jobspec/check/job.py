@@ -50,13 +50,20 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     yield from check_sweep(job)
 
 
+# Trainers whose arguments are the model's sizes.
+_OF_SIZES = ("megatron",)
+
+
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     """Check the model. A missing size may be a misspelt one, which has a separate problem."""
     if not job.has(("model",)) or job.spec.model is None:
         return
     misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
     of_script = job.has(("trainer",)) and job.spec.trainer.kind != DEFAULT_TRAINER
-    for problem in check_model(job.spec.model, job.document.folder(("model", "config")), of_script=of_script):
+    are_needed = not of_script or job.spec.trainer.kind in _OF_SIZES
+    for problem in check_model(
+        job.spec.model, job.document.folder(("model", "config")), of_script=of_script, are_sizes_needed=are_needed
+    ):
         if not misspelt or problem.path != ("model",):
             yield problem
 
