@@ -1,1 +1,1 @@
-"""What only a GPU shows: the share of its peak. Not part of `make bench`."""
+"""Measures the share of its peak that a GPU reaches. Not part of `make bench`."""

@@ -45,7 +45,7 @@ checkpoint: {{tiers: [{{kind: shared, every: {steps} steps}}]}}
 
 @dataclass(frozen=True)
 class Load:
-    """What both train."""
+    """The layers and the batch that both train."""
 
     layers: int
     rounds: int

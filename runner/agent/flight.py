@@ -173,13 +173,17 @@ def _collective(group: str, entries: Mapping[int, Mapping[str, Any]]) -> Collect
     )
     sizes = ", ".join(f"{kind}{list(size)}" for kind, size in zip(last["input_dtypes"], last["input_sizes"], strict=False))
     what = f"{_operation(last)}({sizes[:80]})"
-    return Collective(group, str(last["process_group"][1]), newest, what, done == newest, waits, recent)
+    on_device = waits > 0 and not _is_gloo(entries[waits])
+    return Collective(group, str(last["process_group"][1]), newest, what, done == newest, waits, recent, on_device)
+
+
+def _is_gloo(entry: Mapping[str, Any]) -> bool:
+    return str(entry["profiling_name"]).startswith("gloo:")
 
 
 def _is_done(entry: Mapping[str, Any]) -> bool:
     """Return whether it has completed. A gloo operation is only marked as retired; one of NCCL may be retired by a timeout."""
-    is_gloo = str(entry["profiling_name"]).startswith("gloo:")
-    return entry["state"] == "completed" or (is_gloo and bool(entry["retired"]))
+    return entry["state"] == "completed" or (_is_gloo(entry) and bool(entry["retired"]))
 
 
 def _operation(entry: Mapping[str, Any]) -> str:

@@ -205,8 +205,16 @@ def _probe(facts: Mapping[str, Any]) -> Probe:
 
 def _collective(facts: Mapping[str, Any]) -> Collective:
     recent = tuple(CollectiveOperation(int(each["number"]), str(each["name"]), str(each["before"])) for each in facts["recent"])
-    named = str(facts["group"]), str(facts["label"])
-    return Collective(*named, int(facts["number"]), str(facts["what"]), bool(facts["done"]), int(facts["waits"]), recent)
+    return Collective(
+        group=str(facts["group"]),
+        label=str(facts["label"]),
+        number=int(facts["number"]),
+        what=str(facts["what"]),
+        done=bool(facts["done"]),
+        waits=int(facts["waits"]),
+        recent=recent,
+        on_device=bool(facts["on_device"]),
+    )
 
 
 _EVIDENCE: Mapping[str, Callable[[Message], Event]] = {

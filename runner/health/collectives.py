@@ -31,7 +31,8 @@ class Collective:
 
     `group` is the group's name, the same on all its ranks and on no others, `label` its description. `number` counts
     the group's collectives from 1. `what` is the operation and its sizes. `done`: it has completed. `waits` is the
-    first one that has not, after the last that has, 0 for none; `recent` are those about it.
+    first one that has not, after the last that has, 0 for none; `recent` are those about it. `on_device`: a device computes it, and
+    the process need not wait for it.
     """
 
     group: str
@@ -41,6 +42,7 @@ class Collective:
     done: bool
     waits: int = 0
     recent: tuple[CollectiveOperation, ...] = ()
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,17 @@ def missing(entered: Mapping[int, Sequence[Collective]]) -> Missing | None:
 
 
 def entered_by_all(entered: Mapping[int, Sequence[Collective]], ranks: Collection[int]) -> dict[int, str]:
-    """Return the ranks that wait in a collective in which all ranks of its group wait, and which one.
+    """Return the ranks that wait in a collective on devices in which all ranks of its group wait, and which one.
 
-    `ranks` are all of the job. No rank is missing there: a device or the network does not complete it.
+    `ranks` are all of the job. No rank is missing there: a device or the network does not complete it. One of gloo's waits in the
+    process, which its stack shows.
     """
     found: dict[int, str] = {}
     for group in _by_group(entered).values():
         newest = max(group.values(), key=lambda each: each.number)
         members = ranks if newest.label == _EVERYBODY else group.keys()
-        if len({each.waits for each in group.values()}) == 1 and newest.waits and group.keys() >= set(members):
+        is_one = len({each.waits for each in group.values()}) == 1 and newest.waits
+        if is_one and group.keys() >= set(members) and all(each.on_device for each in group.values()):
             what = _named(newest) if newest.waits == newest.number else f"number {newest.waits:,} of group {_name(newest)}"
             found |= dict.fromkeys(group, what)
     return found

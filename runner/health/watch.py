@@ -33,7 +33,7 @@ FIRST_STEPS, FIRST_STEPS_S = 30, 10.0
 # Between two calls, of which ticks are ten a second: a longer gap means that the watch's own process was stopped.
 STALL_S = 5.0
 # From the end of a rank's main thread (Z) until the kernel has freed what its process held; unlocking memory that a GPU copies
-# to takes seconds for each 10 GB. Its exit says more than a hang would.
+# to takes seconds for each 10 GB. Its exit code is better evidence than a hang.
 EXITING_S = 60.0
 # For a probe of a rank that others have moved past; then it is judged without one.
 UNSEEN_S = 10.0

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from headway.runner.boot.heartbeat import in_section
 from headway.runner.checkpoint.ranks import Ranks
@@ -196,6 +198,11 @@ class Gradients:
         assert isinstance(self.state.model, Parts)  # noqa: S101
         return self.state.model
 
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        """This rank's parameters, in order."""
+        return list(self.state.model.parameters())
+
     @property
     def _step(self) -> str:
         return f"step {self.state.step + 1}"
@@ -225,7 +232,7 @@ class Gradients:
 
     def _take(self, attempt: _StepAttempt) -> None:
         """Restore the state that the attempt left."""
-        for parameter, gradient in zip(self.state.model.parameters(), attempt.gradients, strict=True):
+        for parameter, gradient in zip(self._parameters, attempt.gradients, strict=True):
             parameter.grad = gradient
         self.state.consumed.digest = attempt.after.digest
         if attempt.after.generators is not None:
@@ -237,7 +244,8 @@ class Gradients:
         """Run forward and backward over the batch; this rank takes the share of the one `shift` after it."""
         state = self.state
         state.consumed.digest = begun.digest
-        state.optimizer.zero_grad()
+        for parameter in self._parameters:
+            parameter.grad = None
         self._draw_as(begun, shift)
         trace = Trace() if traced else None
         with trace.of(self._parts) if trace else nullcontext():
@@ -248,7 +256,7 @@ class Gradients:
             agreed,
             found if agreed.finite else self._not_finite(loss, norm),
             trace.result if trace else b"",
-            [parameter.grad for parameter in state.model.parameters()],
+            [parameter.grad for parameter in self._parameters],
             self._begin(job),
         )
 
@@ -267,7 +275,8 @@ class Gradients:
         """Return this rank's loss and the norm of the gradient of all, which is clipped."""
         batch, share = job.batch, (self.mesh.share + shift) % self.mesh.shares
         rounds = batch.global_sequences // (batch.micro_sequences * self.mesh.shares)
-        self._parts.train()
+        if not self._parts.training:
+            self._parts.train()
         if self.pipeline is not None:
             with in_section("data"):
                 batches = [self._micro_batch(job, index, share) for index in range(rounds)]

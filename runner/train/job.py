@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headway.runner.contract import Batch, Execution, Model, Optimizer, RunConfig, decode
+from headway.runner.history import at
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,8 @@ class Job:
             raise ValueError("run.json: the builtin trainer needs model, batch, optimizer and steps")
         execution = decode(Execution, dict(config.trainer.options))
         return cls(config, config.model, config.batch, config.optimizer, config.steps, execution)
+
+    def at(self, step: int) -> "Job":
+        """Return the job of the step that follows `step` completed ones: a history may have changed values."""
+        config = at(self.config, step)
+        return self if config is self.config else Job.of(config)

@@ -30,7 +30,7 @@ from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
 from headway.runner.contract import STORED_TIERS, Exit, MetricsLine, RunConfig, RunDirectory, from_json
-from headway.runner.history import at, position
+from headway.runner.history import position
 from headway.runner.lines import append_line, cut_torn_line
 from headway.runner.train.corpora import ShardReader, open_corpora
 from headway.runner.train.corruption_state import CorruptionState
@@ -192,7 +192,7 @@ class Trainer:
 
     def _step(self) -> bool:
         """Take one optimizer step over `batch.global_sequences` samples. Returns True when all ranks are to save and stop."""
-        job, state = Job.of(at(self.job.config, self.state.step)), self.state
+        job, state = self.job.at(self.state.step), self.state
         state.consumed.position = self.worker.sample = position(self.job.config, state.step)
         agreed, stop = self._gradients(job)
         self._apply(job, agreed)

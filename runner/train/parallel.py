@@ -89,7 +89,12 @@ def make_mesh(device: str, degrees: Mesh, execution: Execution, rank: int) -> Ra
 
 
 class Parts(nn.ModuleList):
-    """The stages of one pipeline rank, or the whole model; parameters have their names in the whole model."""
+    """The stages of one pipeline rank, or the whole model; parameters have their names in the whole model.
+
+    `syncs`: whether backward passes reduce gradients, as FSDP does by itself.
+    """
+
+    syncs = True
 
     def __iter__(self) -> Iterator[Transformer]:
         yield from super().__iter__()  # type: ignore[misc]
@@ -242,6 +247,10 @@ def _replicate() -> Callable[..., Any]:
 def sync_gradients(parts: Parts, execution: Execution, *, is_last: bool) -> None:
     """Set whether the next backward pass reduces gradients over the data-parallel ranks: in each microbatch if they are split,
     or else in the last one of a step."""
+    wanted = is_last or execution.sharding in ("gradients", "parameters")
+    if parts.syncs == wanted:
+        return
+    parts.syncs = wanted
     for part in parts:
         assert isinstance(part, FSDPModule)  # noqa: S101
-        part.set_requires_gradient_sync(is_last or execution.sharding in ("gradients", "parameters"))
+        part.set_requires_gradient_sync(wanted)

@@ -17,7 +17,6 @@ from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Exit
 from headway.runner.corruption import CorruptionError
-from headway.runner.history import at
 from headway.runner.lines import cut_torn_line, read_last
 from headway.runner.train.gradients import Gradients, StepConsensus
 from headway.runner.train.job import Job
@@ -59,7 +58,8 @@ class ReplicaGradients(Gradients):
         """Return this rank's loss and the norm of the gradient of all, which is clipped."""
         self.summed, self.before = False, self.state.consumed.digest
         each = job.batch.global_sequences // (job.batch.micro_sequences * self.mesh.shares)
-        self._parts.train()
+        if not self._parts.training:
+            self._parts.train()
         total, loss = dict[int, torch.Tensor](), 0.0
         parameters = list(self._parts.parameters())
         for replica, rounds in self.replicas.rounds(each):
@@ -225,7 +225,7 @@ class ReplicaTrainer(Trainer):
     def _warm_up(self) -> None:
         """Compute a part of a step's gradients and drop them. The others wait for this group's first step as a member: what only a first
         one takes (compilers, caches, threads) is over then."""
-        job = Job.of(at(self.job.config, self.state.step))
+        job = self.job.at(self.state.step)
         self._of_step.warm_up(job)
         self.state.moments()
         clip_gradients(self.parts, job.optimizer.clip_norm, self.device)
@@ -357,7 +357,7 @@ class ReplicaTrainer(Trainer):
 
     def _apply_late(self, ahead: ReplicaState) -> None:
         """Apply the step that another group has applied: the sum of its gradients is here too."""
-        job = Job.of(at(self.job.config, self.state.step))
+        job = self.job.at(self.state.step)
         flags = tuple(bool(ahead.flags >> place & 1) for place in range(3 + len(self.schedule.late(time.monotonic()))))
         agreed = StepConsensus(ahead.loss, ahead.norm, finite=True, usual=True, flags=flags)
         self.state.consumed.digest = ahead.digest

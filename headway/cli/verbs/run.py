@@ -137,11 +137,13 @@ def follow(local: LocalRun, steps: int | None, kills: list[Kill]) -> list[Kill]:
         task = progress.add_task("starting", total=steps, loss="-")
         while local.alive:
             pending = [kill for kill in pending if not local.kill(kill)]
-            for line in journal.new():
-                if console.is_terminal and (words := journal_words(line)):
-                    progress.console.print(words, markup=False)
-            for line in metrics.new():
-                progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
+            # Elsewhere nothing is shown, and reading the files would only take CPU time from the ranks.
+            if console.is_terminal:
+                for line in journal.new():
+                    if words := journal_words(line):
+                        progress.console.print(words, markup=False)
+                for line in metrics.new():
+                    progress.update(task, description="training", completed=line["step"], loss=f"{line['loss']:.4f}")
             # `--kill` has to hit its step. Without one, frequent polls only take CPU time from the ranks.
             time.sleep(POLL_S if pending else SELDOM_S)
     return pending

@@ -108,8 +108,8 @@ def test_no_pipe_is_left_in_the_runs_directory_at_its_end(tmp_path: Path) -> Non
 
 def test_a_rank_is_asked_at_the_second_look_of_a_silence_and_then_ever_more_seldom(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
-    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80]  # seconds after the last sign of life
-    assert [at_s for at_s in looks if asks.to_ask({0: 100 * S}, (100 + at_s) * S)] == [2, 8, 20, 40, 80]
+    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80, 89, 92]  # seconds after the last sign of life
+    assert [at_s for at_s in looks if asks.to_ask({0: 100 * S}, (100 + at_s) * S)] == [2, 8, 14, 20, 40, 80, 92]
     assert not asks.to_ask({0: 200 * S}, 201 * S), "it has moved since"
     assert asks.to_ask({0: 200 * S, 1: 5 * S}, 202 * S) == {0}
 
@@ -157,6 +157,7 @@ def test_nccl_says_itself_when_a_collective_is_complete_and_one_that_timed_out_i
 
     (timed_out,) = flight.newest({"entries": [entry(4, "completed", retired=True), entry(5, "started", retired=True)]})
     assert (timed_out.number, timed_out.what, timed_out.done) == (5, "all_reduce(BFloat16[8, 2])", False)
+    assert (timed_out.waits, timed_out.on_device) == (5, True)
     (after_a_send,) = flight.newest(
         {"entries": [entry(4, "completed", retired=True), entry(4, "started", retired=False, p2p=True)]}
     )

@@ -32,7 +32,7 @@ def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
 def test_what_a_flight_recorder_says_arrives_whole() -> None:
     recent = (CollectiveOperation(7, "all_reduce of 4 elements", "0f"),)
     entered = (
-        Collective("0", "default_pg", 8, "all_reduce(Float[4])", False, 7, recent),
+        Collective("0", "default_pg", 8, "all_reduce(Float[4])", False, 7, recent, on_device=True),
         Collective("3", "", 2, "barrier()", True),
     )
     body = json.loads(json.dumps({"what": "recorded", "ranks": {3: [asdict(each) for each in entered]}, "said": None}))

@@ -409,8 +409,8 @@ def stand_recorded(world: World, seconds: float, dumps: Mapping[int, tuple[Colle
     return None
 
 
-def pending(number: int) -> tuple[Collective, ...]:
-    return (Collective("0", "default_pg", number, "all_reduce(Float[4])", False, number),)
+def pending(number: int, *, on_device: bool = True) -> tuple[Collective, ...]:
+    return (Collective("0", "default_pg", number, "all_reduce(Float[4])", False, number, on_device=on_device),)
 
 
 def test_gpus_on_which_a_collective_of_all_never_ends_are_a_hang_by_its_timeout_although_all_ranks_take_a_core() -> None:
@@ -435,6 +435,13 @@ def test_ranks_on_whose_work_the_others_wait_have_the_time_that_a_busy_rank_has(
     world.move(section="compute")
     world.processes = spinning
     assert stand_recorded(world, 2000.0, {0: pending(7), 1: pending(7), 2: pending(7), 3: last}) is None
+
+
+def test_one_of_gloo_is_judged_by_stacks() -> None:
+    world = trained(4)
+    world.move(section="compute")
+    world.processes = spinning
+    assert stand_recorded(world, 2000.0, {rank: pending(7, on_device=False) for rank in range(4)}) is None
 
 
 def test_a_collective_that_ended_late_and_another_one_after_it_are_no_hang() -> None:
