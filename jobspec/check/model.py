@@ -39,7 +39,12 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False, are_size
             if are_sizes_needed
             else f"{error}, so the model's sizes are unknown: neither memory nor time can be estimated"
         )
-        hint = error.hint if are_sizes_needed else f"give its sizes in place of `config`, or leave `model` out; {error.hint}"
+        instead = (
+            ""
+            if not of_script
+            else f"give its sizes in place of `config`{'' if are_sizes_needed else ', or leave `model` out'}; "
+        )
+        hint = f"{instead}{error.hint}"
         yield Problem("HW310", JOB, ("model", "config"), message, hint, Severity.ERROR if are_sizes_needed else Severity.WARNING)
         return
     except ConfigError as error:

@@ -55,7 +55,7 @@ def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
 def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
     path = ("checkpoint", "tiers", index)
     if tier.kind == "remote" and tier.url is None:
-        hint = "set its location, for example `url: s3://training/checkpoints`"
+        hint = "set its location in an object store of the cluster (`storage`), for example `url: s3://training/checkpoints`"
         yield Problem("HW210", JOB, (*path, "kind"), "a `remote` tier needs `url`", hint)
     if tier.kind != "remote" and tier.url is not None:
         message = f"`url` is only valid in a `remote` tier, not in a `{tier.kind}` tier"

@@ -111,15 +111,18 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
         yield Problem("HW429", CLUSTER, ("node_groups", index, "host_memory"), message, hint, Severity.WARNING)
 
 
-def _slots_needed(training: Training, plan: JobPlan, ratio: int) -> int:
-    """Return the nodes with which no warning is left: parameters and moments fit, and the step by the assumed profile."""
+def _more_slots(training: Training, plan: JobPlan, ratio: int) -> str:
+    """Return the nodes, and the change if they are not enough, with which parameters and moments fit, and the step by the assumed
+    profile."""
     degrees = training.degrees
-    for factor in range(ratio, 16 * ratio):
-        batch = replace(training, accumulation=max(1, training.accumulation // factor))
-        use = peak(replace(batch, degrees=replace(degrees, dp_shard=degrees.dp_shard * factor)))
-        if use.needed <= _BEYOND_DOUBT * use.capacity:
-            return plan.slots * factor
-    return plan.slots * ratio
+    recomputed = replace(training, recompute="full", recomputed_share=1.0, recomputed_parts=())
+    for changed, words in ((training, ""), (recomputed, " with `recompute: full`")):
+        for factor in range(ratio, 16 * ratio):
+            batch = replace(changed, accumulation=max(1, training.accumulation // factor))
+            use = peak(replace(batch, degrees=replace(degrees, dp_shard=degrees.dp_shard * factor)))
+            if use.needed <= _BEYOND_DOUBT * use.capacity:
+                return f"use at least {plan.slots * factor} nodes{words}"
+    return f"use at least {plan.slots * ratio} nodes, and split the model further by `tp`, `pp` or `cp`"
 
 
 def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
@@ -132,7 +135,7 @@ def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
             f"{room / GIB:.1f} GiB"
         )
         ratio = math.ceil(needed / room)
-        path, hint = ("nodes",), f"use at least {_slots_needed(training, plan, ratio)} nodes, or larger GPUs"
+        path, hint = ("nodes",), f"{_more_slots(training, plan, ratio)}, or use larger GPUs"
         if training.degrees.dp_replicate % ratio == 0:
             shards = training.degrees.dp_shard * ratio
             path, hint = ("layout",), f"set `dp_shard: {shards}` or more, with fewer replicas, or use larger GPUs"
