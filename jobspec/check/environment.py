@@ -248,6 +248,8 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
 
 def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
     """Warn of a variable that NCCL or torch would not read, since it is misspelt, and of values and variables without an effect."""
+    # What the cluster file decides has a problem of its own.
+    decided = {variable.name for variable in plan.env if variable.decided_by is not None}
     for name, value in plan.spec["environment"].items():
         path = ("environment", name)
         if name.startswith(_OF_NCCL) and name not in _nccl():
@@ -268,7 +270,7 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
             meant = digits[1] if digits else words.get(value.strip().lower())
             hint = f'write `"{meant}"`' if meant else "write a number in quotes"
             yield Problem("HW436", JOB, path, f"`{name}` is a number, found `{value}`", hint, Severity.WARNING)
-        elif found := _unknown(name, value):
+        elif name not in decided and (found := _unknown(name, value)):
             message, hint, fix = found
             yield Problem("HW436", JOB, path, message, hint, Severity.WARNING, fix=fix)
         elif name == "FI_PROVIDER" and value == "efa" and transport is not None and transport != "efa":
