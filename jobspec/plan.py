@@ -323,6 +323,11 @@ class ClusterPlan:
         return next((each.nics for each in self.group(node.group).other_nics or () if each.fabric == fabric), ())
 
     @cached_property
+    def switch_of_name(self) -> Mapping[str, SwitchPlan]:
+        """Each switch by its name."""
+        return {switch.name: switch for switch in self.switches}
+
+    @cached_property
     def switch_roles(self) -> Mapping[str, str]:
         """The role of each switch by its name."""
         return {switch.name: switch.role for switch in self.switches}

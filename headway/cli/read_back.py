@@ -101,6 +101,7 @@ def changed_settings(
     readable = [path for path in rendered if reader_of(path) is not None]
     by_tail = {path.parts[2:]: path for path in readable}
     lengths = {len(tail) for tail in by_tail}
+    by_switch = {(path.name, path.parts[_SWITCH]): path for path in readable if len(path.parts) > _SWITCH}
     without_bfd = {fabric for (fabric, _), chosen in cluster.switches.items() if getattr(chosen, "bfd_ms", 0) is None}
     for found in slow_sessions(readings, cluster.plan, without_bfd):
         yield _problem_of(found, readings)
@@ -109,7 +110,7 @@ def changed_settings(
             continue
         parts = tuple(os.path.realpath(file).split("/"))
         tails = [parts[-length:] for length in lengths]
-        path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, readable)
+        path = next((by_tail[tail] for tail in tails if tail in by_tail), None) or _of_host(reading, by_switch)
         reader = reader_of(path) if path is not None else None
         if path is not None and documents[file].text == rendered[path]:
             continue
@@ -136,13 +137,12 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
         yield Problem("HW603", file, (), message, _HINT, span=Span(line - 1, 0, line, 0))
 
 
-def _of_host(reading: Reading, rendered: Iterable[PurePosixPath]) -> PurePosixPath | None:
+def _of_host(reading: Reading, by_switch: Mapping[tuple[str, str], PurePosixPath]) -> PurePosixPath | None:
     """Return the rendered file of the switch whose name is in the file."""
-    names = {kind.file: kind.host_name for kind in SWITCHES.values()}
-    for path in rendered:
-        setting = reading.settings.get(names.get(path.name, ""))
-        if setting is not None and setting.value == path.parts[_SWITCH]:
-            return path
+    for kind in SWITCHES.values():
+        setting = reading.settings.get(kind.host_name)
+        if setting is not None and (kind.file, setting.value) in by_switch:
+            return by_switch[kind.file, setting.value]
     return None
 
 

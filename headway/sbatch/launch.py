@@ -76,12 +76,12 @@ RUNNERS = names(
 )
 _OTHERS = {
     "docker": "neither Slurm nor headway starts containers by docker",
-    "podman": "headway starts containers by pyxis or Apptainer",
-    "podman-hpc": "headway starts containers by pyxis or Apptainer",
-    "shifter": "headway starts containers by pyxis or Apptainer",
-    "charliecloud": "headway starts containers by pyxis or Apptainer",
-    "ch-run": "headway starts containers by pyxis or Apptainer",
-    "sarus": "headway starts containers by pyxis or Apptainer",
+    "podman": "headway starts containers by pyxis",
+    "podman-hpc": "headway starts containers by pyxis",
+    "shifter": "headway starts containers by pyxis",
+    "charliecloud": "headway starts containers by pyxis",
+    "ch-run": "headway starts containers by pyxis",
+    "sarus": "headway starts containers by pyxis",
     "horovodrun": "Horovod has ranks without torch's variables",
     "ray": "Ray starts processes itself",
     "colossalai": "its launcher has no counterpart; give the script to torchrun",

@@ -27,6 +27,8 @@ from headway.sbatch.text import join
 from headway.sbatch.walk import FIRST_TURN, Found, Loop, Walker
 
 _DIRECTIVE = "#SBATCH"
+# Between the components of a heterogeneous job, and its name before Slurm 20.02.
+_COMPONENT = frozenset({"hetjob", "packjob"})
 _MODULES = (
     "`module` changes the host, and this job runs in a container: put it into `scheduler.options.setup` of the cluster if the host "
     "needs it"
@@ -95,7 +97,7 @@ def read_script(
 def _options(source: str, notes: Notes) -> list[Option]:
     """Return the options of the lines `#SBATCH`; sbatch reads none behind the first command."""
     found: list[Option] = []
-    has_begun = False
+    has_begun = is_of_other = False
     for number, line in enumerate(source.splitlines(), 1):
         if not line.startswith(_DIRECTIVE):
             has_begun = has_begun or (line.strip() != "" and not line.lstrip().startswith("#"))
@@ -107,8 +109,11 @@ def _options(source: str, notes: Notes) -> list[Option]:
         if options is None:
             notes.add(NoteKind.UNREAD, number, line, "a quote is not closed")
             continue
+        is_of_other = is_of_other or any(option.written in _COMPONENT for option in options)
         for option in options:
-            if option.name:
+            if is_of_other:
+                notes.add(NoteKind.UNREAD, number, option.written, "a heterogeneous job: only its first component is read")
+            elif option.name:
                 found.append(option)
             else:
                 notes.add(NoteKind.UNREAD, number, option.written, "not an option")

@@ -168,6 +168,11 @@ class RunDirectory:
         return self.attempt_directory / "verdict.json"
 
     @property
+    def excused(self) -> Path:
+        """Why an end without a verdict is no sign of a run that fails at each start, for a batch script without Python."""
+        return self.attempt_directory / "excused"
+
+    @property
     def coordinator(self) -> Path:
         return self.attempt_directory / "coordinator.json"
 

@@ -248,6 +248,13 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Excuse:
+    """The attempt has made progress, or was asked to stop: if it ends without a verdict, the batch script does not count it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Finish:
     """The attempt is over."""
 
@@ -259,4 +266,4 @@ class Finish:
     committed_step: int | None
 
 
-Action = Send | Broadcast | DropConnection | MakeClaim | Note | Finish
+Action = Send | Broadcast | DropConnection | MakeClaim | Note | Excuse | Finish

@@ -71,6 +71,7 @@ def committed(state: State, entry: journal.Committed) -> None:
         state.generation.committed.add(entry.step)
         state.committed_step = max(state.committed_step or 0, entry.step)
         state.note(entry)
+        state.excuse(f"step {entry.step} is committed")
 
 
 def refused(state: State, entry: journal.Refused) -> None:

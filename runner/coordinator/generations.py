@@ -157,9 +157,7 @@ def claimed(state: State, event: Claimed) -> None:
         pending = state.pending_end
         ending.end_attempt(state, pending.exit_code, pending.why, pending.cause, pending.suspects)
         return
-    # A script may save without the chain.
-    saves = bool(state.config.checkpoint.tiers) and not state.is_script
-    if saves and event.idle > state.config.restart.no_progress + state.config.restart.budget:
+    if state.saves_on_chain and event.idle > state.config.restart.no_progress + state.config.restart.budget:
         ending.end_attempt(state, Exit.STOP, f"{event.idle - 1} generations in a row have saved nothing")
         return
     if any(state.roster.members[node].lost for node in state.roster.away):

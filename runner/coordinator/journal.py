@@ -68,6 +68,13 @@ class Journal:
         except OSError as error:
             _complain(path, error)
 
+    def excuse(self, why: str) -> None:
+        """Record for the batch script that the attempt counts as no failed start."""
+        try:
+            create_exclusive(self._directory.excused, f"{why}\n".encode())
+        except OSError as error:
+            _complain(self._directory.excused, error)
+
     def strike(self, cause: Cause, wall: float) -> None:
         """Record a strike against the host of the failure, which outlives this run."""
         assert self._config.run is not None  # noqa: S101  set when the run directory was made

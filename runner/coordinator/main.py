@@ -53,6 +53,7 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     DropConnection,
     Event,
+    Excuse,
     Finish,
     Joined,
     Lost,
@@ -321,15 +322,8 @@ class Server:
             self._held.append(action)
             return
         match action:
-            case Send(node, generation, order):
-                if (link := self._links.get(node)) is not None:
-                    link.send(order.KIND, generation, node, orders.body_of(order))
-            case Broadcast(generation, order):
-                links = [(link, node) for node, link in self._links.items()]
-                broadcast(links, order.KIND, generation, orders.body_of(order))
-            case DropConnection(node):
-                if (link := self._links.pop(node, None)) is not None:
-                    link.close()
+            case Send() | Broadcast() | DropConnection():
+                self._to_agents(action)
             case Note(entry=journal.Start()):
                 # A coordinator after us must know of it before any agent does.
                 self._held = []
@@ -339,6 +333,8 @@ class Server:
                 self._note(Note(generation, journal.Adopted(self._term.number)))
             case Note():
                 self._note(action)
+            case Excuse(why):
+                self._store.submit(self._books.excuse, why)
             case MakeClaim():
                 self._account()
                 self._spawn(self._claim(action))
@@ -346,6 +342,18 @@ class Server:
                 self._account()
                 self._held = []
                 self._spawn(self._finish(action))
+
+    def _to_agents(self, action: Send | Broadcast | DropConnection) -> None:
+        match action:
+            case Send(node, generation, order):
+                if (link := self._links.get(node)) is not None:
+                    link.send(order.KIND, generation, node, orders.body_of(order))
+            case Broadcast(generation, order):
+                links = [(link, node) for node, link in self._links.items()]
+                broadcast(links, order.KIND, generation, orders.body_of(order))
+            case DropConnection(node):
+                if (link := self._links.pop(node, None)) is not None:
+                    link.close()
 
     async def _go_on_after(self, written: "Future[None]") -> None:
         try:

@@ -37,6 +37,7 @@ def preempt(state: State, age_s: float) -> None:
     state.preempting = True
     state.preempted_at_s = state.now_s - age_s
     state.note(journal.Preempted())
+    state.excuse(state.asked[1])
     if state.pending_end is not None:
         state.pending_end = replace(state.pending_end, exit_code=state.asked[0], why=state.asked[1])
     elif state.phase is Phase.RUNNING and state.generation.alive:

@@ -31,11 +31,16 @@ def beat(state: State, event: Beat) -> None:
     state.watch.beat(training, state.now_s)
     state.generation.best_step = max(state.generation.best_step, state.vitals.step)
     state.best_step = max(state.best_step, state.generation.best_step)
+    if not state.saves_on_chain and state.vitals.is_further:
+        state.excuse(f"step {state.vitals.step} is completed, and what it saves is not known here")
 
 
 def check_progress(state: State) -> None:
     if state.watch is None:
         return
+    if not state.saves_on_chain and state.waited_s > state.timeout_s("start"):
+        # Not every script shows its steps.
+        state.excuse(f"its ranks have run for {state.timeout_s('start'):.0f} s, and what they save is not known here")
     findings = state.watch.tick(state.now_s)
     for found in findings.stragglers:
         node = state.roster.node_of(found.rank)

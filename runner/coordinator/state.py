@@ -24,7 +24,7 @@ from headway.runner.contract import (
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order, StartRanks
 from headway.runner.coordinator.causes import Cause, Ended, Raised
-from headway.runner.coordinator.events import Action, Broadcast, Note, Send
+from headway.runner.coordinator.events import Action, Broadcast, Excuse, Note, Send
 from headway.runner.coordinator.policy import Policy, RestartDecision
 from headway.runner.coordinator.roster import Roster
 from headway.runner.coordinator.vitals import Vitals
@@ -198,6 +198,8 @@ class State:
         # A script may end with any code and means none of the runner's by it.
         self.is_script = config.trainer.kind == "script"
         self.agreed_codes = frozenset({Exit.COMPLETED}) if self.is_script else _AGREED
+        # A script may save without the chain.
+        self.saves_on_chain = bool(config.checkpoint.tiers) and not self.is_script
         self.keeps_copies = any(config.checkpoint.has(kind) for kind in CAPTURED_TIERS)
         self.timeouts = {**DEFAULT_TIMEOUTS, **config.timeouts}
 
@@ -254,6 +256,7 @@ class State:
         self.asked: tuple[Exit, str] = Exit.PREEMPTED, "asked to stop"
         self.preempted_at_s: float | None = None
         self.pending_end: PendingEnd | None = None
+        self.is_excused = False
         self.verdict: Exit | None = None
         self.cause = ""
         # What the event that is being handled has led to so far.
@@ -285,6 +288,12 @@ class State:
     def note(self, entry: Entry) -> None:
         """Add a line to the journal."""
         self.actions.append(Note(self.generation.number, entry))
+
+    def excuse(self, why: str) -> None:
+        """Record that the attempt counts as no failed start, however it ends. The first reason is enough."""
+        if not self.is_excused:
+            self.is_excused = True
+            self.actions.append(Excuse(why))
 
     def ranks_and_nodes(self, ranks: Iterable[int]) -> tuple[list[int], list[int]]:
         """Those of `ranks` that this generation has, and their nodes."""

@@ -62,7 +62,12 @@ class Vitals:
     @property
     def is_training(self) -> bool:
         """A step was completed, and no rank was last seen in a section in which it may be quiet."""
-        return self.step > self._base_step and self._elsewhere_at < self._moved_at
+        return self.is_further and self._elsewhere_at < self._moved_at
+
+    @property
+    def is_further(self) -> bool:
+        """A step was completed."""
+        return self.step > self._base_step
 
     @property
     def usual_quiet_s(self) -> float:

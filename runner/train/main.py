@@ -26,6 +26,7 @@ from headway.runner.checkpoint.layout import RankState
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.restore import open_base
 from headway.runner.checkpoint.rng import seed_all
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.schedule import TierSchedule
 from headway.runner.checkpoint.setup import connector, saver_of
 from headway.runner.checkpoint.stores import open_store
@@ -264,8 +265,11 @@ class Trainer:
 
     def _report_all(self) -> None:
         for outcome in self.saver.outcomes():
-            say_outcome(self.worker, outcome)
+            self._report_save(outcome)
         say_retired(self.worker, self.saver.retired())
+
+    def _report_save(self, outcome: SaveOutcome) -> None:
+        say_outcome(self.worker, outcome)
 
     def _write_metrics(self, job: Job, agreed: StepConsensus) -> None:
         now, tokens = time.monotonic(), job.batch.global_sequences * job.batch.sequence_length

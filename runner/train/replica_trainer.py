@@ -14,6 +14,7 @@ import torch
 
 from headway.runner.boot.heartbeat import HeartbeatReporter, in_section
 from headway.runner.checkpoint.ranks import Ranks
+from headway.runner.checkpoint.save_reports import SaveOutcome
 from headway.runner.checkpoint.tensors import local_tensor
 from headway.runner.contract import Exit
 from headway.runner.corruption import CorruptionError
@@ -139,6 +140,8 @@ class ReplicaTrainer(Trainer):
         # A group that was lost has no state until it gets another one's.
         self.state_is_missing = self.replicas.start > 0
         self._stop, self._postponed, self._due = False, set[str](), set[str]()
+        # The step of the last save to each tier that has not ended well, as far as this rank knows.
+        self._unsaved: dict[str, int] = {}
         # The last step that this rank applied, and whether its saves are open.
         self._applied: StepConsensus | None = None
         self._saves = False
@@ -163,6 +166,11 @@ class ReplicaTrainer(Trainer):
     def _report_all(self) -> None:
         if self._has_saver:
             super()._report_all()
+
+    def _report_save(self, outcome: SaveOutcome) -> None:
+        super()._report_save(outcome)
+        if outcome.error is None and self._unsaved.get(outcome.tier) == outcome.step:
+            del self._unsaved[outcome.tier]
 
     def _mesh(self) -> RankMesh:
         return self.replicas.own_mesh(self.device.type, self.job)
@@ -251,6 +259,10 @@ class ReplicaTrainer(Trainer):
         except ReplicaChangeError:
             self._regroup()
 
+    def _save(self, tiers: set[str]) -> None:
+        self._unsaved |= dict.fromkeys(tiers, self.state.step)
+        super()._save(tiers)
+
     def _apply(self, job: Job, agreed: StepConsensus) -> None:
         super()._apply(job, agreed)
         self._applied = agreed
@@ -289,8 +301,7 @@ class ReplicaTrainer(Trainer):
         began, was_first = time.monotonic(), self._is_first
         while True:
             if self._saves:
-                self.saver.forsake()
-                self._saves = False
+                self._forsake_saves()
             try:
                 self.replicas.follow(patience_s)
                 if self._is_first and not was_first:
@@ -308,6 +319,14 @@ class ReplicaTrainer(Trainer):
         if (self.replicas.replica, self.replicas.inner) == (reports, 0):
             facts = {"epoch": members.epoch, "replicas": members.replicas, "returned": returned}
             self.worker.say("note", kind="regrouped", step=self.state.step, seconds=self._clock - began, **facts)
+
+    def _forsake_saves(self) -> None:
+        """Give up the saves in progress, in which the lost group takes part. They are due again, as are those that it has made fail."""
+        self._report()
+        self.saver.forsake()
+        self._saves = False
+        self._postponed |= self._unsaved.keys()
+        self._unsaved.clear()
 
     def _take_metrics_over(self) -> None:
         """Write the line of the last step if the first rank before this one has died before it did."""

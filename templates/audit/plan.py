@@ -28,12 +28,12 @@ def planned_as(switch: SwitchPlan, cluster: ClusterPlan, os: str) -> SwitchPlan:
 
 
 def switch_of(file: str, reading: Reading, cluster: ClusterPlan) -> SwitchPlan | None:
-    """Return the planned switch of a file, by the host name in it or by the name of its folder or of itself."""
-    path = PurePosixPath(file)
-    names = {path.stem, *(parent.name for parent in path.parents)}
+    """Return the planned switch of a file: that of the host name in it, else of its own name or that of the innermost folder."""
+    path, planned = PurePosixPath(file), cluster.switch_of_name
+    names = [path.stem, *(parent.name for parent in path.parents)]
     if reading.device is not None and reading.device.name is not None:
-        names = {reading.device.name} if any(each.name == reading.device.name for each in cluster.switches) else names
-    return next((switch for switch in cluster.switches if switch.name in names), None)
+        names = [reading.device.name, *names]
+    return next((planned[name] for name in names if name in planned), None)
 
 
 def differences(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[Finding]:

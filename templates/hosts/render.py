@@ -1,4 +1,5 @@
-"""Renders a node's files by their absolute paths: `headway-qos`, which sets up its adapters, and the systemd unit that runs it.
+"""Renders a node's files by their absolute paths: `headway-qos`, which sets up its adapters, the systemd unit that runs it, and settings of
+systemd-networkd that keep it from deleting what the script has set.
 
 The adapters of each further fabric have a separate script and unit, which are named after it: `headway-qos-storage`.
 
@@ -19,6 +20,7 @@ from headway.templates.shell import Shell, render_shell
 
 SCRIPT = PurePosixPath("/usr/local/sbin/headway-qos")
 UNIT = PurePosixPath("/etc/systemd/system/headway-qos.service")
+NETWORKD = PurePosixPath("/etc/systemd/networkd.conf.d/90-headway-qos.conf")
 # Of a script: the scale-out fabric has the one without a name behind it.
 _NAME = re.compile(rf"{SCRIPT.name}(-[a-z0-9-]+)?")
 
@@ -56,6 +58,7 @@ def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, C
     units: tuple[str, ...] = ()
     # The scale-out fabric is the first, so that its unit waits for no other.
     fabrics = sorted(cluster.fabrics, key=lambda fabric: fabric != cluster.scale_out)
+    ends = cluster.link_addresses.get(node.name, {})
     for fabric in fabrics if is_configured(cluster.group(node.group).nic) else ():
         adapters = cluster.nics_on(node, fabric.name)
         if adapters and (fabric.qos is not None or fabric.addresses is not None):
@@ -65,7 +68,13 @@ def host_files(node: NodePlan, cluster: ClusterPlan) -> Mapping[PurePosixPath, C
             files[script] = partial(_script, node, cluster, fabric, adapters)
             files[unit] = partial(_unit, cluster, fabric, script, units)
             units = (*units, unit.name)
+            if not ends.keys().isdisjoint(adapters):
+                files[NETWORKD] = partial(_networkd, cluster)
     return files
+
+
+def _networkd(cluster: ClusterPlan) -> str:
+    return render_shell(Path(__file__).parent / "networkd.conf.j2", cluster=cluster)
 
 
 def _script(node: NodePlan, cluster: ClusterPlan, fabric: FabricPlan, adapters: tuple[str, ...]) -> str:

@@ -212,7 +212,7 @@ def test_groups_lost_in_turn_cost_not_one_bit(layout: str, tmp_path: Path) -> No
 @pytest.mark.variant
 def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> None:
     with training(
-        job_of(tmp_path / "job", SMALL, 120, "{kind: memory, every: 1 steps}, {kind: shared, every: 1 steps}")
+        job_of(tmp_path / "job", SMALL, 240, "{kind: memory, every: 1 steps}, {kind: shared, every: 1 steps}")
     ) as train:
         train.step(8)
         for rank in (1, 0, 1):

@@ -159,6 +159,18 @@ def test_nodes_and_gpus_are_read_from_every_notation(options: str, nodes: object
     assert (reading.job["nodes"], reading.job["gpus"]) == (nodes, gpus)
 
 
+@pytest.mark.parametrize("component", ["hetjob", "packjob"])
+def test_of_a_heterogeneous_job_the_first_component_is_read_and_the_others_are_listed(component: str) -> None:
+    lines = f"#SBATCH --gpus-per-node=4\n#SBATCH {component}\n#SBATCH -N 8 --partition=cpu\ntorchrun t.py"
+    reading = read_script(f"#!/bin/sh\n#SBATCH --nodes=2\n{lines}\n", "gpus")
+    assert reading.job is not None
+    assert (reading.job["nodes"], reading.job["gpus"], "scheduler" in reading.job) == (2, 4, False)
+    why = "a heterogeneous job: only its first component is read"
+    assert _unread(lines) == [
+        f"line {line}: `{text}`: {why}" for line, text in ((4, component), (5, "-N 8"), (5, "--partition=cpu"))
+    ]
+
+
 def test_given_values_take_the_place_of_the_environments() -> None:
     assert _lines("torchrun t.py --out $SCRATCH/x", SCRATCH="/s")["run"] == ["t.py", "--out", "/s/x"]
     assert _unread("torchrun t.py --out $SCRATCH/x") == [

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,7 @@ esac
 run_json=$(printf '%s\\n' "$@" | grep /run.json)
 attempt=${run_json%/*}
 if [[ -n $SUSPECTS ]]; then echo "$SUSPECTS" >"$attempt/exclude"; fi
+if [[ -v STARTS ]]; then mkdir "$attempt/nodes" && touch "$attempt/nodes/0.json"; fi
 if [[ -v VERDICT ]]; then printf '{\\n  "exit_code": %d,\\n  "step": 7\\n}\\n' "$VERDICT" >"$attempt/verdict.json"; fi
 exit "$CODE"
 """,
@@ -388,6 +390,85 @@ def test_three_attempts_that_do_not_start_hold_the_job_with_a_verdict(tmp_path: 
     assert Notice(**body) == Notice(**{**body, "cause": cause, "attempt": 3, "run": "old", "kind": "stop"})
     assert "alerts" not in notice
     assert (tmp_path / "curl.config").read_text() == 'url = "https://alerts.example.com/7"\n'
+
+
+FRUITLESS = "5 attempts in a row started and ended without progress and without a verdict"
+
+
+def lost(folder: Path, attempt: int, *, job: str = "7", started: bool = True, **files: str) -> None:
+    """Leave an earlier attempt of the run `old` that ended without a verdict."""
+    path = earlier(folder, attempt, job=job, **files)
+    (path / "nodes").mkdir()
+    if started:
+        (path / "nodes/1.json").touch()
+
+
+def held(folder: Path, script: str, **variables: str) -> tuple[bool, str | None, bool]:
+    """Whether the next attempt of the run `old` holds the job, the cause in its verdict, and whether it has started the runner."""
+    code, calls = run(script, folder, HEADWAY_RUN="old", RUN_WEBHOOK="https://alerts.example.com/7", **variables)
+    holds = "scontrol requeuehold 7" in calls
+    newest = max(int(path.name) for path in folder.glob("runs of 'lab'/old/attempts/*"))
+    verdict = read_verdict(RunDirectory(folder / "runs of 'lab'/old", newest))
+    assert (code == 83, sum(call.startswith("curl ") for call in calls)) == (holds, int(holds))
+    return holds, verdict.cause if verdict else None, any(call.startswith("srun --job-name=runner") for call in calls)
+
+
+@pytest.fixture
+def notifying(tmp_path: Path) -> str:
+    return with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
+
+
+def test_the_fifth_attempt_that_ends_without_a_verdict_holds_the_job_and_a_release_tries_again(
+    notifying: str, tmp_path: Path
+) -> None:
+    for attempt in range(4):
+        lost(tmp_path, attempt)
+    dies = {"CODE": "137", "STARTS": "", "HEADWAY_RUN": "old"}
+    assert held(tmp_path, notifying, CODE="137", STARTS="") == (True, f"{FRUITLESS}, the last with exit code 137", True)
+    (tmp_path / "calls").unlink()
+    # A release: the verdict of the hold ends the row.
+    code, calls = run(notifying, tmp_path, **dies)
+    assert (code, "scontrol requeue 7" in calls) == (81, True)
+
+
+def test_a_job_that_slurm_requeues_after_five_such_attempts_is_held_before_it_starts_again(
+    notifying: str, tmp_path: Path
+) -> None:
+    for attempt in range(5):
+        lost(tmp_path, attempt)
+    assert held(tmp_path, notifying) == (True, FRUITLESS, False)
+
+
+def test_attempts_that_never_started_neither_count_nor_end_the_row(notifying: str, tmp_path: Path) -> None:
+    for attempt in range(7):
+        lost(tmp_path, attempt, started=attempt not in (2, 6))
+    assert held(tmp_path, notifying) == (True, FRUITLESS, False)
+
+
+@pytest.mark.parametrize(
+    "fourth",
+    [
+        {"excused": "step 10 is committed"},
+        {"verdict.json": '{"exit_code": 81}'},
+        # Of the run's earlier job: its owner has submitted the run again.
+        {"job": "6"},
+        {"started": False},
+    ],
+)
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_run_with_progress_or_a_reason_is_not_held(
+    fourth: dict[str, Any], starts: bool, notifying: str, tmp_path: Path
+) -> None:
+    for attempt in range(5 - starts):
+        lost(tmp_path, attempt, **(fourth if attempt == 3 else {}))
+    ends = {"CODE": "137", "STARTS": ""} if starts else {}
+    assert held(tmp_path, notifying, **ends) == (False, None, True)
+
+
+def test_a_verdict_or_a_stop_of_the_fifth_attempt_itself_is_obeyed(notifying: str, tmp_path: Path) -> None:
+    for attempt in range(4):
+        lost(tmp_path, attempt)
+    assert held(tmp_path, notifying, CODE="82", STARTS="")[0] is False
 
 
 def test_what_an_earlier_verdict_excludes_stays_excluded_without_another(script: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headway.jobspec.resolve.environment import resolve_environment
 from headway.templates.audit.fabrics import other_fabrics
 from headway.templates.cluster import reader_of
 from headway.templates.hosts.read import read
-from headway.templates.hosts.render import SCRIPT, UNIT, render_host
+from headway.templates.hosts.render import NETWORKD, SCRIPT, UNIT, render_host
 from headway.templates.reading import Reading
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two-fabrics"
@@ -119,8 +119,8 @@ def test_a_second_fabric_leaves_files_of_the_first_as_they_are(tmp_path: Path) -
     before = compiled(tmp_path / "one", yaml.safe_dump(content)).files()
     kept = [path for path in before if path.name != "plan.json"]
     assert {path: before[path] for path in kept} == {path: after[path] for path in kept}
-    # Four switches, and a script and a unit for each of four nodes.
-    assert len(after) == len(before) + 4 + 2 * 4
+    # Four switches, a script and a unit for each of four nodes, and networkd's settings for the two nodes that had no adapters.
+    assert len(after) == len(before) + 4 + 2 * 4 + 2
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def test_a_second_fabric_leaves_files_of_the_first_as_they_are(tmp_path: Path) -
 def test_a_node_has_a_script_and_a_unit_for_each_of_its_fabrics() -> None:
     plan = planned()
     unit = UNIT.with_name("headway-qos-files.service")
-    assert set(render_host(plan.nodes[0], plan)) == {SCRIPT, UNIT, OF_FILES, unit}
-    assert set(render_host(plan.nodes[2], plan)) == {OF_FILES, unit}
+    assert set(render_host(plan.nodes[0], plan)) == {SCRIPT, UNIT, OF_FILES, unit, NETWORKD}
+    assert set(render_host(plan.nodes[2], plan)) == {OF_FILES, unit, NETWORKD}
     assert f"ExecStart={OF_FILES}" in render_host(plan.nodes[0], plan)[unit].splitlines()
     units = [text.splitlines() for path, text in render_host(plan.nodes[0], plan).items() if path.suffix == ".service"]
     after = [line.partition("=")[2].split()[-1] for lines in units for line in lines if line.startswith("After=")]
@@ -178,7 +178,7 @@ def test_a_storage_network_without_classes_gets_addresses_alone(tmp_path: Path) 
     storage["switches"]["os"] = [{"kind": "frr"}]
     plan = compiled(tmp_path, yaml.safe_dump(content)).plan
     files = render_host(plan.nodes[2], plan)
-    assert set(files) == {OF_FILES, UNIT.with_name("headway-qos-files.service")}
+    assert set(files) == {OF_FILES, UNIT.with_name("headway-qos-files.service"), NETWORKD}
     assert "set_qos" not in files[OF_FILES]
     reading = read(files[OF_FILES])
     assert reading.qos == {}

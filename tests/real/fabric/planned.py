@@ -27,11 +27,15 @@ def sonic_fabric(cluster: ClusterPlan, rendered: Path) -> Fabric:
 
 
 def as_host(node: str, script: str) -> str:
+    """The part of the script about addresses, in the node's namespace."""
+    return shlex.join(["ip", "netns", "exec", node, "bash", "-e", "-c", addresses_of(script)])
+
+
+def addresses_of(script: str) -> str:
     """The part of the script about addresses, with adapters that are network interfaces of their own name: there is no RDMA here."""
     functions = script.partition("# Each is tried")[0]
     calls = [line.partition(" & ")[0] for line in script.splitlines() if line.startswith("set_address ")]
-    text = "\n".join([functions, 'netdev_of() { echo "$1"; }', *calls])
-    return shlex.join(["ip", "netns", "exec", node, "bash", "-e", "-c", text])
+    return "\n".join([functions, 'netdev_of() { echo "$1"; }', *calls])
 
 
 def _as_sonic(switch: str, tables: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from headway.cli.main import main
 from tests.faults.processes import processes_of
 from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
+from tests.support.webhook import Webhook
 
 from .cluster import SlurmCluster
 from .configuration import Shape
@@ -48,6 +50,11 @@ until [ -e "$0.go" ]; do sleep 0.1; done
 echo "$RANK ended" >>"$1/ranks"
 """
 RAISES = "raise ValueError(41 + 1)\n"
+# Ends the supervisor of its node, which every process of the runner there ends with.
+FELLS = """\
+echo "$RANK started, attempt $SLURM_RESTART_COUNT" >>"$1/ranks"
+kill -9 "$PPID"
+"""
 # Rank 1 fills the memory that its step may use, and the kernel kills it.
 FILLS = f"""\
 [ "$RANK" = 0 ] || exec {sys.executable} -c "b = [bytes([1]) * (1 << 20) for _ in range(10_000)]"
@@ -210,6 +217,26 @@ def test_an_exception_that_repeats_fails_the_job_once(cluster: SlurmCluster, tmp
     assert [each["cause_kind"] for each in run.journal("failure")] == ["user error"] * 2
     assert run.verdict()["exit_code"] == 83
     assert "ValueError: 42" in run.verdict()["cause"]
+
+
+@pytest.mark.variant
+def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cluster: SlurmCluster, tmp_path: Path) -> None:
+    with closing(Webhook()) as webhook:
+        notify = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
+        job = submit_ranks(cluster, tmp_path, FELLS, f"--export=ALL,RUN_WEBHOOK={webhook.address}", more=notify)
+        wait_until(lambda: cluster.job(job)["Priority"] == "0", "a hold")
+    assert cluster.job(job)["Restarts"] == "5"
+    (notice,) = webhook.received
+    assert (notice["kind"], notice["attempt"], notice["done"]) == ("stop", 4, "the job is held")
+    run = only_run(tmp_path / "runs")
+    assert len(hosts_of(run)) == 5
+    assert run.verdict(4)["cause"].startswith("5 attempts in a row started and ended without progress and without a verdict")
+    # A release tries again, in the same run.
+    (tmp_path / "rank.sh").write_text(RANK)
+    continues(tmp_path)
+    cluster.run("scontrol", "release", str(job))
+    completed(cluster, job, tmp_path)
+    assert run.verdict(5)["verdict"] == "completed"
 
 
 @pytest.mark.variant

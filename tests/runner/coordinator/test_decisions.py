@@ -37,6 +37,7 @@ from headway.runner.coordinator.events import (
     ClaimRefused,
     DropConnection,
     Event,
+    Excuse,
     Exited,
     Joined,
     Lost,
@@ -946,6 +947,44 @@ def test_a_script_is_not_expected_to_commit() -> None:
         bench.join_all()
         bench.do(Claimed(9, None, idle=9))
         assert bench.machine.verdict is verdict
+
+
+def excuses(bench: Bench) -> list[str]:
+    """Why an end of the attempt without a verdict would not count against the run."""
+    return [action.why for action in bench.actions if isinstance(action, Excuse)]
+
+
+def test_an_attempt_of_the_builtin_trainer_is_excused_by_its_first_commit_and_no_step() -> None:
+    bench = Bench().started(BASE).loaded()
+    bench.pass_time(2 * DEFAULT_TIMEOUTS["start"].floor_s, 0, 1, step_s=60.0, step=25)
+    assert excuses(bench) == []
+    bench.say("committed", step=30, save_s=1.0, bytes=1, tier="shared")
+    bench.say("committed", step=40, save_s=1.0, bytes=1, tier="shared")
+    assert excuses(bench) == ["step 30 is committed"]
+
+
+def test_an_attempt_that_is_asked_to_stop_is_excused() -> None:
+    bench = Bench()
+    bench.join_all()
+    bench.do(preempted(), preempted(0))
+    assert excuses(bench) == ["asked to stop"]
+
+
+@pytest.mark.parametrize("settings", [config("script"), replace(config(), checkpoint=Checkpoint())])
+def test_an_attempt_whose_saves_are_not_known_is_excused_by_its_first_step(settings: RunConfig) -> None:
+    bench = Bench(settings).started()
+    bench.pass_time(60.0, 0, 1, step=0)
+    assert excuses(bench) == []
+    bench.pass_time(1.0, 0, 1, step=1)
+    assert excuses(bench) == ["step 1 is completed, and what it saves is not known here"]
+
+
+def test_a_script_without_steps_is_excused_once_it_has_run_for_as_long_as_a_first_step_may_take() -> None:
+    bench = Bench(replace(config("script"), timeouts={**config().timeouts, "start": Timeout(100.0)})).started()
+    bench.pass_time(99.0, 0, 1, step=0)
+    assert excuses(bench) == []
+    bench.pass_time(2.0, 0, 1, step=0)
+    assert excuses(bench) == ["its ranks have run for 100 s, and what they save is not known here"]
 
 
 def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:

@@ -24,6 +24,13 @@ def test_the_hosts_to_exclude_are_there_before_the_verdict(tmp_path: Path) -> No
     assert read_verdict(directory) is not None
 
 
+def test_an_excuse_is_a_file_with_the_first_reason_also_of_a_later_coordinator(tmp_path: Path) -> None:
+    directory = open_run(tmp_path, "run-1", CONFIG, 0)
+    for why in ("step 10 is committed", "asked to stop"):
+        Journal(CONFIG, directory).excuse(why)
+    assert directory.excused.read_text() == "step 10 is committed\n"
+
+
 def test_a_damaged_record_of_a_node_costs_no_verdict(tmp_path: Path) -> None:
     directory = open_run(tmp_path, "run-1", CONFIG, 0)
     directory.node(1).parent.mkdir(exist_ok=True)
