@@ -245,8 +245,10 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
 
 
 def _own_network(options: KubernetesOptions) -> bool:
-    """Return whether pods have adapters of their own: a network that a CNI plugin attaches, or devices that they claim."""
-    return any(key in options.annotations for key in ATTACHED_NETWORKS) or "resourceClaims" in options.pod
+    """Return whether pods have adapters of their own: a network that a CNI plugin attaches, or devices that they claim. `hostNetwork` in
+    `pod` is meant as `host_network`, and is a problem itself."""
+    in_pod = any(key in options.pod for key in ("resourceClaims", "hostNetwork"))
+    return in_pod or any(key in options.annotations for key in ATTACHED_NETWORKS)
 
 
 def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
