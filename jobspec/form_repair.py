@@ -58,6 +58,9 @@ def option_name(value: Any) -> Hint | None:
     return None if found is None else _written(found[1])
 
 
+_LOGIN = re.compile(r"(?:ssh://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*)(?::([0-9]+))?/?")
+
+
 def brackets(value: Any) -> Hint | None:
     """Return the text with the bracket closed that is open at its end, and without blanks."""
     # Names with a comma between them, features with `&`.
@@ -103,11 +106,27 @@ def host(value: Any) -> Hint | None:
 
 def login_host(value: Any) -> Hint | None:
     """Return the fields in `trainer@login.example.com:2222`."""
-    found = re.fullmatch(r"(?:ssh://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*)(?::([0-9]+))?/?", str(value).strip())
+    found = _LOGIN.fullmatch(str(value).strip())
     if found is None or not (found[1] or found[3]):
         return None
+    return Hint(f"write `{flow(_of_login(found)).strip('{}')}`")
+
+
+def login(value: Any) -> str | None:
+    """Return the section that `trainer@login.example.com:2222` is short for."""
+    found = _LOGIN.fullmatch(str(value).strip())
+    return None if found is None else flow(_of_login(found))
+
+
+def _of_login(found: re.Match[str]) -> dict[str, Any]:
     fields = {"host": found[2], "port": found[3] and int(found[3]), "user": found[1]}
-    return Hint(f"write `{flow({key: each for key, each in fields.items() if each}).strip('{}')}`")
+    return {key: each for key, each in fields.items() if each}
+
+
+def dependency(value: Any) -> Hint | None:
+    """Return the condition that jobs alone mean: `1234` is `afterok:1234`."""
+    found = re.fullmatch(r"[0-9]{1,12}([,: ]+[0-9]{1,12})*", str(value).strip())
+    return None if found is None else _written("afterok:" + ":".join(re.findall("[0-9]+", found[0])))
 
 
 def before_colon(value: Any) -> Hint | None:
@@ -141,7 +160,13 @@ def absolute(value: Any) -> Hint | None:
     # A name alone does not show its directory.
     if not re.match(r"/?[A-Za-z0-9_]+[^/]*/", text) and not text.startswith("/"):
         return None
-    return _written("/" + re.sub(r"\s+", "-", text).strip("/"))
+    whole = "/" + re.sub(r"\s+", "-", text).strip("/")
+    # Where a relative path begins, only its author knows.
+    return (
+        _written(whole)
+        if text.startswith("/")
+        else Hint(f"write the whole path from `/` on, as the nodes have it: `/...{whole}`")
+    )
 
 
 def guid(value: Any) -> Hint | None:
@@ -152,7 +177,7 @@ def guid(value: Any) -> Hint | None:
 
 def word(value: Any) -> Hint | None:
     """Return the text with hyphens for blanks, without the `@` of a name."""
-    text = re.sub(r"\s+", "-", str(value).strip().lstrip("@"))
+    text = re.sub(r"\s+", "-", re.sub(r"\s*,\s*", ",", str(value).strip().lstrip("@")))
     return _written(text) if text != value else None
 
 
@@ -170,6 +195,7 @@ def _written(text: str) -> Hint:
 
 REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": resource,
+    r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": dependency,
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": option,
     r"^[a-z][a-z0-9-]*$": option_name,
     r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": login_host,

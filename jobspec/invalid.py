@@ -438,6 +438,8 @@ def _of_section(loc: Path, value: Any) -> Hint | None:
     if loc[0] == "mounts" and (mount := repair.mount(value)) is not None:
         written = flow(mount)
         return Hint(f"write `{written}`", written)
+    if loc[-1] == "login" and (login := form_repair.login(value)) is not None:
+        return Hint(f"write `{login}`", login)
     if loc[0] == "ignore" and re.fullmatch(r"HW[0-9]{3}", str(value)):
         return Hint(f"write `{{code: {value}, reason: ...}}`, with the reason why it may stay")
     return None
@@ -449,6 +451,8 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint(f"write `{AUTO}`", AUTO)
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
+    if loc == ("nodes",) and (product := re.fullmatch(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})", str(value))):
+        return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
     if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
         return samples
     if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:

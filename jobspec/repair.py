@@ -109,11 +109,10 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
     if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
         return Hint(f"write `{hint.fix} {glued[2]}`: a comment needs a blank before its `#`", f"{hint.fix} {glued[2]}")
     text = str(value).strip().rstrip(",;").replace("\u2212", "-")
-    # `6x10^-4`; the ratio `3:1`; an AS number in two halves (RFC 5396).
+    # `6x10^-4`; the ratio `3:1`; an AS number, also in two halves (RFC 5396).
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
     text = re.sub(r"^([0-9.]+):1$", r"\1", text)
-    if field == "asn" and (halves := re.fullmatch(r"([0-9]{1,5})\.([0-9]{1,5})", text)):
-        text = str(int(halves[1]) * 65536 + int(halves[2]))
+    text = _as_number(text) if field == "asn" else text
     found = _NUMBER_WITH_UNIT.fullmatch(text)
     amount = None if found is None else _decimal(found[2])
     if found is None or amount is None:
@@ -129,6 +128,13 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(scaled)}` or `{int(scaled) + 1}`") if scaled > 1 and not found[1] else None
     text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
+
+
+def _as_number(text: str) -> str:
+    """Return the AS number without the letters before it, and that of two halves as one."""
+    text = re.sub(r"^AS ?", "", text, flags=re.IGNORECASE)
+    halves = re.fullmatch(r"([0-9]{1,5})\.([0-9]{1,5})", text)
+    return text if halves is None else str(int(halves[1]) * 65536 + int(halves[2]))
 
 
 def _word_for_no_number(text: str, whole: bool, field: str) -> Hint | None:

@@ -72,6 +72,11 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     around = document.value((*prefix, *loc[:-1]))
     if tuple(fields) == _CHOICE and aliases.normal(key) in _KIND_NAMES and isinstance(around, dict) and "kind" not in around:
         return Meaning(Hint("write `kind`", "kind"), (*here, "kind"))
+    value = document.value((*prefix, *loc))
+    if "/" in key and "resource" in fields and "count" in fields and accepts(fields["resource"], key):
+        # As `limits` of a container have it: the resource and its number.
+        count = f", count: {value}" if isinstance(value, int) and value > 1 else ""
+        return Meaning(Hint(f"write `{{resource: {key}{count}}}`"), (*here, "resource"))
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
     if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
@@ -89,7 +94,6 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     # Of options, those of another kind are not among the fields.
     found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
     names = [place[-1] for place in found if place[:-1] == here]
-    value = document.value((*prefix, *loc))
     renamed = next(
         (name for name in names if accepts(fields[name], _translated(fields[name], value, key))), next(iter(names), None)
     )

@@ -11,13 +11,16 @@ from headway.cli.documents import load_job_plan
 from headway.cli.terminal import progress
 from headway.cli.views.estimates import step_seconds
 from headway.compile import PlannedJob
+from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.units import parse_seconds
 from headway.planner.decide import on_any_nodes, request_of
 from headway.planner.estimate import Estimate, estimate
 from headway.planner.from_plan import EstimateError, network_of, training_of
 from headway.planner.goodput.of_plan import run_of
 from headway.planner.goodput.run import SimulatedRun
+from headway.planner.memory.ledger import MemoryUse, peak
 from headway.planner.scaling import Growth, Scaling, gpu_counts, scaling
+from headway.planner.schedules.orders import ScheduleError
 from headway.planner.search.search import Request, SearchResult, in_order, search
 from headway.planner.speed.calibrate import Calibration, MeasurementError, calibrate, measured_step
 from headway.planner.training import Training
@@ -36,10 +39,12 @@ _PLAUSIBLE = 100
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast. `estimate` is None if the plan cannot be estimated, for the reason `lacks`. The others are set if they were asked for."""
+    """A forecast. `estimate` is None if the plan cannot be estimated, for the reason `lacks`; its `memory` may be known all the same. The
+    others are set if they were asked for."""
 
     estimate: Estimate | None
     lacks: str = ""
+    memory: MemoryUse | None = None
     calibrated: bool = False
     search: SearchResult | None = None
     scaling: tuple[Scaling, ...] = ()
@@ -93,9 +98,10 @@ def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
             network = network_of(cluster, group, max(plan.slots, -(-max(args.scaling) // group.gpus)))
             grown = replace(on_any_nodes(request, limits), network=network)
     except EstimateError as error:
-        if asks(args):
+        memory = _memory(plan, cluster)
+        if asks(args) and (memory is None or args.search or args.scaling or args.calibrate):
             raise ForecastError(f"{error}; {error.hint}") from error
-        return Forecast(None, f"{error}; {error.hint}")
+        return Forecast(None, f"{error}; {error.hint}", memory)
     known = _calibrated(found, calibration)
     if not known.is_possible:
         raise ForecastError(
@@ -110,6 +116,14 @@ def forecast(planned: PlannedJob, args: argparse.Namespace) -> Forecast:
         search=_ranked(search(request), calibration) if args.search else None,
         scaling=_scalings(grown, args.scaling, _run(planned, known), calibration) if args.scaling else (),
     )
+
+
+def _memory(plan: JobPlan, cluster: ClusterPlan) -> MemoryUse | None:
+    """Return the memory of a step whose time cannot be estimated; None where that is unknown too."""
+    try:
+        return peak(training_of(plan, cluster, for_memory=True))
+    except (EstimateError, ScheduleError):
+        return None
 
 
 def _calibration(training: Training, measured: Sequence[str], cluster: Path | None) -> Calibration | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.suggest import nearest
 from headway.templates.cluster import SwitchOptions
 from headway.templates.switches import SWITCHES
 from headway.templates.switches.options import SiteOptions
@@ -36,7 +37,7 @@ def read_bases(plan: ClusterPlan, options: SwitchOptions, document: Path) -> tup
             base, wrong = read[file]
             if wrong is None:
                 bases[switch.name] = base
-        problems += _problems(plan, kind, unread)
+        problems += _problems(plan, kind, unread, document.parent)
         found[fabric, kind] = chosen.with_bases(bases)
     return found, problems
 
@@ -56,7 +57,7 @@ def _read(path: Path, reader: Callable[[str], Any]) -> tuple[Any, str | None]:
         return None, getattr(error, "strerror", None) or str(error)
 
 
-def _problems(plan: ClusterPlan, kind: str, unread: list[tuple[SwitchPlan, str, str]]) -> Iterator[Problem]:
+def _problems(plan: ClusterPlan, kind: str, unread: list[tuple[SwitchPlan, str, str]], folder: Path) -> Iterator[Problem]:
     """Report the files that cannot be read: one problem for each reason, however many switches have it."""
     for reason in dict.fromkeys(wrong for _, _, wrong in unread):
         same = [(switch, file) for switch, file, wrong in unread if wrong == reason]
@@ -68,4 +69,17 @@ def _problems(plan: ClusterPlan, kind: str, unread: list[tuple[SwitchPlan, str, 
         hint = f"copy {SWITCHES[kind].running} of the switch there; the path is relative to this file"
         if "{" in file or "}" in file:
             hint = "write `{switch}` for the name of a switch: no other name in braces is filled in"
+        elif near := _near(folder, file):
+            hint = f"did you mean `{near}`? Else {hint}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
+
+
+def _near(folder: Path, file: str) -> str | None:
+    """Return the file of a similar name in the same folder."""
+    place = folder / file
+    try:
+        names = [each.name for each in place.parent.iterdir() if each.is_file()]
+    except OSError:
+        return None
+    found = nearest(place.name, names) if place.name not in names else None
+    return None if found is None else str(Path(file).with_name(found))

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from headway.jobspec.document import Document, dotted
+from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed
 from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
@@ -115,12 +116,14 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW214": ("HW504",),
     "HW235": ("HW515",),
     "HW501": ("HW504",),
-    "HW508": ("HW506",),
+    "HW508": ("HW503", "HW506"),
     "HW509": ("HW506",),
     "HW515": ("HW236",),
     "HW516": ("HW504", "HW506"),
     "HW518": ("HW526",),
+    "HW523": ("HW521",),
     "HW531": ("HW504",),
+    "HW716": ("HW427",),
 }
 # Problems of a model that its trainer does not build: they follow from the model.
 _EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
@@ -143,6 +146,10 @@ def _without_consequences(problems: list[Problem], documents: Mapping[str, Docum
         for problem in problems
         if problem.code == "HW215" and problem.path[:1] == ("secrets",)
     }
+    first_kept: dict[tuple[str, ValuePath], Problem] = {}
+    for problem in problems:
+        if "keep_ports" in problem.path:
+            first_kept.setdefault((problem.document, problem.path), problem)
     last = {(problem.document, problem.path, problem.code): problem for problem in problems if problem.code in _ONCE}
     causes = [
         problem
@@ -153,6 +160,8 @@ def _without_consequences(problems: list[Problem], documents: Mapping[str, Docum
         and not (problem.code == "HW203" and (problem.document, problem.path) in secrets)
         and not _follows(problem, problems, documents.get(problem.document))
         and last.get((problem.document, problem.path, problem.code), problem) is problem
+        # A port that several switches cannot keep is one mistake.
+        and first_kept.get((problem.document, problem.path), problem) is problem
     ]
     here = {(problem.document, problem.path, problem.code) for problem in causes}
     return [
@@ -171,6 +180,9 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return not is_written and any(each.code == "HW306" and each.path == ("layout", axis) for each in others)
     if problem.code == "HW306" and problem.path in (("model",), ("model", "preset"), ("layout", "tp")):
         return any(each.code in ("HW302", "HW303") for each in others)
+    if problem.code == "HW532":
+        # A class that does not belong on the fabric.
+        return any(each.code == "HW503" and each.path[: len(problem.path)] == problem.path for each in others)
     unused = {dotted(each.path) for each in others if each.code == "HW210"}
     return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
 

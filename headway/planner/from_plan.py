@@ -49,8 +49,8 @@ def states_framework(plan: JobPlan) -> bool:
     return trainer["kind"] in OWN_PROFILES or "framework" in trainer["options"]
 
 
-def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
-    """Return the job's step. Raises EstimateError."""
+def training_of(plan: JobPlan, cluster: ClusterPlan, *, for_memory: bool = False) -> Training:
+    """Return the job's step; one `for_memory` may have a network of unknown speed, and no time. Raises EstimateError."""
     group = cluster.group(plan.group)
     if group.gpu is None:
         reason = f"the nodes of group `{group.name}` have no GPU, and the planner only models GPUs"
@@ -65,7 +65,7 @@ def training_of(plan: JobPlan, cluster: ClusterPlan) -> Training:
     return Training(
         model=plan.model,
         gpu=gpu,
-        network=network_of(cluster, group, plan.slots),
+        network=network_of(cluster, group, 1 if for_memory else plan.slots),
         degrees=degrees,
         micro=batch.micro_sequences,
         accumulation=batch.global_sequences // (batch.micro_sequences * degrees.dp),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from headway.jobspec.check.fabric import check_cabling, check_fabrics, check_scale_out
+from headway.jobspec.check.fabric import check_cabling, check_fabrics, check_providers_script, check_scale_out
 from headway.jobspec.check.names import check_host, normal_host
 from headway.jobspec.check.nodes import check_adapters, check_nodes
 from headway.jobspec.check.storage import check_shared, check_storage, check_storage_groups
@@ -65,7 +65,7 @@ def _check_failures(cluster: Cluster) -> Iterator[Problem]:
 def _check_pending(cluster: Cluster) -> Iterator[Problem]:
     if cluster.health is not None:
         message = "`health` is not implemented yet: nodes are neither checked nor excluded"
-        hint = "let the scheduler check the nodes, for example by Slurm's `HealthCheckProgram`"
+        hint = "leave `health` out; on Slurm, `node_check` of `scheduler.options` drains nodes"
         yield Problem("HW214", CLUSTER, ("health",), message, hint, Severity.WARNING, at_key=True)
 
 
@@ -75,6 +75,7 @@ _RULES: tuple[tuple[tuple[str, ...], _Rule], ...] = (
     (("fabrics",), check_fabrics),
     (("fabrics", "node_groups"), check_adapters),
     (("fabrics", "node_groups"), check_scale_out),
+    (("fabrics", "node_groups", "scheduler"), check_providers_script),
     (("fabrics", "node_groups"), check_cabling),
     (("node_groups",), _check_hosts),
     (("storage",), check_storage),

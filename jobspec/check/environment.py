@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.flow import flow
@@ -218,7 +219,7 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
     for name, value in plan.spec["environment"].items():
         rival, harmless = _RIVALS.get(name, ("", frozenset[str]()))
         if planned[name].decided_by is not None:
-            if value != planned[name].value:
+            if not _says_the_same(value, planned[name].value):
                 yield _taken(name, planned[name], f"a job cannot change `{name}`, which the plan for `{plan.cluster}` sets")
         elif rival in planned and value not in harmless:
             yield _taken(name, planned[rival], f"`{name}` conflicts with `{rival}`, which the plan for `{plan.cluster}` sets")
@@ -247,6 +248,8 @@ def check_environment(plan: JobPlan, transport: str | None = None) -> Iterator[P
 
 def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
     """Warn of a variable that NCCL or torch would not read, since it is misspelt, and of values and variables without an effect."""
+    # What the cluster file decides has a problem of its own.
+    decided = {variable.name for variable in plan.env if variable.decided_by is not None}
     for name, value in plan.spec["environment"].items():
         path = ("environment", name)
         if name.startswith(_OF_NCCL) and name not in _nccl():
@@ -267,14 +270,43 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
             meant = digits[1] if digits else words.get(value.strip().lower())
             hint = f'write `"{meant}"`' if meant else "write a number in quotes"
             yield Problem("HW436", JOB, path, f"`{name}` is a number, found `{value}`", hint, Severity.WARNING)
+        elif name not in decided and (found := _unknown(name, value)):
+            message, hint, fix = found
+            yield Problem("HW436", JOB, path, message, hint, Severity.WARNING, fix=fix)
         elif name == "FI_PROVIDER" and value == "efa" and transport is not None and transport != "efa":
             message = f"`FI_PROVIDER: efa` has no effect: the fabric between the nodes is {transport}"
             yield Problem("HW436", JOB, path, message, "leave it out", Severity.WARNING, at_key=True)
 
 
+def _unknown(name: str, value: str) -> tuple[str, str, str | None] | None:
+    """Return the message, the hint and the fix for a value that NCCL does not take; None for others."""
+    if (word := unknown_choice(name, value)) is not None:
+        message = f"`{name}` has `{word}`, which NCCL does not know; the first collective ends with an error"
+        if (near := nearest(word, CHOICES[name])) is not None:
+            meant = flow(value.replace(word, near, 1))
+            return message, f"write `{meant}`", meant
+        return message, f"use {', '.join(CHOICES[name])}", None
+    number = number_of(value.strip())
+    if name in BOUNDS and number is not None and not BOUNDS[name][0] <= number <= BOUNDS[name][1]:
+        lowest, highest = BOUNDS[name]
+        return f"`{name}` is {value}, and {lowest} to {highest} are possible", "use a number within them, or leave it out", None
+    words, listed_words = WORDS.get(name, (frozenset[str](), ""))
+    if words and value and value.upper() not in words:
+        return f"`{name}` is `{value}`, which NCCL does not know: it uses its default", f"use {listed_words}", None
+    return None
+
+
 def _shorter(name: str) -> str | None:
     """Return the variable that the name adds words to: `NCCL_DEBUG_LEVEL` is `NCCL_DEBUG`."""
     return max((each for each in _nccl() if name.startswith(f"{each}_")), key=len, default=None)
+
+
+def _says_the_same(value: str, planned: str) -> bool:
+    """Return whether the value names the plan's interface or adapters, in any order, without the `=` for exact names: the plan's is
+    used."""
+    return value == planned or (
+        planned.startswith("=") and set(value.removeprefix("=").split(",")) == set(planned[1:].split(","))
+    )
 
 
 def rival_of(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """Checks fabrics: each setting must fit its transport, each transport its role, and redundant settings must agree."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 
@@ -24,6 +25,8 @@ from headway.jobspec.suggest import listed
 _RDMA = ("roce", "infiniband")
 # Its check refuses a class in the queue of the control plane.
 _JUDGE_QUEUES = {"eos"}
+# Reads the variables of Google's plugin into the shell (docs.cloud.google.com, GPUDirect-TCPXO).
+_GOOGLES_SCRIPT = re.compile(r"(?:^|[\s;&])(?:\.|source)\s+\S*nccl-env-profile[\w-]*\.sh")
 _SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
@@ -110,7 +113,6 @@ def check_scale_out(cluster: Cluster) -> Iterator[Problem]:
         return
     fabrics = [(index, fabric) for index, fabric in enumerate(cluster.fabrics) if fabric.role == "scale-out"]
     for place, fabric in fabrics[:1]:
-        yield from _check_settings(("fabrics", place), fabric, cluster.node_groups)
         yield from _check_rails(("fabrics", place), fabric, cluster.node_groups)
     for index, nodes in enumerate(cluster.node_groups):
         if nodes.gpus and fabrics:
@@ -160,16 +162,22 @@ def _check_adapters(path: Path, nodes: NodeGroup, fabric: Fabric) -> Iterator[Pr
         yield Problem("HW502", CLUSTER, path, message, hint)
 
 
-def _check_settings(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
-    """Report variables that headway leaves to Google's script: the plugin refuses values other than those of its own version
-    (NVIDIA/aicr#422)."""
-    if fabric.transport == "tcpxo" and any(nodes.gpus for nodes in groups):
+def check_providers_script(cluster: Cluster) -> Iterator[Problem]:
+    """Report variables that headway leaves to Google's script, unless `setup` of the scheduler runs it: the plugin refuses values other
+    than those of its own version (NVIDIA/aicr#422)."""
+    lines = cluster.scheduler.options.get("setup")
+    is_run = isinstance(lines, list) and any(_GOOGLES_SCRIPT.search(line) for line in lines if isinstance(line, str))
+    place = next((index for index, each in enumerate(cluster.fabrics) if each.role == "scale-out"), None)
+    if place is None or is_run or not any(nodes.gpus for nodes in cluster.node_groups):
+        return
+    fabric = cluster.fabrics[place]
+    if fabric.transport == "tcpxo":
         message = f"headway sets no variables of NCCL's network for {fabric.transport}: they come from the provider's script"
         hint = (
             "run it in `scheduler.options.setup`, for example `export NCCL_LIB_DIR=/var/lib/tcpxo/lib64; . "
-            "$NCCL_LIB_DIR/nccl-env-profile.sh`, and accept this with `ignore`"
+            "$NCCL_LIB_DIR/nccl-env-profile.sh`; accept this with `ignore` where something else runs it"
         )
-        yield Problem("HW606", CLUSTER, (*path, "transport"), message, hint, Severity.WARNING)
+        yield Problem("HW606", CLUSTER, ("fabrics", place, "transport"), message, hint, Severity.WARNING)
 
 
 def _check_rails(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:

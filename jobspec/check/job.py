@@ -9,6 +9,7 @@ from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.shell_lines import check_quotes
 from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.flow import flow
@@ -49,13 +50,20 @@ def check_job(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     yield from check_sweep(job)
 
 
+# Trainers whose arguments are the model's sizes.
+_OF_SIZES = ("megatron",)
+
+
 def _check_model(job: Parsed[TrainingJob]) -> Iterator[Problem]:
     """Check the model. A missing size may be a misspelt one, which has a separate problem."""
     if not job.has(("model",)) or job.spec.model is None:
         return
     misspelt = job.document.value(("model",)).keys() - Model.model_fields.keys()
     of_script = job.has(("trainer",)) and job.spec.trainer.kind != DEFAULT_TRAINER
-    for problem in check_model(job.spec.model, job.document.folder(("model", "config")), of_script=of_script):
+    are_needed = not of_script or job.spec.trainer.kind in _OF_SIZES
+    for problem in check_model(
+        job.spec.model, job.document.folder(("model", "config")), of_script=of_script, are_sizes_needed=are_needed
+    ):
         if not misspelt or problem.path != ("model",):
             yield problem
 
@@ -252,6 +260,7 @@ def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_setup(job: TrainingJob) -> Iterator[Problem]:
+    yield from check_quotes(JOB, ("setup",), job.setup)
     for index, line in enumerate(job.setup):
         if line.split()[:1] == ["source"]:
             message = "`source` is not a command of POSIX shells, such as dash, which is `sh` on Debian and Ubuntu"

@@ -20,9 +20,9 @@ _PRESET = re.compile(r"(?P<family>[a-z]+-?)(?P<version>[0-9.]+)?-(?P<size>[0-9.]
 _DASH = {"llama": "-", "gpt": "-", "nemotron": "-"}
 
 
-def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Iterator[Problem]:
-    """Yield every problem of the model; `folder` is the document's, which `config` is a path from. Only a script can train a model whose
-    type is unknown."""
+def check_model(model: Model, folder: Path, *, of_script: bool = False, are_sizes_needed: bool = True) -> Iterator[Problem]:
+    """Yield every problem of the model; `folder` is the document's, which `config` is a path from. Only a script that gets no sizes can
+    train a model whose type is unknown."""
     if model.preset is not None and model.config is not None:
         hint = "keep one of them; sizes set beside it override its sizes"
         yield Problem("HW210", JOB, ("model", "config"), "`config` and `preset` are both set", hint, at_key=True)
@@ -35,10 +35,17 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False) -> Itera
         return
     except UnknownTypeError as error:
         message = (
-            f"{error}, so the model's sizes are unknown: neither memory nor time can be estimated" if of_script else str(error)
+            str(error)
+            if are_sizes_needed
+            else f"{error}, so the model's sizes are unknown: neither memory nor time can be estimated"
         )
-        hint = f"give its sizes in place of `config`, or leave `model` out; {error.hint}" if of_script else error.hint
-        yield Problem("HW310", JOB, ("model", "config"), message, hint, Severity.WARNING if of_script else Severity.ERROR)
+        instead = (
+            ""
+            if not of_script
+            else f"give its sizes in place of `config`{'' if are_sizes_needed else ', or leave `model` out'}; "
+        )
+        hint = f"{instead}{error.hint}"
+        yield Problem("HW310", JOB, ("model", "config"), message, hint, Severity.ERROR if are_sizes_needed else Severity.WARNING)
         return
     except ConfigError as error:
         yield Problem("HW310", JOB, ("model", "config"), str(error), error.hint)

@@ -291,8 +291,8 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     elif model is None:
         message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
         near = _meant_gpu(nodes.gpu)
-        own_values = "`gpu_model: {like: H100-SXM-80, memory: 96GiB, bf16_tflops: 148}`"
-        hint = near.text if near.fix is not None else f"describe it, for example {own_values}; {near.text}"
+        own_values = "`gpu_model`, with its own `memory` and `bf16_tflops` and the GPU that it is `like`"
+        hint = near.text if near.fix is not None else f"{near.text}; describe another one by {own_values}"
         yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING, fix=near.fix)
     elif model.host_arch is None and nodes.arch == _ARM and model.vendor == "NVIDIA" and model.scale_up_domain == _BOARD:
         message = f"boards of `{nodes.gpu}` have hosts of x86_64, but `arch` is {nodes.arch}"
@@ -387,7 +387,9 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
     fastest = model.gbps.get(fabric.transport)
     if fastest is None:
         message = f"a `{model.name}` does not support {fabric.transport}, the transport of the fabric `{fabric.name}`"
-        hint = f"set `transport: {own[0]}`; or {_other_adapter(model, fabric, nodes)}" if (own := list(model.gbps)) else None
+        other = _other_adapter(model, fabric, nodes)
+        # Switches and other settings of the fabric's transport say that the adapter is what is wrong.
+        hint = f"{other}; or set `transport: {own[0]}`" if (own := list(model.gbps)) else None
         yield Problem("HW232", CLUSTER, (*path, "nic"), message, hint)
     elif nodes.nic_speed is not None and nodes.nic_speed > fastest * GBPS:
         message = (
@@ -404,7 +406,8 @@ def _check_model(path: Path, nodes: NodeGroup, fabric: Fabric, groups: Sequence[
 
 def _other_adapter(model: NicModel, fabric: Fabric, nodes: NodeGroup) -> str:
     """Return the hint for an adapter without the fabric's transport: one that has it, at the group's speed."""
-    wanted = (nodes.nic_speed or 0) / GBPS
+    # As fast as the named one, if the group states no speed.
+    wanted = (nodes.nic_speed or 0) / GBPS or max(model.gbps.values(), default=0)
     able = [name for name, each in nics().items() if each.gbps.get(fabric.transport, -1) >= max(wanted, 0)]
     # Of NVIDIA's, which headway configures, the one that is just fast enough.
     able.sort(key=lambda name: (not is_configured(name), nics()[name].gbps[fabric.transport]))

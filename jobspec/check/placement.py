@@ -24,6 +24,8 @@ from headway.jobspec.suggest import did_you_mean, listed
 from headway.runner.contract import Mesh
 
 # The scheduler that starts a job on no fewer nodes than it asks for.
+# Numbers of nodes below those that there are which are tried for a layout.
+_TRIED = 64
 _ALL_OR_NOTHING = "kubernetes"
 # An attempt's time is what it may take at most: one that takes a little more than the whole run is no mistake.
 _MUCH_MORE = 2
@@ -76,7 +78,23 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         large = (each for each in cluster.node_groups if each.count - each.held_back >= wanted)
         larger = next((each for each in large if (each.gpus or 0) >= (group.gpus or 0)), None)
         other = f"`group: {larger.name}`, which has them" if larger is not None else "another cluster"
-        yield Problem("HW403", JOB, path, message, f"use at most {free} in total, or {other}")
+        most = f"use at most {free} in total"
+        # Fewer nodes that the layout does not divide would be the next mistake.
+        if path == ("nodes",) and (whole := _most_whole(job, group, free - job.resilience.spares)) is not None:
+            most += "" if whole == free - job.resilience.spares else f", for example `nodes: {whole}`, which the layout divides"
+        yield Problem("HW403", JOB, path, message, f"{most}, or {other}")
+
+
+def _most_whole(job: TrainingJob, group: NodeGroup, free: int) -> int | None:
+    """Return the most nodes, of so many, whose ranks the layout divides; None if none of the next numbers below does."""
+    ranks = job.gpus or group.gpus or group.procs or 1
+    for nodes in range(free, max(0, free - _TRIED), -1):
+        try:
+            resolve_mesh(job.layout, nodes * ranks)
+        except MeshError:
+            continue
+        return nodes
+    return None
 
 
 def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
@@ -134,7 +152,9 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
             found = f"{message} ({batch.micro_sequences} x {replicas} on `{cluster.name}`)"
             above = -(-sequences // step) * step
             least = sequences // replicas
-            smaller = f"set `micro` to at most {least}; or, " if sequences < step and least and sequences % replicas == 0 else ""
+            whole = [each for each in range(1, batch.micro_sequences) if least and least % each == 0]
+            others = f", or another divisor of {least}" if len(whole) > 1 else ""
+            smaller = f"set `micro: {whole[-1]}`{others}; or, " if whole and sequences % replicas == 0 else ""
             hint = f"{smaller}the nearest multiple is {counted(above, 'sequence')}" + (
                 f" or {above - step}" if above > step else ""
             )

@@ -54,6 +54,8 @@ def _check_apart(
     for index, each in enumerate(classes):
         other = first.setdefault(value(each), each)
         follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
+        # One DSCP of two classes is reported as that.
+        follows = follows or (key == "priority" and other.priority is None and each.priority is None and other.dscp == each.dscp)
         if other.name != each.name and not follows:
             shared = f"both carry {value(each)}" if key == "carries" else f"share the {key} {value(each)}"
             message = f"the classes `{other.name}` and `{each.name}` {shared}"

@@ -49,6 +49,8 @@ def _twice(document: Document) -> Iterator[Problem]:
 def _check_field(field: str, place: Path) -> Iterator[Problem]:
     if field.partition(".")[0] in FIXED:
         hint = "sweep a value that its arguments hold, or `trainer.options.argv`" if field == "run" else "write a separate job"
+        if field == "name":
+            hint = "leave it out: each run has the job's name and its values"
         yield Problem("HW240", JOB, place, f"`{field}` is one for all runs of a sweep", hint, at_key=True)
     elif not is_field(field):
         near = meant_field(field, [each for each in changeable_fields() if is_swept(each)])

@@ -124,12 +124,17 @@ def _check_ports(path: Path, switches: Switches, planes: int, rails: int) -> Ite
     if spines * uplinks > up:
         fewer = f"`uplinks: {up // spines}`," if up >= spines else f"at most {up} spines{of_a_plane} with `uplinks: 1`,"
         message = f"{spines} spines{of_a_plane} with {uplinks} uplinks each need more than the {up} upper ports of a leaf"
-        yield Problem("HW510", CLUSTER, (*path, "spines"), message, f"use {fewer} or switches with more ports")
+        at = "spines" if switches.uplinks is None or up < spines else "uplinks"
+        yield Problem("HW510", CLUSTER, (*path, at), message, f"use {fewer} or switches with more ports")
+        if uplinks > 1:
+            # Fewer uplinks may be enough for the ports of a spine too.
+            return
     there = switches.spine_ports or ports_of(switches)
     if leaves * uplinks > there:
         message = f"{leaves} leaves{of_a_plane} with {uplinks} uplinks each need more than the {there} ports of a spine"
         planes_too = "" if planes >= rails else f"more planes (up to {rails}), "
-        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"use fewer leaves, {planes_too}or switches with more ports")
+        fewer = f"`uplinks: {there // leaves}`" if there >= leaves else "fewer leaves"
+        yield Problem("HW510", CLUSTER, (*path, "leaves"), message, f"use {fewer}, {planes_too}or switches with more ports")
 
 
 def _check_numbers(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+from headway.jobspec.document import Path
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -35,7 +36,7 @@ def check_peer(job: TrainingJob) -> Iterator[Problem]:
 
 def check_reach(job: TrainingJob, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
     """Check that the job's nodes reach the storage of its runs and tiers."""
-    yield from _check_runs(cluster, group)
+    yield from _check_runs(cluster, group, ("group",) if job.group is not None else ("cluster",))
     for index, tier in enumerate(job.checkpoint.tiers if job.checkpoint is not None else ()):
         if tier.url is not None and tier.kind == "remote":
             yield from _check_remote(index, tier.url, cluster, group)
@@ -54,7 +55,7 @@ def _check_kinds(checkpoint: Checkpoint) -> Iterator[Problem]:
 def _check_url(index: int, tier: Tier) -> Iterator[Problem]:
     path = ("checkpoint", "tiers", index)
     if tier.kind == "remote" and tier.url is None:
-        hint = "set its location, for example `url: s3://training/checkpoints`"
+        hint = "set its location in an object store of the cluster (`storage`), for example `url: s3://training/checkpoints`"
         yield Problem("HW210", JOB, (*path, "kind"), "a `remote` tier needs `url`", hint)
     if tier.kind != "remote" and tier.url is not None:
         message = f"`url` is only valid in a `remote` tier, not in a `{tier.kind}` tier"
@@ -96,7 +97,7 @@ def _is_longer(one: Interval, other: Interval) -> bool:
     return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds
 
 
-def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
+def _check_runs(cluster: Cluster, group: NodeGroup, at: Path) -> Iterator[Problem]:
     """Check the first shared file system, which holds the runs (`resolve_runs`), including checkpoints of the `shared` tier."""
     shared = [storage for storage in cluster.storage if storage.shared and storage.path is not None]
     known = {nodes.name for nodes in cluster.node_groups}
@@ -109,7 +110,7 @@ def _check_runs(cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:
         hint = (
             f"add `{group.name}` to `groups` of `{shared[0].name}` if its nodes mount it, or run on one of those groups: `group`"
         )
-        yield Problem("HW706", JOB, ("group",), message, hint)
+        yield Problem("HW706", JOB, at, message, hint)
 
 
 def _check_remote(index: int, url: str, cluster: Cluster, group: NodeGroup) -> Iterator[Problem]:

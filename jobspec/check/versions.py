@@ -94,7 +94,7 @@ def _check_driver(driver: str, cuda: str, known: Compatibility, of_gpus: Sequenc
         runs_gpus = not any(is_older(driver, each) for each in of_gpus)
         build = f", or build with CUDA {older[-1]}" if older and runs_gpus else ""
         wanted = max([oldest, *([own] if own else []), *of_gpus], key=ordering_key)
-        hint = f"use the driver {wanted} or newer{build}; leave `cuda` out if the image brings NVIDIA's `cuda-compat`"
+        hint = f'write `"{wanted}"`, or a newer version{build}; leave `cuda` out if the image brings `cuda-compat` of NVIDIA'
         yield Problem("HW216", CLUSTER, path, message, hint)
     elif own is not None and is_older(driver, own):
         message = f"the driver {driver} runs binaries built with CUDA {cuda}, but cannot compile its PTX"
@@ -118,7 +118,7 @@ def _check_gpu_driver(driver: str, oldest: Mapping[str, str]) -> Iterator[Proble
     gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
     if gpu is not None and is_older(driver, oldest[gpu]):
         message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, but the nodes have {driver}"
-        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, f"use the driver {oldest[gpu]} or newer")
+        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, f'write `"{oldest[gpu]}"`, or a newer version')
 
 
 def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:

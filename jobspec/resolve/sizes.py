@@ -305,6 +305,12 @@ class _Derivation:
             message = f"{self.most_nodes} nodes with {shared} adapters each need more than the {down} ports of one switch"
             raise SizeError("tiers", message, "use `tiers: 2`, or leave `tiers` out")
         width = _width(self.rails, self.planes, shared)
+        above = [name for name in ("spines", "uplinks", "cores") if getattr(self.switches, name)]
+        above += ["leaves"] if (self.switches.leaves or 0) > width else []
+        if above:
+            named = " and ".join(f"`{name}`" for name in above)
+            message = f"`tiers: 1` is one switch for each plane and nothing above it, which contradicts {named}"
+            raise SizeError("tiers", message, f"leave `tiers` out, or for one tier {named}")
         return Sizes(1, self.rails, self.planes, shared, width, down, unit, self._leaves(unit, width), most_leaves=width)
 
     def _stated_up(self, down: int, up: int) -> int:

@@ -149,6 +149,7 @@ and the switches' aggregation manager must run."""
     classes: tuple[TrafficClass, ...] = Field(
         (), max_length=64, examples=[[{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]]
     )
-    """Traffic classes of a RoCE fabric; all other traffic shares queue 0."""
+    """Traffic classes of a RoCE fabric; all other traffic shares queue 0. One with the role `scale-out` needs a class that carries
+    `collectives`, whatever its switches run: NCCL marks packets with its DSCP."""
     switches: Switches | None = Field(None, examples=[{"leaves": 2, "spines": 2, "os": [{"kind": "sonic"}]}])
     """Its switches, if headway renders their files. Each fabric with switches has its own addresses, loopbacks and AS numbers."""

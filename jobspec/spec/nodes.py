@@ -83,7 +83,8 @@ class NodeGroup(Section):
     nics: tuple[NamedNic, ...] = Field((), max_length=64, examples=[["mlx5_0", "mlx5_1"]])
     """RDMA adapters of one node, by name or with their rail and fabric."""
     nic: str | None = Field(None, examples=["ConnectX-7"])
-    """Model of the adapters in the catalogue (docs/models.md)."""
+    """Model of the adapters in the catalogue (docs/models.md). Estimates of time and an `auto` layout need it, or `nic_speed`, where a
+    job has several nodes."""
     nic_speed: BitRate | None = Field(None, examples=["400Gb/s"])
     """Speed of one adapter's link, also of an Ethernet port without RDMA. Adapters on another fabric than the scale-out one have the \
 `speed` of its switches, if that is set."""

@@ -22,7 +22,7 @@ the storage that holds the runs; `remote`: an object store. Scripts use them thr
     every: Annotated[Every, OrAuto("1 steps")] = Field(examples=["100 steps", "15m"])
     """Steps or time from one checkpoint to the next."""
     url: StoreUrl | None = Field(None, examples=["s3://training/checkpoints"])
-    """Bucket and prefix of a `remote` tier."""
+    """Bucket and prefix of a `remote` tier, in an object store that the cluster's `storage` lists (`kind: object`)."""
     keep: int | None = Field(None, ge=2, examples=[10])
     """Verified checkpoints kept on `shared` or `remote`; the checkpoint section's `keep` when left out. Memory holds the newest."""
 

@@ -8,41 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.suggest import nearest
 from headway.templates.reading import Fault, Setting
 
 _LIST = re.compile(r"[\^=]{0,2}[A-Za-z0-9_.:\-]+(,[\^=]{0,2}[A-Za-z0-9_.:\-]+)*,?")
-_LEVELS = frozenset({"LOC", "NVL", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS", *map(str, range(11))})
-_ALGORITHMS = frozenset({"TREE", "RING", "COLLNET", "COLLNETDIRECT", "COLLNETCHAIN", "NVLS", "NVLSTREE", "PAT"})
-_PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
-_DEBUG = frozenset({"VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE"})
-
-# Bounds of numbers that the code has (src/transport/net_ib, src/misc/param.cc), or that verbs has.
-_BOUNDS: Mapping[str, tuple[int, int]] = {
-    "NCCL_IB_TIMEOUT": (0, 31),
-    "NCCL_IB_RETRY_CNT": (0, 7),
-    "NCCL_IB_TC": (-1, 255),
-    "NCCL_IB_FIFO_TC": (-1, 255),
-    "NCCL_IB_SL": (-1, 15),
-    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
-    "NCCL_CROSS_NIC": (0, 2),
-    "NCCL_IB_ROCE_VERSION_NUM": (1, 2),
-    "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
-    "NCCL_NET_GDR_READ": (-2, 1),
-    "NCCL_IB_DISABLE": (0, 1),
-    "NCCL_P2P_DISABLE": (0, 1),
-    "NCCL_SHM_DISABLE": (0, 1),
-    "NCCL_IB_SPLIT_DATA_ON_QPS": (0, 1),
-}
-_WORDS: Mapping[str, tuple[frozenset[str], str]] = {
-    "NCCL_NET_GDR_LEVEL": (_LEVELS, "LOC, PIX, PXB, PHB or SYS"),
-    "NCCL_P2P_LEVEL": (_LEVELS, "LOC, NVL, PIX, PXB, PHB or SYS"),
-    "NCCL_DEBUG": (_DEBUG, "VERSION, WARN, INFO or TRACE"),
-    "NCCL_IB_ADDR_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
-    "NCCL_SOCKET_FAMILY": (frozenset({"AF_INET", "AF_INET6"}), "AF_INET or AF_INET6"),
-    "NCCL_LAUNCH_MODE": (frozenset({"PARALLEL", "GROUP"}), "PARALLEL or GROUP"),
-}
 # Networks of NCCL and of the plugins of NVIDIA, AWS, Google and Microsoft, up to a version at the end.
 _NETWORKS = re.compile(
     r"(ib|socket|ibext(_v\d+)?|sharp|aws libfabric|libfabric|fastrak|gib|gpudirecttcpx(_v\d+)?|ucx|ucx-ib|spcx|nccl rdma plugin)(_v\d+)?",
@@ -300,20 +271,20 @@ def _of_name(name: str) -> Iterator[Fault]:
 
 
 def _of_value(name: str, value: str) -> Iterator[Fault]:
-    number = _number(value)
-    if name in _variables()["integer"] and value and number is None and name not in _WORDS:
+    number = number_of(value)
+    if name in _variables()["integer"] and value and number is None and name not in WORDS:
         message = f"`{name}` is `{value}`, which is not a number; NCCL ignores it and uses its default"
         yield Fault("HW861", name, message, "set a number")
         return
-    if name in _BOUNDS and number is not None:
-        lowest, highest = _BOUNDS[name]
+    if name in BOUNDS and number is not None:
+        lowest, highest = BOUNDS[name]
         if not lowest <= number <= highest:
             message = (
                 f"`{name}` is {value}, and {lowest} to {highest} are possible; connections fail, or use other bits than are meant"
             )
             yield Fault("HW861", name, message, f"set {lowest} to {highest}")
             return
-    words, wanted = _WORDS.get(name, (frozenset[str](), ""))
+    words, wanted = WORDS.get(name, (frozenset[str](), ""))
     if words and value and value.upper() not in words:
         message = f"`{name}` is `{value}`, which NCCL does not know; it uses its default"
         yield Fault("HW861", name, message, f"set {wanted}")
@@ -382,17 +353,16 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
 
 
 def _chosen(name: str, value: str) -> Iterator[Fault]:
-    allowed = _ALGORITHMS if name == "NCCL_ALGO" else _PROTOCOLS
+    unknown = unknown_choice(name, value)
     words = [word.strip().lstrip("^").upper() for part in value.split(";") for word in part.rpartition(":")[2].split(",")]
-    unknown = next((word for word in words if word and word not in allowed), None)
     if name == "NCCL_PROTO" and unknown is None and "SIMPLE" not in words and "^" not in value:
         message = (
             f"`{name}` is {value}: large messages do without the protocol that fills a link, or whose order the adapter must keep"
         )
         yield Fault("HW862", name, message, _LEAVE, doubtful=True)
     if unknown is not None:
-        message = f"`{name}` has `{unknown}`, which NCCL does not know; the first collective ends with an error"
-        yield Fault("HW861", name, message, f"use {', '.join(sorted(allowed))}")
+        message = f"`{name}` has `{unknown.upper()}`, which NCCL does not know; the first collective ends with an error"
+        yield Fault("HW861", name, message, f"use {', '.join(CHOICES[name])}")
 
 
 def _interface(name: str, value: str) -> Iterator[Fault]:
@@ -430,9 +400,9 @@ def _together(settings: Mapping[str, Setting]) -> Iterator[Fault]:
                 "starts"
             )
             yield Fault("HW866", "NCCL_SOCKET_IFNAME", message, "set one management interface for both", doubtful=True)
-    rounds = _number(values.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
-    timeout = _number(values.get("NCCL_IB_TIMEOUT", "20"))
-    retries = _number(values.get("NCCL_IB_RETRY_CNT", "7"))
+    rounds = number_of(values.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", ""))
+    timeout = number_of(values.get("NCCL_IB_TIMEOUT", "20"))
+    retries = number_of(values.get("NCCL_IB_RETRY_CNT", "7"))
     if rounds is not None and timeout is not None and retries is not None and 0 < timeout < 32:
         waits = 4.096e-6 * 2**timeout * retries
         if 0 < rounds < waits:
@@ -463,13 +433,13 @@ def _of_roce(values: Mapping[str, str]) -> Iterator[Fault]:
     """Find what InfiniBand has and RoCE does not, in an environment whose GIDs are IP addresses."""
     if not values.keys() & {"NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ADDR_FAMILY"}:
         return
-    if (_number(values.get("NCCL_IB_SL", "0")) or 0) > 0 and "NCCL_IB_TC" in values:
+    if (number_of(values.get("NCCL_IB_SL", "0")) or 0) > 0 and "NCCL_IB_TC" in values:
         message = (
             f"`NCCL_IB_SL` is {values['NCCL_IB_SL']} on RoCE, where adapters take it for the 802.1p priority; packets may leave by "
             "another queue than their DSCP has"
         )
         yield Fault("HW867", "NCCL_IB_SL", message, "leave it out: NCCL_IB_TC has the class", doubtful=True)
-    if _number(values.get("NCCL_IB_PKEY", "0")):
+    if number_of(values.get("NCCL_IB_PKEY", "0")):
         message = (
             f"`NCCL_IB_PKEY` is {values['NCCL_IB_PKEY']}, and RoCE has one partition, at index 0; adapters refuse the queue pair, and "
             "connections fail"
@@ -485,10 +455,3 @@ def _of_roce(values: Mapping[str, str]) -> Iterator[Fault]:
             "sockets take IPv6 and adapters IPv4; where the management interface has no IPv6 address, the job ends when it starts"
         )
         yield Fault("HW866", "NCCL_SOCKET_FAMILY", message, "leave it out, unless the management network has IPv6", doubtful=True)
-
-
-def _number(value: str) -> int | None:
-    found = re.fullmatch(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", value)
-    if found is None:
-        return None
-    return int(value, 16) if "x" in value.lower() else int(value)

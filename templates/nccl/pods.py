@@ -7,14 +7,15 @@ from headway.templates.reading import Fault, Setting
 
 # Names in a pod's resources that are no network device.
 _NO_DEVICE = ("cpu", "memory", "ephemeral-storage", "hugepages-", "nvidia.com/gpu", "amd.com/gpu")
-_NETWORKS = ("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", "networking.gke.io/interfaces")
+ATTACHED_NETWORKS = ("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", "networking.gke.io/interfaces")
+"""Annotations by which a CNI plugin attaches networks to a pod."""
 
 
 def pod_faults(pods: tuple[Pod, ...]) -> Iterator[Fault]:
     """Yield the faults of pods whose variables use RDMA adapters. A webhook may add what is missing, so all are doubtful."""
     for pod in pods:
         users = [each for each in pod.containers if _uses_rdma(each.variables)]
-        if users and not pod.has_host_network and not pod.annotations.intersection(_NETWORKS) and not _is_cloud(users):
+        if users and not pod.has_host_network and not pod.annotations.intersection(ATTACHED_NETWORKS) and not _is_cloud(users):
             message = (
                 "the pod has neither the host's network nor another one, and RoCE's addresses are of interfaces; NCCL finds no GID in "
                 "the pod, and connections fail"

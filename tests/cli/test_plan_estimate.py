@@ -279,6 +279,20 @@ def test_a_plan_without_what_an_estimate_needs_says_so(change: tuple[str, str], 
     assert told in capsys.readouterr().err
 
 
+def test_memory_is_estimated_where_the_speed_of_the_network_is_unknown(job: Path, capsys: Capture) -> None:
+    known = asked(job, capsys, "--estimate")["estimate"]
+    (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
+    found = asked(job, capsys, "--estimate")
+    assert isinstance(known, dict)
+    assert (found["estimate"], found["memory"]) == (None, known["memory"])
+    assert main(["plan", str(job), "--estimate"]) == 0
+    out = capsys.readouterr().out
+    assert "GPU memory    fits: " in out
+    assert "step          unknown: the speed of the adapters of group `gpu` is unknown; set `nic: ConnectX-7`" in " ".join(
+        out.split("\n")
+    )
+
+
 @pytest.mark.slow
 def test_scaling_shows_both_kinds_over_powers_of_two(job: Path, capsys: Capture) -> None:
     found = asked(job, capsys, "--scaling", "16..64")["scaling"]

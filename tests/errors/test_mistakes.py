@@ -57,6 +57,15 @@ def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint:
 JOBS = [
     # What NCCL does not read, secrets with their value, and launchers.
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
+    # The value that stands there, brought into the form of the field.
+    Mistake("nodes: 4", "nodes: 4x8", "HW203", "4"),
+    Mistake("nodes: 4", "nodes: 64", "HW403", None, "for example `nodes: 4`"),
+    Mistake("nodes: 4", 'nodes: 4\nscheduler: {slurm: {dependency: "1234"}}', "HW204", "afterok:1234"),
+    value("micro: 1", "48", "HW305", hint="set `micro: 16`, or another divisor of 16"),
+    Mistake("HF_HOME: /data/hf", "NCCL_ALGO: Rings", "HW436", "Ring"),
+    Mistake("HF_HOME: /data/hf", "NCCL_PROTO: ^LL,Simpel", "HW436", '"^LL,Simple"', is_whole=False),
+    Mistake("HF_HOME: /data/hf", "NCCL_IB_RETRY_CNT: '9'", "HW436", None, "use a number within them"),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['export NAME=\"run a']", "HW210", r'"export NAME=\"run a\""'),
     Mistake("HF_HOME: /data/hf", "NCCL_TURBO: '1'", "HW436", None, "check the name"),
     Mistake("environment:\n", "secrets: [WANDB_API_KEY=$WANDB_API_KEY]\nenvironment:\n", "HW204", "WANDB_API_KEY"),
     Mistake("  keep: 3\nresilience", "  keep: 3\n  horizon: 10 steps\nresilience", "HW717", None, "`1000 steps`"),
@@ -202,7 +211,7 @@ JOBS = [
     Mistake("warmup_steps: 200", "warmup_ratio: 0.2", "HW201", None, "`warmup_steps: 200`"),
     Mistake("warmup_steps: 200", "warmup_steps: 200\n  betas: [0.9, 0.99]", "HW201", None, "`beta1: 0.9` and `beta2: 0.99`"),
     Mistake("nodes: 4", "nodes: 4\nvolumes: ['/data:/corpus']", "HW201", None, "`mounts: [{source: /data, target: /corpus}]`"),
-    Mistake("nodes: 4", "nodes: 4\nmounts: [{source: data/corpus}]", "HW204", "/data/corpus", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nmounts: [{source: data/corpus}]", "HW204", None, "`/.../data/corpus`"),
     Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {constraint: [nvme, ib]}}", "HW203", None, '`"nvme&ib"`'),
     Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {qos: high prio}}", "HW204", "high-prio"),
     value("lr: 3.0e-4", "3,0e-4", "HW203", fix="0.0003"),
@@ -339,6 +348,11 @@ CLUSTERS = [
     Mistake(
         "account: research", "account: research\n    login: {host: 'a@b.c:22'}", "HW204", None, "host: b.c, port: 22, user: a"
     ),
+    value("partition: main", "main, long", fix='"main,long"'),
+    value("gpu: H100-SXM-80", "H100", "HW231", hint="of this chip the catalogue has `H100-SXM-80`"),
+    Mistake("account: research", "account: research\n    bundle: headway/a", "HW204", None, "the whole path from `/` on"),
+    Mistake("account: research", "account: research\n    login: a@b.c", "HW203", "{host: b.c, user: a}"),
+    Mistake("dscp: 48", "dscp: 26", "HW506", None, "`dscp: 48` there"),
     value("role: scale-out", "compute", "HW205"),
     # What headway itself has called otherwise.
     key("node_groups", "nodes"),
@@ -390,6 +404,14 @@ CLUSTERS = [
         "`ecn: {min: 1MiB, max: 2MiB, percent: 5}`",
     ),
 ]
+# What is right, and looks like one of the mistakes: part of the document, and what stands there instead.
+RIGHT = [
+    # The cluster's own interface and adapters, as a batch script exports them.
+    ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
+    ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['export A=\"two', 'lines\"', 'cat > notes <<EOF', \"it's\", EOF]"),
+    ("job.yaml", "HF_HOME: /data/hf", "NCCL_ALGO: allreduce:ring,nvls"),
+    ("job.yaml", "HF_HOME: /data/hf", "NCCL_IB_HCA: mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
+]
 
 
 @pytest.fixture
@@ -408,6 +430,15 @@ def problems(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_the_documents_are_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems(capsys) == []
+
+
+@pytest.mark.parametrize(("file", "old", "new"), RIGHT)
+def test_what_is_right_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str) -> None:
+    path = folder / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
     assert problems(capsys) == []
 
 

@@ -9,7 +9,7 @@ from headway.jobspec.plan import GroupPlan, JobPlan
 from headway.planner.estimate import Estimate
 from headway.planner.memory.captures import host_load
 from headway.planner.memory.host import host_bytes_per_node
-from headway.planner.memory.ledger import GIB
+from headway.planner.memory.ledger import GIB, MemoryUse
 from headway.report import units
 
 if TYPE_CHECKING:
@@ -28,9 +28,26 @@ def print_estimate(console: "Console", estimate: Estimate, plan: JobPlan, group:
         print_line(console, f"  {name:14}{value}", hang=16)
     console.print("\n  where the time goes")
     _print_bars(console, estimate.step.parts, estimate.step.seconds, step_seconds)
-    console.print(f"\n  GPU memory of pipeline rank {estimate.memory.stage}, {estimate.memory.instant}")
-    ledger = {item.name: item.bytes for item in estimate.memory.ledger}
-    _print_bars(console, ledger, estimate.memory.allocated, _gib, _ITEMS_SHOWN)
+    _print_ledger(console, estimate.memory)
+
+
+def print_memory(console: "Console", memory: MemoryUse, framework: str, lacks: str) -> None:
+    """The memory of a step whose time is unknown for the reason `lacks`, below a heading."""
+    console.print(f"\n[bold]estimate[/] of a step's memory, by the profile `{framework}`")
+    print_line(console, f"  {'GPU memory':14}{_held(memory)}", hang=16)
+    print_line(console, f"  {'step':14}unknown: {lacks}", hang=16)
+    _print_ledger(console, memory)
+
+
+def _print_ledger(console: "Console", memory: MemoryUse) -> None:
+    console.print(f"\n  GPU memory of pipeline rank {memory.stage}, {memory.instant}")
+    ledger = {item.name: item.bytes for item in memory.ledger}
+    _print_bars(console, ledger, memory.allocated, _gib, _ITEMS_SHOWN)
+
+
+def _held(memory: MemoryUse) -> str:
+    needed = max(memory.needed, memory.reserved + memory.outside)
+    return f"{memory.verdict}: {_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
 
 
 def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
@@ -52,11 +69,16 @@ def estimate_json(estimate: Estimate) -> Mapping[str, Any]:
         "parts_s": dict(step.parts),
         "bytes_per_rank": dict(step.bytes_per_rank),
         "checkpoint_bytes": estimate.checkpoint_bytes,
-        "memory": {
-            "verdict": memory.verdict,
-            **{name: value for name, value in dataclasses.asdict(memory).items() if name != "ledger"},
-            "ledger": {item.name: item.bytes for item in memory.ledger},
-        },
+        "memory": memory_json(memory),
+    }
+
+
+def memory_json(memory: MemoryUse) -> Mapping[str, Any]:
+    """The memory of a step as JSON, in bytes."""
+    return {
+        "verdict": memory.verdict,
+        **{name: value for name, value in dataclasses.asdict(memory).items() if name != "ledger"},
+        "ledger": {item.name: item.bytes for item in memory.ledger},
     }
 
 
@@ -72,9 +94,7 @@ def _facts(estimate: Estimate, plan: JobPlan, group: GroupPlan) -> Iterator[tupl
     memory, step, training = estimate.memory, estimate.step, estimate.training
     batch = f"{training.accumulation} x {units.count(training.micro, 'sequence')} a rank"
     yield "layout", f"{layout_words(estimate)}; {batch}, recompute {training.recompute}"
-    needed = max(memory.needed, memory.reserved + memory.outside)
-    held = f"{_gib(memory.allocated)} in tensors, {_gib(needed)} of {_gib(memory.capacity)} in all"
-    yield "GPU memory", f"{memory.verdict}: {held}"
+    yield "GPU memory", _held(memory)
     yield from (("", hint) for hint in estimate.hints)
     yield "host memory", _host_memory(estimate, plan, group)
     yield "step", f"{step_seconds(step.seconds)}; 9 of 10 such runs take {step_seconds(step.low)} to {step_seconds(step.high)}"

@@ -1,5 +1,6 @@
 """Checks checkpoint captures against the memory of the job's nodes: the limit that the job sets, and what a node has."""
 
+import math
 from collections.abc import Iterator
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
@@ -23,13 +24,19 @@ def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     if limit is not None and captures.node_bytes > limit:
         message = f"{_taken(captures)}, but `host_memory` is {format_bytes(limit)}"
         yield Problem(
-            "HW711", JOB, _LIMIT, message, f"use at least {format_bytes(captures.node_bytes)}{_or_less(captures, limit)}"
+            "HW711", JOB, _LIMIT, message, f"use at least {_rounded_up(captures.node_bytes)}{_or_less(captures, limit)}"
         )
     elif node is not None and captures.beside_bytes <= node < captures.node_bytes + captures.beside_bytes > node:
         beside = f"; everything else takes {format_bytes(captures.beside_bytes)}" if captures.beside_bytes else ""
         message = f"{_taken(captures)}{beside}, but a node of `{plan.group}` has {format_bytes(node)} (`host_memory`)"
         hint = f"use more nodes, so that each rank's part is smaller{_or_less(captures, node - captures.beside_bytes)}"
         yield Problem("HW711", JOB, ("checkpoint", "tiers"), message, hint)
+
+
+def _rounded_up(size: float) -> str:
+    """Return a number of bytes that is not below the size, in whole MiB or GiB."""
+    unit = 1 << 30 if size >= 10 << 30 else 1 << 20
+    return f"{math.ceil(size / unit)}{'GiB' if unit == 1 << 30 else 'MiB'}"
 
 
 def _taken(captures: CaptureMemory) -> str:

@@ -15,14 +15,15 @@ from headway.runner.contract import STORED_TIERS, Tier
 
 def check_checkpoints(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates."""
-    training = _training(plan, cluster)
+    # The time of a step is unknown without the network's speed, the size of a checkpoint is not.
+    training, timed = _training(plan, cluster, for_memory=True), _training(plan, cluster)
     for index, tier in enumerate(plan.run.checkpoint.tiers):
         path, storage = ("checkpoint", "tiers", index), _storage(tier, cluster)
         if training is not None and storage is not None:
             extra = 2 if plan.run.checkpoint.horizon_steps else 1
             yield from _check_room(path, tier.keep, extra, checkpoint_bytes(training), storage)
-            yield from _check_writing(path, tier, training, storage)
-    yield from _check_attempt(plan, training)
+            yield from _check_writing(path, tier, checkpoint_bytes(training), timed, storage)
+    yield from _check_attempt(plan, timed)
 
 
 def _check_room(path: Path, keep: int, extra: int, size: int, storage: StoragePlan) -> Iterator[Problem]:
@@ -38,11 +39,10 @@ def _check_room(path: Path, keep: int, extra: int, size: int, storage: StoragePl
         yield Problem("HW714", JOB, path, message, hint, Severity.WARNING, at_key=True)
 
 
-def _check_writing(path: Path, tier: Tier, training: Training, storage: StoragePlan) -> Iterator[Problem]:
-    interval = None if storage.write_bytes_s is None else _interval_s(tier, training)
+def _check_writing(path: Path, tier: Tier, size: int, timed: Training | None, storage: StoragePlan) -> Iterator[Problem]:
+    interval = None if storage.write_bytes_s is None else _interval_s(tier, timed)
     if storage.write_bytes_s is None or interval is None:
         return
-    size = checkpoint_bytes(training)
     writing = size / storage.write_bytes_s
     if writing > interval:
         message = (
@@ -73,9 +73,9 @@ def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem
     yield Problem("HW716", JOB, ("checkpoint", "tiers", index, "every"), message, hint, Severity.WARNING)
 
 
-def _training(plan: JobPlan, cluster: ClusterPlan) -> Training | None:
+def _training(plan: JobPlan, cluster: ClusterPlan, *, for_memory: bool = False) -> Training | None:
     try:
-        return training_of(plan, cluster)
+        return training_of(plan, cluster, for_memory=for_memory)
     except (EstimateError, ValueError):
         return None
 

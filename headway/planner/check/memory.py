@@ -41,7 +41,7 @@ def check_memory(
     if plan.model is None or plan.run.batch is None or not plan.gpus_per_slot:
         return
     try:
-        training = training_of(plan, cluster)
+        training = training_of(plan, cluster, for_memory=True)
         is_known = states_framework(plan)
         if not is_known and (least := list(_check_least(training, plan))):
             yield from least
@@ -99,7 +99,7 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
     """Warn if a node of the group, the cluster's `index`-th, has less memory than the job's processes take without any checkpoint."""
     node = cluster.group(plan.group).host_memory_bytes
     try:
-        needed = host_bytes_per_node(training_of(plan, cluster), HostLoad(staged=0), plan.procs_per_slot)
+        needed = host_bytes_per_node(training_of(plan, cluster, for_memory=True), HostLoad(staged=0), plan.procs_per_slot)
     except (EstimateError, ValueError):
         return
     if node is not None and needed > node:
@@ -109,6 +109,20 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
         meant = format_bytes(node * 1024) if needed <= node * 1024 <= _MOST_HOST_BYTES else f"{-(-needed // GIB)}GiB"
         hint = f"correct `host_memory`, for example to `{meant}`, or run on larger nodes"
         yield Problem("HW429", CLUSTER, ("node_groups", index, "host_memory"), message, hint, Severity.WARNING)
+
+
+def _more_slots(training: Training, plan: JobPlan, ratio: int) -> str:
+    """Return the nodes, and the change if they are not enough, with which parameters and moments fit, and the step by the assumed
+    profile."""
+    degrees = training.degrees
+    recomputed = replace(training, recompute="full", recomputed_share=1.0, recomputed_parts=())
+    for changed, words in ((training, ""), (recomputed, " with `recompute: full`")):
+        for factor in range(ratio, 16 * ratio):
+            batch = replace(changed, accumulation=max(1, training.accumulation // factor))
+            use = peak(replace(batch, degrees=replace(degrees, dp_shard=degrees.dp_shard * factor)))
+            if use.needed <= _BEYOND_DOUBT * use.capacity:
+                return f"use at least {plan.slots * factor} nodes{words}"
+    return f"use at least {plan.slots * ratio} nodes, and split the model further by `tp`, `pp` or `cp`"
 
 
 def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
@@ -121,7 +135,7 @@ def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
             f"{room / GIB:.1f} GiB"
         )
         ratio = math.ceil(needed / room)
-        path, hint = ("nodes",), f"use at least {math.ceil(plan.slots * needed / room)} nodes, or larger GPUs"
+        path, hint = ("nodes",), f"{_more_slots(training, plan, ratio)}, or use larger GPUs"
         if training.degrees.dp_replicate % ratio == 0:
             shards = training.degrees.dp_shard * ratio
             path, hint = ("layout",), f"set `dp_shard: {shards}` or more, with fewer replicas, or use larger GPUs"

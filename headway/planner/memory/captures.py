@@ -47,7 +47,7 @@ def captures_of(plan: JobPlan, cluster: ClusterPlan) -> CaptureMemory | None:
     if plan.model is None or not is_captured(plan):
         return None
     try:
-        training = training_of(plan, cluster)
+        training = training_of(plan, cluster, for_memory=True)
         stored = checkpoint_bytes(training)
         beside = host_bytes_per_node(training, HostLoad(staged=0), plan.procs_per_slot)
     except (EstimateError, ValueError):

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.shell_lines import check_quotes
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, JobPlan
@@ -14,6 +15,7 @@ from headway.jobspec.resolve.placement import USER
 from headway.jobspec.spec.scheduling import Toleration
 from headway.jobspec.suggest import joined_or
 from headway.jobspec.units import parse_bytes
+from headway.templates.nccl.pods import ATTACHED_NETWORKS
 from headway.templates.schedulers.containers import IMAGE, check_hidden, check_no_commit, check_steps, check_variables, hidden
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions, Mount
 from headway.templates.schedulers.kubernetes.overlay import check_overlay
@@ -64,7 +66,8 @@ def _bytes_of(memory: str) -> int:
 
 
 def check_options(options: KubernetesOptions) -> Iterator[Problem]:
-    """Warn about a tag: the cluster's image is that of all jobs which set none."""
+    """Check the lines of shell, and warn about a tag: the cluster's image is that of all jobs which set none."""
+    yield from check_quotes(CLUSTER, (*_OPTIONS, "setup"), options.setup)
     scheme, slashes, name = (options.image or "").partition("://")
     found = None if options.image is None or slashes else not_pinned(options.image)
     if slashes:
@@ -224,10 +227,13 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         message = f"the pods get no RDMA device, but the scale-out fabric `{name}` is RDMA"
         hint = "set the resource of the device plugin, for example `rdma: {resource: rdma/hca_shared_devices_a}`"
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
-    scale_out, own_network = cluster.scale_out, options.annotations or options.pod
+    scale_out, own_network = cluster.scale_out, _own_network(options)
     if options.rdma and scale_out and scale_out.transport == "roce" and not options.host_network and not own_network:
         message = f"the pods have a network of their own, and the RoCE adapters of `{scale_out.name}` are on their node's"
-        hint = "set `host_network: true` under `scheduler.options`, or the `annotations` with which a CNI plugin gives pods the adapters"
+        hint = (
+            "set `host_network: true` under `scheduler.options`, or the `annotations` by which a CNI plugin gives pods the adapters, "
+            f"for example `{ATTACHED_NETWORKS[0]}`"
+        )
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
     adapters = len(cluster.group(plan.group).nics)
     if options.rdma is not None and options.rdma.resource == _EFA and options.rdma.count != adapters > 0 and plan.has_whole_nodes:
@@ -236,6 +242,13 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         )
         at = (*_OPTIONS, "rdma", "count" if "count" in options.rdma.model_fields_set else "resource")
         yield Problem("HW408", CLUSTER, at, message, f"set `count: {adapters}`", Severity.WARNING)
+
+
+def _own_network(options: KubernetesOptions) -> bool:
+    """Return whether pods have adapters of their own: a network that a CNI plugin attaches, or devices that they claim. `hostNetwork` in
+    `pod` is meant as `host_network`, and is a problem itself."""
+    in_pod = any(key in options.pod for key in ("resourceClaims", "hostNetwork"))
+    return in_pod or any(key in options.annotations for key in ATTACHED_NETWORKS)
 
 
 def _check_user(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
@@ -250,7 +263,7 @@ def _check_interfaces(options: KubernetesOptions, plan: JobPlan, cluster: Cluste
     if options.host_network or options.pod.get("hostNetwork") is True:
         return
     scale_out = cluster.scale_out
-    if options.rdma and scale_out and scale_out.transport == "roce" and not (options.annotations or options.pod):
+    if options.rdma and scale_out and scale_out.transport == "roce" and not _own_network(options):
         # They need the network of their node anyway (`_check_rdma`).
         return
     used = {variable.value.removeprefix("=") for variable in plan.env if variable.name.endswith("_SOCKET_IFNAME")}

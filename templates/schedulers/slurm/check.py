@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
+from headway.jobspec.check.shell_lines import check_quotes
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
@@ -141,6 +142,8 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
         yield Problem("HW210", CLUSTER, (*own, "image_cache"), message, hint, at_key=True)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
+    yield from check_quotes(CLUSTER, (*own, "setup"), options.setup)
+    yield from check_quotes(CLUSTER, (*own, "login", "setup"), () if options.login is None else options.login.setup)
     for index, line in enumerate(options.setup):
         if line.split()[:1] == ["source"]:
             message = "the batch script is POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"

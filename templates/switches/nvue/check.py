@@ -37,7 +37,9 @@ def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
     for index, each in lossless[:1]:
         if each.queue != roce.LOSSLESS_QUEUE:
             message = f"Cumulus Linux has the lossless buffer in queue {roce.LOSSLESS_QUEUE}, but `{each.name}` is in queue {each.queue}"
-            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"set it to {roce.LOSSLESS_QUEUE}")
+            # The queue is that of the priority, where none is stated.
+            at = "queue" if each.queue != each.priority else "priority"
+            yield Problem("HW513", CLUSTER, (*path, index, at), message, f"set `{at}: {roce.LOSSLESS_QUEUE}`")
 
 
 def _check_adaptive(path: Path, fabric: FabricPlan, switch: SwitchPlan) -> Iterator[Problem]:

@@ -87,6 +87,12 @@ def _check_ports(
 ) -> Iterator[Problem]:
     """Check that the device has the planned ports at their speed, and that no kept port is one of them."""
     missing = next((port for port in switch.ports if port.name not in device.ports or port.name in device.outside), None)
+    model = model_of(switch, cluster)
+    if missing is not None and model not in hardware() and (near := nearest(model, hardware())) is not None:
+        # Its ports are not counted by the model: the name is the mistake.
+        message = f"headway has no SONiC device of the model `{model}`: its HwSKU, ports and buffers are unknown"
+        yield Problem("HW513", CLUSTER, (*path, "model"), message, f"did you mean `{near}`?", fix=near)
+        return
     if missing is not None:
         count = len(device.ports) - len(device.outside)
         message = f"`{switch.name}` needs a port `{missing.name}`, but {device.hwsku.name} has {count} ports for the fabric"

@@ -53,7 +53,8 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
         found = value(plan.spec, path)
         if found is not None and found not in values:
             message = f"the trainer `builtin` {deed}, whatever `{'.'.join(path)}` says"
-            hint = f"leave `{path[-1]}` out, or use the trainer `script` with a training script that does it"
+            written = "write `bf16`" if path == ("precision", "compute") else f"leave `{path[-1]}` out"
+            hint = f"{written}, or use the trainer `script` with a training script that does it"
             yield Problem("HW306", JOB, path, message, hint)
     yield from _check_model(plan)
     yield from _check_axes(plan)

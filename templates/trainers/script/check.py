@@ -142,7 +142,9 @@ def _check_first(options: ScriptOptions) -> Iterator[Problem]:
     elif first.startswith("-") and first != "-m":
         yield Problem("HW210", JOB, at, f"the option `{first}` in place of the script", "put the script first: `[train.py, ...]`")
     elif first == "-m":
-        yield Problem("HW210", JOB, at, "`-m` in place of the script", "set `module: true` and put the module first")
+        rest = [*options.argv[1:2], "..."]
+        hint = f"write `trainer: {{kind: script, options: {{module: true, argv: [{', '.join(rest)}]}}}}`: the module first, without `-m`"
+        yield Problem("HW210", JOB, at, "`-m` in place of the script", hint)
     elif _PYTHON.fullmatch(command):
         yield Problem("HW210", JOB, at, f"`{first}` in place of the script", "remove it: every rank runs the script by Python")
     elif command in _LAUNCHERS:
