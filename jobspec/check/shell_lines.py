@@ -14,7 +14,7 @@ _BEFORE_WORD = " \t\n;&|()"
 
 
 def check_quotes(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
-    """Report the quote that no line closes. The lines are one script: a quote or a here-document may go on in the next one."""
+    """Report the quote that no line closes. The lines are one script: a quote or a here-document may continue in the next one."""
     if unclosed("\n".join(lines)) is None:
         return
     for index, line in enumerate(lines):
