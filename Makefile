@@ -29,7 +29,7 @@ help:
 	@echo 'make test         lint and every test; what a machine lacks is skipped with its reason'
 	@echo 'make test-fast    the tests that start no training process and no real part, and take little CPU'
 	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
-	@echo 'make test-gpu    the tests that need a GPU, and the share of its peak that the builtin trainer reaches'
+	@echo 'make test-gpu     the tests that need a GPU, and the share of its peak that the builtin trainer reaches'
 	@echo 'make lint         ruff, mypy and the import rules'
 	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
 	@echo 'make compat       what must hold under any torch from 2.6 on, under several: .venv-compat/VERSION each, of gigabytes where pip finds CUDA builds'

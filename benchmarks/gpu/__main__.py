@@ -4,17 +4,16 @@ python -m benchmarks.gpu [--json] [--gpu MODEL] [--layers N] [--micro N] [--step
 """
 
 import argparse
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from benchmarks.claim import Claim, report, spread
-from benchmarks.gpu.jobs import Load, Measured, bare, builtin
-from headway.jobspec.catalog.gpus import gpus
+from benchmarks.gpu.jobs import Load, bare, builtin
+from headway.runner.contract.throughput import step_rates
 
 # Of the peak, with attention's full square.
 UTILIZATION = 0.50
@@ -29,35 +28,27 @@ class Utilization(Claim):
 
 
 def claims(load: Load, gpu: str) -> Iterator[Claim]:
-    peak = gpus()[gpu].bf16_tflops * 1e12
-    loop = "a bare FSDP2 loop of the same model, its algorithms not deterministic"
+    # Each job has tens of gigabytes of checkpoints, which are removed before the next one.
     with tempfile.TemporaryDirectory(prefix="headway-gpu-") as path:
-        ours, other = _alone(builtin, Path(path, "ours"), load, gpu), _alone(bare, Path(path, "bare"), load, gpu)
-    shape = (
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, one rank, {load.layers} layers of Llama 3 8B and a vocabulary "
-        f"of 32,000, {load.rounds} rounds of {load.micro} sequences of {load.sequence} tokens, bf16, compiled"
+        ours, config = builtin(Path(path), load, gpu)
+    with tempfile.TemporaryDirectory(prefix="headway-gpu-") as path:
+        other = bare(Path(path), load)
+    mine, theirs = ([step_rates(config, load.tokens, took) for took in each.steps_s] for each in (ours, other))
+    share, their_share = (spread([rates["mfu_full"] for rates in each]) for each in (mine, theirs))
+    causal, their_causal = (spread([rates["mfu_causal"] for rates in each]).median for each in (mine, theirs))
+    yield Utilization(
+        "MFU of the builtin trainer, attention as its full square",
+        share,
+        their_share,
+        "a bare FSDP2 loop of the same model, its algorithms not deterministic",
+        share.median / their_share.median,
+        UTILIZATION,
+        share.median >= UTILIZATION,
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, one rank, {load.layers} layers of Llama 3 8B and a vocabulary of "
+        f"32,000, {load.rounds} rounds of {load.micro} sequences of {load.sequence} tokens, bf16, compiled, {len(ours.steps_s)} "
+        f"steps; with the half of attention that a mask leaves {causal:.3f}, the loop {their_causal:.3f}; "
+        f"{ours.device_bytes / 1e9:.1f} GB of tensors on the device at most, the loop {other.device_bytes / 1e9:.1f}",
     )
-    conditions = (
-        f"{shape}, {len(ours.steps_s)} steps; {ours.device_bytes / 1e9:.1f} GB of tensors on the device at most, the loop "
-        f"{other.device_bytes / 1e9:.1f}"
-    )
-    for name, operations, goal in zip(
-        ("the half of attention that a mask leaves", "attention's full square"),
-        load.operations(),
-        (0.0, UTILIZATION),
-        strict=True,
-    ):
-        mine, theirs = (spread([operations / peak / took for took in each.steps_s]) for each in (ours, other))
-        ratio, holds = mine.median / theirs.median, mine.median >= goal
-        yield Utilization(f"MFU of the builtin trainer, {name}", mine, theirs, loop, ratio, goal, holds, conditions)
-
-
-def _alone(measure: Callable[[Path, Load, str], Measured], folder: Path, load: Load, gpu: str) -> Measured:
-    """Measure, and leave no checkpoints of tens of gigabytes to the next job."""
-    try:
-        return measure(folder, load, gpu)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> int:

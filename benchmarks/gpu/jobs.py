@@ -1,4 +1,4 @@
-"""The two jobs: layers of Llama 3 8B, as many as fit a GPU of 80 GB, by `headway run` and by a bare FSDP2 loop under torchrun."""
+"""Trains layers of Llama 3 8B on one GPU, by `headway run` and by a bare FSDP2 loop under torchrun."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.claim import MeasureError
+from headway.runner.contract import RunConfig, RunDirectory, from_json
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 400
@@ -45,7 +46,7 @@ checkpoint: {{tiers: [{{kind: shared, every: {steps} steps}}]}}
 
 @dataclass(frozen=True)
 class Load:
-    """The layers and the batch that both train."""
+    """The size of what both train: layers, and `rounds` of `micro` sequences a step."""
 
     layers: int
     rounds: int
@@ -55,17 +56,8 @@ class Load:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """The tokens of a step."""
         return self.rounds * self.micro * self.sequence
-
-    def operations(self) -> tuple[float, float]:
-        """Return the floating-point operations of a step, with the half of attention that a causal mask leaves, and with its
-        full square (arXiv 2204.02311, appendix B)."""
-        hidden, ffn, vocabulary, head = 4096, 14336, 32000, 128
-        layer = hidden * (2 * 32 * head + 2 * 8 * head) + 3 * hidden * ffn
-        matrices = 6 * (self.layers * layer + hidden * vocabulary)
-        attention = 12 * self.layers * hidden * self.sequence
-        return self.tokens * (matrices + attention / 2), self.tokens * (matrices + attention)
 
 
 @dataclass(frozen=True)
@@ -76,9 +68,8 @@ class Measured:
     device_bytes: int
 
 
-def builtin(folder: Path, load: Load, gpu: str) -> Measured:
-    """Train by `headway run`; what counts is in the run's own metrics."""
-    folder.mkdir(parents=True)
+def builtin(folder: Path, load: Load, gpu: str) -> tuple[Measured, RunConfig]:
+    """Train by `headway run`, and return what its metrics show and the run's configuration."""
     (folder / "cluster.yaml").write_text(_CLUSTER.format(cpus=os.cpu_count(), gpu=gpu))
     job = folder / "job.yaml"
     together = load.rounds * load.micro
@@ -88,12 +79,12 @@ def builtin(folder: Path, load: Load, gpu: str) -> Measured:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps_s = [line["step_s"] for line in lines if line["step"] > WARM_UP]
     print(_said(run, job), file=sys.stderr)
-    return Measured(steps_s, max(line["device_bytes"] for line in lines))
+    config = from_json(RunConfig, RunDirectory(run).run_json.read_text())
+    return Measured(steps_s, max(line["device_bytes"] for line in lines)), config
 
 
-def bare(folder: Path, load: Load, _gpu: str) -> Measured:
+def bare(folder: Path, load: Load) -> Measured:
     """Train by a bare loop under torchrun."""
-    folder.mkdir(parents=True)
     words = [load.layers, load.rounds, load.micro, load.sequence, load.steps]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "benchmarks.gpu.bare"]
     _ended([*command, str(folder), *map(str, words)], folder / "bare.log")

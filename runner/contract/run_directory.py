@@ -169,7 +169,7 @@ class RunDirectory:
 
     @property
     def excused(self) -> Path:
-        """Why an end without a verdict is no sign of a run that fails at each start, for a batch script without Python."""
+        """The reason why the batch script does not count this attempt as a failed start, although it has no verdict."""
         return self.attempt_directory / "excused"
 
     @property

@@ -62,7 +62,7 @@ class ReplicaGradients(Gradients):
         if not self._parts.training:
             self._parts.train()
         total, loss = dict[int, torch.Tensor](), 0.0
-        parameters = list(self._parts.parameters())
+        parameters = self._parameters
         for replica, rounds in self.replicas.rounds(each):
             # Summed apart, as the lost group would have: then two groups end with the same bits as if none had been lost.
             loss += self._backward(job, replica, rounds, each)

@@ -1,4 +1,4 @@
-"""What the agent learns of devices from NVML, and what a standby keeps off."""
+"""Devices as NVML reports them to the agent, and NCCL's own report."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A script of one's own on a GPU, which knows nothing of headway: DDP over NCCL, batch norm, AMP, checkpoints by torch.save.
+"""An unmodified training script for a GPU: DDP over NCCL, batch norm, mixed precision, checkpoints by torch.save.
 
 train.py FOLDER [--crash-at N] [--spin-at N]: it dies at, or stays for ever in a kernel of, step N of its first start.
 """
