@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.hosts.render import host_files, is_script
+from headway.templates.hosts.units import is_unit
+from headway.templates.hosts.units import read as read_unit
 from headway.templates.kind import Files, LazyFiles, no_switch_files
 from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
@@ -93,6 +95,8 @@ def reader_of(path: PurePath) -> Reader | None:
     """Return the reader for a file name; None for a name that no kind uses."""
     if is_script(path.name):
         return _read_host
+    if is_unit(path):
+        return read_unit
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, JobPlan, MountPlan, SwitchPlan
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import Problem, Severity
 from headway.templates.ports import PortName
 from headway.templates.reading import Reading
 
@@ -130,6 +130,11 @@ def no_fabric_files(options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan
     return {}
 
 
+def of_plan(key: str) -> Severity | None:
+    """Return that a difference in any setting is an error."""
+    return Severity.ERROR
+
+
 @dataclass(frozen=True)
 class SwitchKind:
     """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
@@ -142,7 +147,8 @@ class SwitchKind:
     without one; `balancing` are the schemes that its files have, None if it has all of its transports'; `vendor` makes the models that it
     runs on, and `port_name` names their ports; without them it takes every model, and names ports as the plan does. `running` is where a
     switch has the file that `base` may be, and `read_base` returns what the renderer merges of its text. `render_fabric` returns files of
-    the fabric as a whole, `transports` are those of the fabrics whose switches it is for.
+    the fabric as a whole, `transports` are those of the fabrics whose switches it is for. `judge` returns how much it matters that
+    a setting is not as the plan has it, by its key: nothing where the site decides it (management, users, time, logging).
     """
 
     title: str
@@ -162,3 +168,4 @@ class SwitchKind:
     read_base: Callable[[str], Any] = no_text
     render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
     transports: tuple[str, ...] = ("roce",)
+    judge: Callable[[str], Severity | None] = of_plan

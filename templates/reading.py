@@ -90,7 +90,8 @@ class NeighborView(NamedTuple):
     """A BGP neighbor, with what its group sets. `remote_as`: a number, `external` or `internal`.
 
     `is_up`: it is not shut down, has an AS, and is active for IPv4. `policies`: names of route maps by direction. `waits`: it opens no
-    session and waits for the other end to do so.
+    session and waits for the other end to do so. `lists`: direction and name of each other filter of routes. `ranks`: what ranks its routes
+    above or below those of another neighbor. `most_routes`: with more of them the session ends. `signs`: its packets carry a password.
     """
 
     key: str
@@ -101,6 +102,19 @@ class NeighborView(NamedTuple):
     policies: Mapping[str, str] = _NOTHING
     allows_own_as: bool = False
     waits: bool = False
+    lists: tuple[tuple[str, str], ...] = ()
+    ranks: tuple[str, ...] = ()
+    most_routes: int | None = None
+    signs: bool = False
+
+
+class FilterLine(NamedTuple):
+    """A line of a list that filters routes: those in `network` with a prefix length from `low` to `high`; every route without one."""
+
+    permits: bool
+    network: str | None = None
+    low: int = 0
+    high: int = 128
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,8 @@ class BgpView:
 
     `relaxes`: paths through different AS numbers may be used together. `requires_policy`: external neighbors exchange nothing without a
     route map. `policies`: defined route map -> whether it permits anything. `announces`: networks that it announces; None: those of its
-    interfaces, or unknown. `aggregates`: those of them that it announces while it has a part of them.
+    interfaces, or unknown. `aggregates`: those of them that it announces while it has a part of them. `lists`: name of each list that
+    filters routes -> its lines in their order.
     """
 
     key: str
@@ -123,6 +138,7 @@ class BgpView:
     policies: Mapping[str, bool] = field(default_factory=dict)
     announces: tuple[str, ...] | None = None
     aggregates: tuple[str, ...] = ()
+    lists: Mapping[str, tuple[FilterLine, ...]] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
 
 

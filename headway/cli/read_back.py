@@ -1,9 +1,10 @@
 """Reads back what files in force configure, and compares it with each other and with a cluster."""
 
+import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from headway.compile import PlannedCluster
@@ -18,6 +19,8 @@ from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
 from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import is_script
+from headway.templates.hosts.units import is_unit
+from headway.templates.kind import of_plan
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
 
@@ -118,7 +121,8 @@ def changed_settings(
             # A running configuration also has what the site and the system set; `compare` has compared what it means.
             continue
         if path is not None and reader is not None:
-            yield from _changes(file, reading, reader(rendered[path]))
+            wanted = reader(rendered[path])
+            yield from _changes(file, reading, wanted, _judge_of(path, wanted))
             if is_script(path.name):
                 yield from _changed_script(file, documents[file].text, rendered[path])
         else:
@@ -127,14 +131,41 @@ def changed_settings(
             yield Problem("HW605", file, (), message, hint)
 
 
+def _judge_of(path: PurePosixPath, wanted: Reading) -> Callable[[str], Severity | None]:
+    """Return how much each setting of a file of this name matters: the site may have more in it than headway writes."""
+    kinds = list(SWITCHES.values())
+    kind = next((each for each in kinds if path.name == each.file), None)
+    kind = kind or next((each for each in kinds if path.name in {PurePosixPath(other).name for other in each.others}), None)
+    if kind is not None:
+        return kind.judge
+    if not is_script(path.name) and not is_unit(path):
+        return of_plan
+    # A host has other interfaces and a unit other limits than those that headway sets.
+    ours = {key.partition("|")[0] for key in wanted.settings} if is_script(path.name) else set()
+    return lambda key: Severity.ERROR if key in wanted.settings or key.partition("|")[0] in ours else Severity.WARNING
+
+
 def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
-    """A program does what all of its lines say, not its settings alone: the first line that is another one."""
-    pairs = enumerate(zip_longest(found.splitlines(), wanted.splitlines()), 1)
-    changed = next(((line, ours, theirs) for line, (ours, theirs) in pairs if ours != theirs), None)
-    if changed is not None:
-        line, _, expected = changed
-        message = f"the script differs from the one rendered from the cluster file, which has here `{(expected or '').strip()}`"
-        yield Problem("HW603", file, (), message, _HINT, span=Span(line - 1, 0, line, 0))
+    """A program does what all of its lines say, not its settings alone: the first line that is another one, besides comments. Lines that
+    somebody has added are a doubt."""
+    numbers = [number for number, line in enumerate(found.splitlines()) if _is_code(line)]
+    ours = [line.strip() for line in found.splitlines() if _is_code(line)]
+    theirs = [line.strip() for line in wanted.splitlines() if _is_code(line)]
+    steps = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes() if ours != theirs else []
+    changed = next((step for step in steps if step[0] in {"replace", "delete", "insert"} and step[4] > step[3]), None)
+    added = next((step for step in steps if step[0] == "delete"), None)
+    step = changed or added
+    if step is not None:
+        number = numbers[step[1]] if step[1] < len(numbers) else found.count("\n")
+        expected = theirs[step[3]] if changed else ""
+        message = "the script differs from the one rendered from the cluster file, which has here "
+        message += f"`{expected}`" if changed else f"no `{ours[step[1]]}`"
+        severity = Severity.ERROR if changed else Severity.WARNING
+        yield Problem("HW603", file, (), message, _HINT, severity, span=Span(number, 0, number + 1, 0))
+
+
+def _is_code(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _of_host(reading: Reading, by_switch: Mapping[tuple[str, str], PurePosixPath]) -> PurePosixPath | None:
@@ -155,7 +186,10 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
     planned_values = {each.name: Setting(each.value, 0) for each in variables if _is_of_network(each.name)}
     wanted = {name: value for name, value in planned_values.items() if name.startswith(_NCCL) or name in reading.settings}
     found = {name: setting for name, setting in reading.settings.items() if name in wanted}
-    yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted))
+    # A job may have other values of what the cluster file does not decide.
+    decided = {each.name for each in variables if each.decided_by is not None}
+    judge = partial(_severity_of, decided)
+    yield from _changes(file, Reading(_same_dscp(found, wanted)), Reading(wanted), judge)
     traffic_class = reading.settings.get("NCCL_IB_TC")
     if traffic_class is not None and "NCCL_IB_TC" in found and _same_dscp(found, wanted) != found:
         planned = wanted["NCCL_IB_TC"].value
@@ -175,6 +209,10 @@ def _changed_variables(file: str, reading: Reading, cluster: ClusterPlan) -> Ite
             yield Problem("HW603", file, (), message, f"remove `{name}`", span=span)
 
 
+def _severity_of(decided: Container[str], name: str) -> Severity:
+    return Severity.ERROR if name in decided else Severity.WARNING
+
+
 def _is_of_network(name: str) -> bool:
     return name.startswith((_NCCL, *_OTHERS)) and not name.startswith(_OF_THE_JOB)
 
@@ -189,12 +227,19 @@ def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> M
     return {**found, "NCCL_IB_TC": Setting(wanted["NCCL_IB_TC"].value, traffic_class.line)}
 
 
-def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
+def _changes(file: str, found: Reading, wanted: Reading, judge: Callable[[str], Severity | None] = of_plan) -> Iterator[Problem]:
     for key, setting in wanted.settings.items():
-        if key not in found.settings:
-            yield Problem("HW603", file, (), f"`{key}` is missing; the cluster file sets {setting.value or 'it'}", _HINT)
+        severity = judge(key) if key not in found.settings else None
+        if severity is not None:
+            message = f"`{key}` is missing; the cluster file sets {setting.value or 'it'}"
+            yield Problem("HW603", file, (), message, _HINT, severity)
     for key, setting in found.settings.items():
         expected = wanted.settings.get(key)
+        if expected is not None and expected.value == setting.value:
+            continue
+        severity = judge(key)
+        if severity is None:
+            continue
         span = Span(setting.line - 1, 0, setting.line, 0)
         if expected is None:
             yield Problem(
@@ -203,8 +248,9 @@ def _changes(file: str, found: Reading, wanted: Reading) -> Iterator[Problem]:
                 (),
                 f"`{key}` {f'is {setting.value}' if setting.value else 'is there'}, which the cluster file does not set",
                 _HINT,
+                severity,
                 span=span,
             )
-        elif expected.value != setting.value:
+        else:
             message = f"`{key}` is {setting.value}, but {expected.value} in the cluster file"
-            yield Problem("HW603", file, (), message, _HINT, span=span)
+            yield Problem("HW603", file, (), message, _HINT, severity, span=span)

@@ -7,8 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, LinkPlan, SwitchPlan
 from headway.jobspec.resolve.links import FabricShape
+from headway.jobspec.spec.fabric import GBPS
 
 # IEEE 802.3ck: a copper cable with lanes of 100 Gb/s reaches 2 m; longer ones have transceivers, or are active.
 COPPER_METRES = 2
@@ -152,12 +154,19 @@ def growth_of(shape: FabricShape) -> Growth:
     return Growth(present, ports.every_up // sizes.core_uplinks * sizes.pod_units * sizes.unit)
 
 
-def written_out(shape: FabricShape) -> Mapping[str, int]:
+def written_out(shape: FabricShape) -> Mapping[str, int | str]:
     """Return the sizes as settings of `switches`: with them in the document, no rule derives another."""
-    sizes = shape.sizes
-    found = {"tiers": sizes.tiers, "node_ports": sizes.down, "leaf_rails": sizes.leaf_rails, "leaves": sizes.leaves}
+    sizes, model = shape.sizes, models().get(shape.spec.model or "")
+    found: dict[str, int | str] = {
+        "tiers": sizes.tiers,
+        "node_ports": sizes.down,
+        "leaf_rails": sizes.leaf_rails,
+        "leaves": sizes.leaves,
+    }
     if sizes.tiers > 1:
         found |= {"spines": sizes.spines, "uplinks": sizes.uplinks}
     if sizes.tiers > 2:
         found |= {"cores": sizes.cores, "core_uplinks": sizes.core_uplinks}
+    if sizes.tiers > 1 and model is not None and shape.spec.speed is None and shape.ports.up_speed < model.gbps * GBPS:
+        found["uplink_speed"] = f"{shape.ports.up_speed // GBPS}Gb/s"
     return found

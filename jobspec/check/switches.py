@@ -163,7 +163,16 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
     if model is None:
         message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
         near = did_you_mean(switches.model, _models_for(fabric), "switches")
-        yield Problem("HW231", CLUSTER, (*path, "model"), message, near.text, Severity.WARNING, fix=near.fix)
+        hint = near.text
+        if near.fix is None:
+            missing = [key for key in ("ports", "speed", "uplink_speed", "lanes") if getattr(switches, key) is None]
+            if "ports" in missing:
+                message += f": headway plans {ports_of(switches)} of them"
+            said = (
+                f"describe it: {', '.join(f'`{key}`' for key in missing)}, and `spine_ports` of a chassis; or " if missing else ""
+            )
+            hint = f"{said}{near.text}"
+        yield Problem("HW231", CLUSTER, (*path, "model"), message, hint, Severity.WARNING, fix=near.fix)
         return
     if model.name not in _models_for(fabric):
         message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"

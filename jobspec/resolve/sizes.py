@@ -5,6 +5,9 @@ fewest switches that give every lower one the same number of links to each of th
 architectures for DGX H100, B200 and B300 (docs.nvidia.com, "network fabrics"). If no two tiers fit, units are grouped into pods, and
 spine i of every pod connects to the same group of cores (Al-Fares et al., SIGCOMM 2008).
 
+Links between switches have the fastest speed of the model. Where two tiers are too few for it and enough for slower links, of which a
+switch has more, they are slower: 64 ports of 800 Gb/s are 128 of 400.
+
 All but the leaves and pods that exist follows from `grow_to`, so nothing else changes on the way there.
 """
 
@@ -29,6 +32,7 @@ _SPARED = 1 / 16
 _ROUNDING = 0.05
 
 _ONE_LEAF = ("leaf-spine", "fat-tree")
+_FEW_TIERS = 2
 
 
 class SizeError(ValueError):
@@ -200,11 +204,30 @@ def ports_and_speeds(fabric: Fabric, groups: Sequence[NodeGroup]) -> LeafPorts:
     switches = fabric.switches
     assert switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
     model, speed = models().get(switches.model or ""), speed_of(fabric, groups)
-    lanes = lanes_of(switches, speed)
-    up_speed = switches.uplink_speed
-    if up_speed is None:
-        is_set = switches.speed is not None or are_counted(fabric) or model is None
-        up_speed = speed if is_set or model is None else model.gbps * GBPS
+    if switches.uplink_speed is not None:
+        return _leaf_ports(switches, speed, switches.uplink_speed)
+    if switches.speed is not None or are_counted(fabric) or model is None:
+        return _leaf_ports(switches, speed, speed)
+    fastest = _leaf_ports(switches, speed, model.gbps * GBPS)
+    found = fastest
+    while found.up_speed > speed and not _is_flat(fabric, groups, found):
+        half = found.up_speed // 2
+        found = _leaf_ports(switches, speed, half if half >= speed else speed)
+    return found if _is_flat(fabric, groups, found) else fastest
+
+
+def _is_flat(fabric: Fabric, groups: Sequence[NodeGroup], ports: LeafPorts) -> bool:
+    """Return whether two tiers of such ports are enough."""
+    assert fabric.switches is not None  # noqa: S101 (for mypy: the caller asks for switched fabrics only)
+    try:
+        rails = rails_of(fabric, groups) or 1
+        return _Derivation(fabric, fabric.switches, rails, nodes_on(fabric, groups), ports).sizes().tiers <= _FEW_TIERS
+    except SizeError:
+        return False
+
+
+def _leaf_ports(switches: Switches, speed: int, up_speed: int) -> LeafPorts:
+    model, lanes = models().get(switches.model or ""), lanes_of(switches, speed)
     up_lanes = lanes if up_speed == speed else _fewest_lanes(switches.model, up_speed)
     cage = max(lanes, up_lanes) if model is None else max(model.lanes * (model.ports // (model.cages or model.ports)), lanes)
     return LeafPorts(speed, lanes, up_speed, up_lanes, max(1, ports_of(switches, speed) * lanes // cage), cage)
@@ -332,8 +355,12 @@ class _Derivation:
     def _leaf_rails(self, down: int) -> int:
         """Return the rails that share a leaf: all of the plane in `leaf-spine`; else so many that the nodes fill a leaf."""
         whole = -(-self.rails // self.planes)
-        if self.switches.leaf_rails is not None:
-            return min(self.switches.leaf_rails, whole)
+        stated = self.switches.leaf_rails
+        if stated is not None and stated > whole:
+            message = f"{stated} rails are to share a leaf, and {'the fabric' if self.planes == 1 else 'a plane'} has {whole}"
+            raise SizeError("leaf_rails", message, f"use {whole} or fewer, or leave `leaf_rails` out")
+        if stated is not None:
+            return stated
         if self.fabric.shape in _ONE_LEAF:
             return whole
         if self.fabric.shape == "rail-optimized" or self.switches.leaves is not None:
@@ -415,7 +442,8 @@ class _Derivation:
         if found is None:
             leaves = f"{max(1, pod_units) * of_plane} leaves{self._of_a_plane}"
             message = f"a pod of {leaves} with {up} links up each does not fit spines of {ports} ports"
-            raise SizeError("model", message, "use more `pods` or `planes`, fewer uplinks, or a model with more ports")
+            hint = "use more `pods` or `planes`, fewer uplinks, a model with more ports, or `spine_ports` of a chassis"
+            raise SizeError("model", message, hint)
         count, uplinks = found
         spine_down = pod_units * of_plane * uplinks
         spine_up = max(1, math.ceil(spine_down / ratio - _ROUNDING))

@@ -106,8 +106,9 @@ numbers later on. RFC 6996 keeps 4200000000 and up for private use."""
 class Oversubscription(Section):
     """Ratio of bandwidth from below to bandwidth upward, tier by tier; 1 is none."""
 
-    leaf: float = Field(1.0, ge=1, le=64, examples=[1.5])
-    """Speed of a leaf's links to nodes, over that of its links to spines."""
+    leaf: float = Field(1.0, ge=0.75, le=64, examples=[1.5])
+    """Speed of a leaf's links to nodes, over that of its links to spines. Below 1 a leaf has spare links, for the loss of \
+spines: 0.889 is 16 links to nodes and 18 to spines."""
     spine: float = Field(1.0, ge=1, le=64, examples=[7.0])
     """Speed at which a pod can send, over that of its uplinks."""
 

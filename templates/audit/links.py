@@ -73,6 +73,23 @@ def check_ports(machine: Machine) -> Iterator[Finding]:
             yield Finding("HW809", file, key, message, "turn global pause off")
         yield from _neighbor(machine, name, port, name in neighbors)
     yield from _unknown_neighbors(machine)
+    yield from _unlike_peers(machine)
+
+
+def _unlike_peers(machine: Machine) -> Iterator[Finding]:
+    """Find ports whose other end two files of the machine name differently."""
+    named: dict[str, tuple[str, str]] = {}
+    for file, device in machine.devices:
+        for name, port in device.ports.items():
+            first = named.setdefault(name, port.peer) if port.peer is not None else None
+            if first is not None and port.peer is not None and first != port.peer and _names_a_device(port.peer[0], machine):
+                message = (
+                    f"{name} leads to {' '.join(port.peer)} here and to {' '.join(first)} in the switch's other file; people who follow it "
+                    "pull the wrong cable"
+                )
+                yield Finding(
+                    "HW826", file, port.keys.get("peer", ""), message, "follow the cable (LLDP shows it)", doubtful=True
+                )
 
 
 def _names_a_device(name: str, machine: Machine) -> bool:

@@ -76,7 +76,9 @@ def _in_range(file: str, reading: Reading, host: Machine) -> Iterator[Finding]:
     except ValueError:
         return
     for name, port in host.ports.items():
-        for address in port.view.addresses if network is not None and host.fabric_of(name) is None else ():
+        # An interface with an address alone is that of the management network, or of storage.
+        is_rail = bool(port.view.gateway) or port.view.keys.get("mtu", "mtu") != "mtu" or _ADAPTER.fullmatch(name) is not None
+        for address in port.view.addresses if network is not None and is_rail and host.fabric_of(name) is None else ():
             try:
                 outside = ipaddress.ip_interface(address).ip not in network  # type: ignore[operator]
             except ValueError:

@@ -16,7 +16,6 @@ FOREIGN = frozenset(name for name, kind in SWITCHES.items() if kind.port_name is
 # As the renderer of SONiC sets them; EOS's largest is 9214, without the Ethernet header and checksum.
 _MTUS = (9216, 9214)
 _FEC_FROM_MBPS = 100_000
-_FEC_FROM_MBPS = 100_000
 _SLOWEST_HOLD_S = 10
 _HINT = "configure it as in the cluster file, or fix the cluster file"
 
@@ -176,6 +175,9 @@ def _sessions(file: str, machine: Machine, bgp: BgpView, switch: SwitchPlan) -> 
         if neighbor.policies:
             message = f"{name} has the route map {next(iter(neighbor.policies.values()))}, which the cluster file does not set"
             yield Finding("HW603", file, neighbor.key, message, _HINT)
+        others = [title for _, title in neighbor.lists] + [*neighbor.ranks] + (["a password"] if neighbor.signs else [])
+        if others:
+            yield Finding("HW603", file, neighbor.key, f"{name} has {others[0]}, which the cluster file does not set", _HINT)
 
 
 def _classes(

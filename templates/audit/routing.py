@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from headway.templates.audit.finding import Finding
 from headway.templates.audit.machines import JoinedPorts, Machine, Network, is_within, network_of
-from headway.templates.reading import BgpView, NeighborView
+from headway.templates.reading import BgpView, FilterLine, NeighborView
 
 # A session is slow from this hold time on; FRR's and EOS's default is 180 s, that of the datacenter profile 9 s.
 _SLOW_HOLD_S = 60
 _USUAL_HOLD_S = 180
 _MULTIPLIER = 3
+_MANAGEMENT = ("eth", "mgmt", "Management")
 # Less than the scheduling delay of a busy switch's CPU.
 _FASTEST_BFD_MS = 50
 # FRR's, EOS's and Cumulus's defaults are 900 ms.
@@ -37,6 +38,8 @@ def check_routing(machine: Machine, cables: list[JoinedPorts]) -> Iterator[Findi
     yield from _timers(machine, bgp, up)
     yield from _paths(machine, bgp, up, peers)
     yield from _policies(machine, bgp, up)
+    yield from _filters(machine, bgp, up)
+    yield from _ranks(machine, bgp, up)
     yield from _networks(machine, bgp, up)
     yield from _hashing(machine)
     yield from _bfd(machine)
@@ -185,6 +188,53 @@ def _policies(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
                 return
 
 
+def _filters(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
+    """Find lists of a neighbor that keep routes from it that the fabric needs."""
+    summaries = [network for each in bgp.aggregates if (network := network_of(each)) is not None]
+    announced = [network for each in bgp.announces or () if (network := network_of(each)) is not None]
+    own = [each for each in announced if not any(each != other and is_within(each, other) for other in summaries)]
+    for name, neighbor in up.items():
+        for way, title in neighbor.lists:
+            lines = bgp.lists.get(title)
+            if lines is None:
+                message = f"the {title} ({way}) of {name} is not defined; FRR denies every route then, and the link idles"
+                hint, doubtful = "define it, or remove it from the neighbor", machine.os in {"eos", "nvue"}
+            elif not any(line.permits for line in lines):
+                message = f"the {title} ({way}) permits nothing; {name} exchanges no route, and its link idles"
+                hint, doubtful = "let it permit the fabric's networks", False
+            else:
+                kept = next((each for each in own if not _permits(lines, each)), None) if way == "out" else None
+                if kept is None:
+                    continue
+                message = f"the {title} keeps {kept} from {name}; other leaves do not reach it through that link"
+                hint, doubtful = f"let it permit {kept}", False
+            yield Finding("HW836", machine.bgp_file, neighbor.key, message, hint, doubtful=doubtful)
+            return
+
+
+def _permits(lines: tuple[FilterLine, ...], network: Network) -> bool:
+    """Return what the first line that the network matches says; what matches none is denied."""
+    for line in lines:
+        whole = network_of(line.network) if line.network is not None else None
+        if line.network is None or (
+            whole is not None and is_within(network, whole) and line.low <= network.prefixlen <= line.high
+        ):
+            return line.permits
+    return False
+
+
+def _ranks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
+    """Find a neighbor whose routes have another rank than those of the others, so that the paths are not equal."""
+    plain = next((name for name, neighbor in up.items() if not neighbor.ranks), None)
+    ranked = next((name for name, neighbor in up.items() if neighbor.ranks), None)
+    if plain is not None and ranked is not None:
+        message = (
+            f"routes of {ranked} have a rank of their own, by {' and '.join(up[ranked].ranks)}, and those of {plain} do not; the paths are "
+            "not equal, and some links idle"
+        )
+        yield Finding("HW834", machine.bgp_file, up[ranked].key, message, "rank the routes of all uplinks alike")
+
+
 def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
     """Find networks of the switch's ports that are not announced, and announced ones that it does not have."""
     if bgp.announces is None or not up:
@@ -204,10 +254,13 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
         )
         return
     addresses = list(_addresses(up))
-    own = {
-        name: [network for address in port.view.addresses if (network := network_of(address)) is not None]
+    # The networks that it announces are those of IPv4, and none is that of a management port.
+    own: dict[str, list[Network]] = {
+        name: [
+            network for address in port.view.addresses if (network := network_of(address)) is not None and network.version == 4
+        ]
         for name, port in machine.ports.items()
-        if name not in up
+        if name not in up and not name.startswith(_MANAGEMENT)
     }
     for name, networks in own.items():
         if any(address in network for address in addresses for network in networks):
@@ -299,6 +352,9 @@ def check_sessions(cables: list[JoinedPorts]) -> Iterator[Finding]:
                     "link idles"
                 )
                 yield Finding("HW833", machine.bgp_file, ours.key, message, "remove `passive` at one end")
+            if ours is not None and theirs is not None and ours.signs and not theirs.signs:
+                message = f"the session has a password here, and none at {other.name} {other_port}; it never comes up, and the link idles"
+                yield Finding("HW833", machine.bgp_file, ours.key, message, "set the same password at both ends, or none")
             if ours is not None and theirs is not None and ours.bfd is False and theirs.bfd:
                 message = (
                     f"BFD is off here and on at {other.name} {other_port}; it stays down, and a link that fails silently is "
@@ -325,6 +381,20 @@ def check_numbers(found: list[Machine]) -> Iterator[Finding]:
                 "each other"
             )
             yield Finding("HW830", machine.bgp_file, bgp.keys.get("asn", bgp.key), message, "give each leaf a number of its own")
+
+
+def check_limits(found: list[Machine]) -> Iterator[Finding]:
+    """Yield neighbors whose session ends before they have sent the networks of all switches: each has its loopback at least."""
+    switches = sum(machine.bgp is not None and machine.os != "host" for machine in found)
+    for machine in found:
+        for name, neighbor in ((machine.bgp.neighbors or {}) if machine.bgp else {}).items():
+            if neighbor.most_routes is not None and 0 < neighbor.most_routes < switches:
+                message = (
+                    f"the session of {name} ends at more than {neighbor.most_routes} routes, and {switches} switches announce some; its "
+                    "link idles"
+                )
+                yield Finding("HW836", machine.bgp_file, neighbor.key, message, "allow all routes of the fabric")
+                break
 
 
 def check_summaries(found: list[Machine]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from headway.templates.audit.machines import links, machines
 from headway.templates.audit.nodes import check_adapters, check_marks, check_time, environments
 from headway.templates.audit.peers import check_peers
 from headway.templates.audit.queues import check_queues
-from headway.templates.audit.routing import check_numbers, check_routing, check_sessions, check_summaries
+from headway.templates.audit.routing import check_limits, check_numbers, check_routing, check_sessions, check_summaries
 from headway.templates.audit.subnets import check_subnets
 from headway.templates.reading import Reading
 
@@ -39,6 +39,7 @@ def _all(readings: Mapping[str, Reading]) -> Iterator[Finding]:
     yield from check_sessions(cables)
     yield from check_numbers(found)
     yield from check_summaries(found)
+    yield from check_limits(found)
     jobs = environments(readings)
     yield from check_adapters(found, jobs)
     yield from check_marks(found, jobs)

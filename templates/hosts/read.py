@@ -257,12 +257,7 @@ def _of_ip(arguments: list[str]) -> Iterator[_Change]:
         case ("address" | "addr" | "a", "add" | "replace", address, "dev", device, *_) if not _is_unknown(address):
             yield _Change(_named(device), f"address|{address}", address)
         case ("route" | "r" | "ro", "add" | "replace", target, *words):
-            pairs = dict(pairwise(words))
-            via, table = pairs.get("via", ""), pairs.get("table", "main")
-            if _is_unknown(via + table + target):
-                yield _Change(_HOST, f"way|{table}", "route")
-            elif via:
-                yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
+            yield from _of_route(target, dict(pairwise(words)))
         case ("rule" | "ru", "add", *words):
             pairs = dict(pairwise(words))
             table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
@@ -270,6 +265,16 @@ def _of_ip(arguments: list[str]) -> Iterator[_Change]:
                 yield _Change(_HOST, f"way|{table}|rule", "rule")
             elif table and source and not _is_unknown(source):
                 yield _Change(_HOST, f"rule|{source}", table)
+
+
+def _of_route(target: str, pairs: Mapping[str, str]) -> Iterator[_Change]:
+    via, table = pairs.get("via", ""), pairs.get("table", "main")
+    if _is_unknown(via + table + target):
+        yield _Change(_HOST, f"way|{table}", "route")
+        if table == "main" and not _is_unknown(target):
+            yield _Change(_HOST, f"fabric|{target}", target)
+    elif via:
+        yield _Change(_named(pairs.get("dev", "")), f"route|{table}|{target}", via)
 
 
 def _of_setpci(arguments: list[str]) -> Iterator[_Change]:
@@ -282,7 +287,7 @@ def _of_setpci(arguments: list[str]) -> Iterator[_Change]:
 
 def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
     """Yield those of `dcb app` and `dcb pfc`, whatever options precede them."""
-    while arguments and arguments[0] not in {"app", "pfc"}:
+    while arguments and arguments[0] not in {"app", "pfc", "ets"}:
         arguments = arguments[1:]
     match arguments:
         case ("app", "flush", "dev", device, *selectors) if not selectors or "dscp-prio" in selectors:
@@ -291,6 +296,9 @@ def _of_dcb(arguments: list[str]) -> Iterator[_Change]:
         case ("app", "add" | "replace" | "del" as verb, "dev", device, *parameters):
             for dscp, priority in _pairs(parameters, "dscp-prio"):
                 yield from _of_dscp(_named(device), dscp, None if verb == "del" else priority)
+        case ("ets", "set", "dev", device, *parameters):
+            for number, share in _pairs(parameters, "tc-bw"):
+                yield _Change(_named(device), f"tc-bw|{number}", share)
         case ("pfc", "set", "dev", device, *parameters):
             for priority, state in _pairs(parameters, "prio-pfc"):
                 if priority == "all":
@@ -329,6 +337,9 @@ def _of_mlnx_qos(options: list[tuple[str, str]]) -> Iterator[_Change]:
                 yield _Change(end, "prio-pfc|all", None)
                 for priority, state in enumerate(states[:8]):
                     yield _Change(end, f"prio-pfc|{priority}", state)
+            case "--tcbw", shares if len(shares) > 1:
+                for number, share in enumerate(shares[:8]):
+                    yield _Change(end, f"tc-bw|{number}", share)
             case "--dscp2prio", ["set", dscp, priority]:
                 yield from _of_dscp(end, dscp, priority)
             case "--dscp2prio", ["del", dscp, _]:

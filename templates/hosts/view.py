@@ -8,7 +8,7 @@ from headway.templates.reading import DeviceView, Fault, PortView, QosView, Sett
 
 NO_QOS = (
     *("address", "gateway", "table", "mtu", "up", "route|", "rule|", "rp_filter", "arp_", "fib_multipath", "ip_forward"),
-    *("way|", "setpci|", "mlxconfig|", "link|", "fec", "pause|"),
+    *("way|", "fabric|", "setpci|", "mlxconfig|", "link|", "fec", "pause|"),
 )
 """Beginnings of the keys that set no class of traffic."""
 
@@ -18,7 +18,10 @@ _LEAST_MTU = 4200
 _DEVICE_CONTROL = re.compile(r"(cap_exp\+(0x)?8|68)\.w")
 _ACS_CONTROL = re.compile(r"ecap_acs\+(0x)?6\.w")
 _LEAST_READ_REQUEST = 2
+_LEAST_SHARE = 10
 _MOST_DSCP = 63
+# Prefix length of a network of two.
+_LINK = 30
 _ON = frozenset({"on", "1", "yes"})
 
 
@@ -81,6 +84,7 @@ def faults(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> Ite
     device = host_view(settings)
     rails = [name for name, port in device.ports.items() if port.addresses]
     yield from _sysctls(settings, len(rails) > 1)
+    yield from _omitted(settings, rails, views)
     yield from _routes(settings, device)
     yield from _links(settings, device, views)
     yield from _classes(settings, views)
@@ -107,11 +111,42 @@ def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
             f"routing table {table} has routes, and no rule leads to it; every rail leaves by the main table, through one adapter"
         )
         yield Fault("HW851", routes[table], message, "add `ip rule add from ADDRESS lookup TABLE`")
+    yield from _between_rails(settings, routes)
     for table in rules.keys() - routes.keys() - {"main", "local", "default", "254", "255"} if routes else ():
         message = (
             f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
         )
         yield Fault("HW851", rules[table], message, "add `ip route replace default via GATEWAY dev DEVICE table TABLE`")
+
+
+def _between_rails(settings: Mapping[str, Setting], routes: Mapping[str, str]) -> Iterator[Fault]:
+    """Find rails with addresses of a link each, and no route to all of them in the main table: RDMA-CM and ARP look there first."""
+    addresses = [
+        interface
+        for key, setting in settings.items()
+        if (key.endswith("|address") or "|address|" in key) and (interface := _interface(setting.value)) is not None
+    ]
+    is_linked = len(addresses) > 1 and all(each.network.prefixlen >= _LINK for each in addresses if each.version == 4)
+    own = [key for key, setting in settings.items() if key.startswith("way|") and setting.value == "route"]
+    if not is_linked or not own:
+        return
+    targets = [setting.value for key, setting in settings.items() if key.startswith("fabric|")]
+    networks = []
+    for target in targets:
+        try:
+            networks.append(ipaddress.ip_network("0.0.0.0/0" if target == "default" else target, strict=False))
+        except ValueError:
+            return
+    outside = next((each for each in addresses if not any(each.ip in network for network in networks)), None)
+    if outside is not None:
+        where = (
+            f"the main table's routes by the leaves ({', '.join(targets)}) do not lead to"
+            if targets
+            else "no route of the main table leads to"
+        )
+        message = f"{where} {outside.ip}, an address of another rail; what has no address yet reaches its own leaf only"
+        key = next((key for key in settings if key.startswith("fabric|")), own[0])
+        yield Fault("HW851", key, message, "route the network of all adapters' addresses by each of them", doubtful=True)
 
 
 def _unlike_marks(settings: Mapping[str, Setting]) -> Iterator[Fault]:
@@ -135,12 +170,35 @@ def _uneven(settings: Mapping[str, Setting], device: DeviceView, views: Mapping[
             key = next((key for key, setting in settings.items() if key.startswith("adapter|") and setting.value == name), name)
             message = f"{name} has no address, and the other adapters have one; NCCL finds no GID there, and its connections fail"
             yield Fault("HW851", key, message, "set its address, gateway and table")
-        if port.addresses and classed and name not in classed and "host" not in classed:
+        # An interface with an address alone is that of the management network, or of storage.
+        is_rail = any(key.startswith((f"{name}|mtu", f"{name}|gateway", f"{name}|table", f"{name}|route")) for key in settings)
+        if port.addresses and is_rail and classed and name not in classed and "host" not in classed:
             message = (
                 f"{name} has neither PFC nor a priority for DSCP, and the other adapters have; its traffic is dropped where "
                 "theirs is paused"
             )
             yield Fault("HW852", port.keys.get("addresses", name), message, "set its classes as on the other adapters")
+
+
+def _omitted(settings: Mapping[str, Setting], rails: list[str], views: Mapping[str, QosView]) -> Iterator[Fault]:
+    """Find what a script that sets up several rails leaves to the kernel, whose value does not suit them."""
+    names = {key.rpartition("|")[2] for key in settings}
+    if len(rails) < 2 or not any(view.pfc for view in views.values()):
+        return
+    first = next((key for key in settings if key.endswith("|address") or "|address|" in key), "")
+    if "mtu" not in names:
+        message = (
+            "it sets addresses and classes and no MTU; with the kernel's 1500 RDMA packets have 1024 bytes, a quarter of 4096"
+        )
+        yield Fault("HW820", first, message, "set 9000, unless another file does", doubtful=True)
+    for name, value, effect in (
+        ("arp_ignore", "1", "every adapter answers for every address, and packets of one rail arrive at another's"),
+        ("arp_announce", "2", "an adapter asks with the address of another rail, and the answers go there"),
+        ("rp_filter", "2", "many distributions set 1, which drops what comes in by another adapter than the route back"),
+    ):
+        if name not in names and names & {"arp_ignore", "arp_announce", "rp_filter"}:
+            message = f"it sets up several rails and does not set `{name}`; {effect}"
+            yield Fault("HW850", first, message, f"set `{name}` to {value}, unless another file does", doubtful=True)
 
 
 def _sysctls(settings: Mapping[str, Setting], has_rails: bool) -> Iterator[Fault]:
@@ -282,6 +340,21 @@ def _classes(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> I
                 message = f"PFC pauses priority {lossless}, which DSCP 48 has: notifications wait where they are needed most"
                 yield Fault("HW812", f"{prefix}prio-pfc|{lossless}", message, "pause the collectives' priority alone")
         yield from _halves(prefix, settings)
+    yield from _shares(settings, views)
+
+
+def _shares(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> Iterator[Fault]:
+    """Find a lossless priority whose traffic class gets little of a full link; classes have the numbers of their priorities."""
+    lossless = {str(priority) for view in views.values() for priority, is_on in view.pfc.items() if is_on}
+    for key, setting in settings.items():
+        before, name, number = key.rpartition("tc-bw|")
+        if name and number in lossless and setting.value.isdecimal() and 0 < int(setting.value) < _LEAST_SHARE:
+            others = [each for each in settings if each.startswith(f"{before}tc-bw|") and each != key]
+            message = (
+                f"traffic class {number} gets {setting.value} % of a full link, and PFC pauses it; collectives wait for the rest"
+            )
+            if others:
+                yield Fault("HW815", key, message, "give it the larger share", doubtful=True)
 
 
 def _halves(prefix: str, settings: Mapping[str, Setting]) -> Iterator[Fault]:

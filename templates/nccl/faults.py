@@ -46,6 +46,11 @@ def _above(bound: int) -> Callable[[str], bool]:
 
 
 _LEAVE = "leave it out"
+# src/debug.cc of v2.30.7
+_SUBSYSTEMS = (
+    *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG"),
+    *("PROFILE", "RAS", "ALL"),
+)
 _UNLESS = "leave it out, unless you are looking for a fault"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _RDMA_OFF = "NCCL uses no RDMA adapter, and collectives between nodes run over TCP at a tenth of the speed"
@@ -227,6 +232,17 @@ _HARMS: Mapping[str, tuple[_Harm, ...]] = {
             _below(1 << 20), "buffers are smaller than what an adapter has in flight, and its link idles", _LEAVE, doubtful=True
         ),
     ),
+    "NCCL_MAX_CTAS": (
+        _Harm(_below(4), "few blocks of a GPU copy data, and neither NVLink nor the adapters are busy", _LEAVE, doubtful=True),
+    ),
+    "NCCL_NET_MERGE_LEVEL": (
+        _Harm(
+            _is("PHB", "NODE", "SYS"),
+            "adapters of several GPUs are joined to one, and its traffic takes rails that are far from a GPU",
+            "leave it out: only the ports of one adapter are joined then",
+            doubtful=True,
+        ),
+    ),
     "NCCL_MAX_NCHANNELS": (
         _Harm(_below(4), "few blocks of a GPU copy data, and neither NVLink nor the adapters are busy", _LEAVE, doubtful=True),
     ),
@@ -350,6 +366,17 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
     }:
         return Fault("HW867", name, message, harm.hint, harm.doubtful)
     return Fault("HW862", name, message, harm.hint, harm.doubtful)
+
+
+def _subsystems(name: str, value: str) -> Iterator[Fault]:
+    unknown = next(
+        (word for word in value.lstrip("^").split(",") if word.strip() and word.strip().upper() not in _SUBSYSTEMS), None
+    )
+    if unknown is not None:
+        message = (
+            f"`{name}` has `{unknown}`, which NCCL does not know; it logs nothing of that, and a failure has no reason in the log"
+        )
+        yield Fault("HW861", name, message, f"use {', '.join(_SUBSYSTEMS)}", doubtful=True)
 
 
 def _chosen(name: str, value: str) -> Iterator[Fault]:

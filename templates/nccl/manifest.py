@@ -36,6 +36,7 @@ class Pod:
 
     line: int
     has_host_network: bool
+    dns_policy: str
     annotations: frozenset[str]
     host_paths: frozenset[str]
     containers: tuple["PodContainer", ...]
@@ -63,6 +64,7 @@ def pods(text: str) -> Iterator[Pod]:
             yield Pod(
                 min((each.line for each in spec.values() if isinstance(each, _Scalar)), default=1),
                 _text(spec.get("hostNetwork")) == "true",
+                _text(spec.get("dnsPolicy")),
                 frozenset(annotations) if isinstance(annotations, dict) else frozenset(),
                 frozenset(path for each in volumes if (path := _text(_at(each, "hostPath", "path")))),
                 tuple(map(_container, _items(spec.get("containers")))),

@@ -22,6 +22,12 @@ def pod_faults(pods: tuple[Pod, ...]) -> Iterator[Fault]:
             )
             hint = "set `hostNetwork: true`, or attach the adapters' networks (k8s.v1.cni.cncf.io/networks)"
             yield Fault("HW868", _place(users[0]), message, hint, doubtful=True)
+        if users and pod.has_host_network and pod.dns_policy in {"", "ClusterFirst"}:
+            message = (
+                "the pod has the host's network and asks the host's name servers (`dnsPolicy`), which do not know the names of other pods; "
+                "ranks do not find the first one, and the job hangs when it starts"
+            )
+            yield Fault("HW868", _place(users[0]), message, "set `dnsPolicy: ClusterFirstWithHostNet`", doubtful=True)
         for each in users:
             if not each.is_privileged and "IPC_LOCK" not in each.capabilities and not _is_cloud([each]):
                 message = (

@@ -16,6 +16,7 @@ from headway.templates.cluster import reader_of
 from headway.templates.reading import RoutingView, Setting
 from headway.templates.switches.frr import FRR, sysctl
 from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.render import MAX_PATHS
 from headway.templates.switches.frr.sysctl import SYSCTL
 from tests.real.fabric.programs import obstacle
 from tests.real.fabric.syntax import refused_lines
@@ -71,7 +72,7 @@ def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
     for switch in cluster.switches:
         ports = frozenset(port.name for port in switch.uplinks)
         view = FRR.read(text_of(switch, cluster)).routing
-        assert view == RoutingView(switch.asn, switch.router_id, ports, len(ports))
+        assert view == RoutingView(switch.asn, switch.router_id, ports, len(ports) if switch.role == "leaf" else MAX_PATHS)
 
 
 def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_and_nothing_by_rule(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
@@ -120,7 +121,7 @@ def test_options_set_timers_and_bfd(cluster: ClusterPlan, leaf: SwitchPlan) -> N
 
 def test_a_spine_without_leaves_still_gets_a_file(cluster: ClusterPlan) -> None:
     lonely = dataclasses.replace(cluster.switches[-1], ports=())
-    assert FRR.read(text_of(lonely, cluster)).routing == RoutingView(lonely.asn, lonely.router_id, frozenset(), 1)
+    assert FRR.read(text_of(lonely, cluster)).routing == RoutingView(lonely.asn, lonely.router_id, frozenset(), MAX_PATHS)
 
 
 def test_a_name_that_would_leave_its_line_is_refused(cluster: ClusterPlan, leaf: SwitchPlan) -> None:

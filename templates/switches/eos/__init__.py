@@ -6,7 +6,7 @@ Start reading: `render.py`.
 
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
-from headway.templates.switches.eos.blocks import read_blocks
+from headway.templates.switches.eos.blocks import judge, read_blocks
 from headway.templates.switches.eos.check import check
 from headway.templates.switches.eos.options import EosOptions
 from headway.templates.switches.eos.render import FILE, MOST_PATHS, port_name, render
@@ -33,4 +33,5 @@ EOS = SwitchKind(
     port_name=port_name,
     running="the output of `show running-config`",
     read_base=read_blocks,
+    judge=judge,
 )

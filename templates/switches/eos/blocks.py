@@ -3,6 +3,8 @@
 import re
 from collections.abc import Collection, Iterator
 
+from headway.jobspec.problem import Severity
+
 # The first line of a command with those below it.
 Block = tuple[str, ...]
 
@@ -12,6 +14,27 @@ _OWN = re.compile(
     r"(no )?(interface (Ethernet|Loopback0\b)|router (bgp|bfd)\b|qos (profile|map|rewrite|random-detect)\b|priority-flow-control\b"
     r"|hostname\b|ip routing\b|ipv6 unicast-routing\b|ip hardware fib load-balance\b|service routing protocols model\b|end\b)"
 )
+
+
+# Commands of the management plane, and lines of a port that do not change what it carries.
+_OF_SITE = re.compile(
+    r"(no )?(aaa|alias|banner|clock|daemon|dns|email|enable|environment|event-|interface (Management|Loopback[1-9])|ip (domain|name-server"
+    r"|ssh|host|radius|tacacs|route vrf (?i:mgmt))|lldp|logging|management|monitor|ntp|prompt|ptp|queue-monitor|radius-server|role|schedule"
+    r"|sflow|snmp-server|spanning-tree|switchport default|tacacs-server|terminal|transceiver|username|vrf instance (?i:mgmt)|vlan)\b"
+)
+_OF_PORT = re.compile(r"(no )?(description|load-interval|lldp|logging|snmp|sflow|comment|!!)\b.*")
+
+
+def judge(key: str) -> Severity | None:
+    """Return how much a command matters that is not as the plan has it, by its path: None where the site decides it."""
+    first, _, rest = key.partition("|")
+    if rest and _OF_PORT.fullmatch(rest.rpartition("|")[2]):
+        return None
+    if rest.rpartition("|")[2].startswith("neighbor ") and " description " in rest:
+        return None
+    if _OWN.match(first):
+        return Severity.ERROR
+    return None if _OF_SITE.match(first) else Severity.WARNING
 
 
 def read_blocks(text: str) -> tuple[Block, ...]:

@@ -15,6 +15,7 @@ from headway.templates.reading import (
     DeviceView,
     EcnView,
     Fault,
+    FilterLine,
     MarkingView,
     NeighborView,
     PortView,
@@ -24,6 +25,7 @@ from headway.templates.reading import (
     Setting,
     Traits,
 )
+from headway.templates.switches.eos.blocks import judge
 
 _EIGHT = range(8)
 _DSCPS = range(64)
@@ -45,6 +47,8 @@ _DEFAULT_CLASSES = (1, 0, 2, 3, 4, 5, 6, 7)
 _FACTS = frozenset({"queue of DSCP", "PFC of priority", "queue that PFC pauses for priority", "marking of queue"})
 _FEC = {"reed-solomon": "rs", "fire-code": "fc"}
 _MEMBER = r"neighbor (?:interface )?(\S+)"
+_PREFIXES = re.compile(r"(?:ip prefix-list (\S+) )?(?:seq (\d+) )?(permit|deny) (\S+/\d+)(.*)")
+_RANK = re.compile(r"set (as-path prepend|local-preference|weight|metric)\b.*")
 
 
 @dataclass
@@ -79,8 +83,14 @@ def read(text: str) -> Reading:
     """
     root = _Block("", 0)
     inside: list[tuple[int, _Block]] = [(-1, root)]
+    is_banner = False
     for number, line in enumerate(text.splitlines(), 1):
         words = " ".join(line.split())
+        # A banner's text goes on to a line of its own.
+        if is_banner:
+            is_banner = line.strip() != "EOF"
+            continue
+        is_banner = words.startswith("banner ")
         if not words or words[0] == "!" or words in {"end", "exit"}:
             continue
         indent = len(line) - len(line.lstrip())
@@ -258,6 +268,7 @@ class _Switch:
         groups = {name for name, own in commands.items() if {"peer group", "peer-group"} & own.keys()}
         is_active = "no bgp default ipv4-unicast" not in bgp.inner
         timers = (bgp.after("timers bgp ") or "").split()
+        ranking = dict(self._ranking())
         paths = (bgp.after("maximum-paths ") or family.after("maximum-paths ") or "1").split()[0]
         lines = [words for block in (bgp, family) for words in block.inner]
         redistributes = any(words.startswith("redistribute connected") for words in lines)
@@ -267,13 +278,17 @@ class _Switch:
             asn=_as_number(bgp.key.split()[2]),
             router_id=bgp.after("router-id "),
             neighbors={
-                name: _neighbor(name, commands, is_active) for name in commands if name not in groups and _is_neighbor(name)
+                name: _neighbor(name, commands, is_active, ranking)
+                for name in commands
+                if name not in groups and _is_neighbor(name)
             },
             max_paths=int(paths) if paths.isdecimal() else None,
             relaxes="no bgp bestpath as-path multipath-relax" not in bgp.inner,
             hold_s=int(timers[1]) if len(timers) > 1 and timers[1].isdecimal() else _HOLD_S,
             policies=dict(self._policies()),
             announces=None if redistributes else networks,
+            aggregates=tuple(words.split()[1] for words in lines if words.startswith("aggregate-address ")),
+            lists=self._lists(),
             keys={
                 "asn": bgp.key,
                 "router_id": bgp.key_of("router-id "),
@@ -290,6 +305,30 @@ class _Switch:
             if found:
                 permits[found[1]] = permits.get(found[1], False) or found[2] != "deny"
         yield from permits.items()
+
+    def _ranking(self) -> Iterator[tuple[str, str]]:
+        """Yield each route map that ranks routes, with what it sets to do so."""
+        for words, block in self.root.inner.items():
+            found = re.fullmatch(r"route-map (\S+)(?: (permit|deny) \d+)?", words)
+            ranks = next((made[1] for each in block.inner if (made := _RANK.fullmatch(each))), None) if found else None
+            if found and ranks:
+                yield found[1], ranks
+
+    def _lists(self) -> dict[str, tuple[FilterLine, ...]]:
+        """Return the prefix lists, which have each line by itself or below their name."""
+        found: dict[str, list[tuple[int, FilterLine]]] = {}
+        for words, block in self.root.inner.items():
+            if words.startswith("ip prefix-list "):
+                lines = found.setdefault(f"prefix-list {words.split()[2]}", [])
+                for each in (words, *block.inner):
+                    line = _PREFIXES.fullmatch(each)
+                    if line:
+                        bounds = {name: int(number) for name, number in re.findall(r"(ge|le|eq) (\d+)", line[5])}
+                        length = int(line[4].rpartition("/")[2])
+                        low = bounds.get("ge", bounds.get("eq", length))
+                        high = bounds.get("le", bounds.get("eq", 128 if "ge" in bounds else length))
+                        lines.append((int(line[2] or 10 * len(lines)), FilterLine(line[3] == "permit", line[4], low, high)))
+        return {name: tuple(made for _, made in sorted(lines, key=lambda each: each[0])) for name, lines in found.items()}
 
     @cached_property
     def routing(self) -> RoutingView | None:
@@ -372,7 +411,9 @@ def _is_neighbor(name: str) -> bool:
     return re.fullmatch(r"[\d.]+|[0-9a-fA-F:]+(%\S+)?|Ethernet[\d/,-]+|Et[\d/,-]+|Port-Channel\d+|Vlan\d+", name) is not None
 
 
-def _neighbor(name: str, commands: Mapping[str, Mapping[str, _Block]], is_active: bool) -> NeighborView:
+def _neighbor(
+    name: str, commands: Mapping[str, Mapping[str, _Block]], is_active: bool, ranking: Mapping[str, str]
+) -> NeighborView:
     own = commands[name]
     joined = next((found for words in own if (found := re.match(r"(?:peer group|peer-group) (\S+)(.*)", words))), None)
     group = commands.get(joined[1], {}) if joined else {}
@@ -386,14 +427,27 @@ def _neighbor(name: str, commands: Mapping[str, Mapping[str, _Block]], is_active
             remote = "external"
     timers = next((words.split() for words in every if words.startswith("timers ")), [])
     active = "activate" in every or (is_active and "no activate" not in every)
+    policies = {words.split()[2]: words.split()[1] for words in every if re.fullmatch(r"route-map \S+ (in|out)", words)}
     return NeighborView(
         next(iter(own.values())).key,
         remote_as=remote,
         is_up=remote is not None and "shutdown" not in every and active,
         hold_s=int(timers[2]) if len(timers) > 2 and timers[2].isdecimal() else None,
         bfd=any(words == "bfd" or words.startswith("bfd ") for words in every),
-        policies={words.split()[2]: words.split()[1] for words in every if re.fullmatch(r"route-map \S+ (in|out)", words)},
+        policies=policies,
         allows_own_as=any(words.startswith("allowas-in") for words in every),
+        waits="passive" in every,
+        lists=tuple(
+            (words.split()[2], f"prefix-list {words.split()[1]}")
+            for words in every
+            if re.fullmatch(r"prefix-list \S+ (in|out)", words)
+        ),
+        ranks=(
+            *(words for words in every if re.fullmatch(r"weight [1-9]\d*", words)),
+            *(f"{ranking[policy]} (route map {policy})" for policy in policies.values() if policy in ranking),
+        ),
+        most_routes=next((int(found[1]) for words in every if (found := re.match(r"maximum-routes (\d+)", words))), None),
+        signs=any(words.startswith("password ") for words in every),
     )
 
 
@@ -418,7 +472,7 @@ def _traits(switch: _Switch) -> Traits:
             device[f"router bgp *|{words}"] = "yes"
     own = re.compile(r"description|ip address|.*neighbor")
     ports = {
-        name: {words: "yes" for words in block.inner if not own.match(words)}
+        name: {words: "yes" for words in block.inner if not own.match(words) and judge(f"{block.key}|{words}") is not None}
         for name, block in switch.ports.items()
         if "shutdown" not in block.inner
         and (block.after("service-profile ") or block.after("ip address ") or "ipv6 enable" in block.inner)
@@ -426,8 +480,38 @@ def _traits(switch: _Switch) -> Traits:
     return Traits(device, ports)
 
 
+def _unnumbered(switch: _Switch) -> Iterator[Fault]:
+    """Find what EOS needs for sessions without IPv4 addresses (EOS User Manual, BGP: IPv4 routes with IPv6 next hops)."""
+    bgp, root = switch.bgp, switch.root.inner
+    first = next((block for words, block in bgp.inner.items() if words.startswith("neighbor interface ")), None) if bgp else None
+    if bgp is None or first is None:
+        return
+    family = [words for block in bgp.inner.values() for words in block.inner]
+    for is_there, what, effect in (
+        (
+            "ipv6 unicast-routing" in root,
+            "ipv6 unicast-routing",
+            "the ports send no router advertisements, and no session comes up",
+        ),
+        (
+            any("next-hop address-family ipv6" in words for words in (*family, *bgp.inner)),
+            "neighbor GROUP next-hop address-family ipv6 originate",
+            "the sessions are up, and exchange no IPv4 route",
+        ),
+        (
+            "service routing protocols model ribd" not in root,
+            "service routing protocols model multi-agent",
+            "the other model has no such sessions",
+        ),
+    ):
+        if not is_there:
+            message = f"BGP runs unnumbered, and `{what}` is missing; {effect}"
+            yield Fault("HW839", first.key, message, f"add `{what}`")
+
+
 def _faults(switch: _Switch) -> Iterator[Fault]:
     root = switch.root
+    yield from _unnumbered(switch)
     if switch.bgp is not None and not any(words.startswith("ip routing") for words in root.inner):
         message = "`ip routing` is missing, and EOS does not route without it; every packet between ports is dropped"
         yield Fault("HW838", switch.bgp.key, message, "add `ip routing`")

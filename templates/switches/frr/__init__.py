@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
-from headway.templates.switches.frr.check import check
+from headway.templates.switches.frr.check import check, judge
 from headway.templates.switches.frr.options import FrrOptions
 from headway.templates.switches.frr.render import FILE, MAX_PATHS, render
 from headway.templates.switches.frr.sysctl import SYSCTL
@@ -29,4 +29,4 @@ def _read_sysctl(text: str) -> Reading:
 READERS = {PurePosixPath(SYSCTL).name: _read_sysctl}
 """Readers of the files next to `frr.conf`, by name."""
 
-FRR = SwitchKind("FRR", FrrOptions, FILE, "hostname", check, render, _read, (SYSCTL,), most_paths=MAX_PATHS)
+FRR = SwitchKind("FRR", FrrOptions, FILE, "hostname", check, render, _read, (SYSCTL,), most_paths=MAX_PATHS, judge=judge)

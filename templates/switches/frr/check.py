@@ -1,11 +1,29 @@
-"""Reports what FRR cannot do with a plan."""
+"""Reports what FRR cannot do with a plan, and which of its settings the plan decides."""
 
+import re
 from collections.abc import Iterator
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.templates.switches.frr.options import FrrOptions
+
+# Logs, terminals and daemons' own settings; lines of a neighbor that do not change what it exchanges.
+_OF_SITE = re.compile(
+    r"(log|line vty|password|enable|service|frr version|agentx|debug|banner|no log|no banner|ip ssh|interface (eth|mgmt|eno))\b.*"
+    r"|.*\|(description|soft-reconfiguration inbound|bgp log-neighbor-changes)"
+)
+_OF_PLAN = re.compile(r"(hostname|frr defaults|interface|router|bfd|ip forwarding|ipv6 forwarding|zebra|fpm)\b.*")
+# Of a file of sysctl.
+_KERNEL = re.compile(r"net\.ipv[46]\..*")
+_OTHER_KERNEL = re.compile(r"[a-z]\w*(\.[\w-]+)+")
+
+
+def judge(key: str) -> Severity | None:
+    """Return how much a setting matters that is not as the plan has it, by its path: None where the site decides it."""
+    if _OF_SITE.fullmatch(key) or (_OTHER_KERNEL.fullmatch(key) and not _KERNEL.fullmatch(key)):
+        return None
+    return Severity.ERROR if _OF_PLAN.fullmatch(key) or _KERNEL.fullmatch(key) else Severity.WARNING
 
 
 def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:

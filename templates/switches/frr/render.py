@@ -32,6 +32,7 @@ def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_s
         "on_linux": not on_sonic,
         "keepalive_s": options.hold_s // 3,
         "addressed": [port for port in switch.ports if port.address],
-        "max_paths": min(len(switch.uplinks), MAX_PATHS) or 1,
+        # A leaf has all of its uplinks from the first day; the upper tiers get more links when the fabric grows.
+        "max_paths": (min(len(switch.uplinks), MAX_PATHS) or 1) if switch.role == "leaf" else MAX_PATHS,
     }
     return fill(_TEMPLATE, word, comment, values)

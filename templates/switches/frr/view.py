@@ -8,11 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, NeighborView, PortView, Traits
+from headway.jobspec.problem import Severity
+from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, FilterLine, NeighborView, PortView, Traits
+from headway.templates.switches.frr.check import judge
 
 _DEFAULT_BGP = re.compile(r"router bgp (\d+(?:\.\d+)?)(?: vrf default)?")
 _PROFILE = re.compile(r"bfd\|profile ([^|\s]+)")
 _ROUTE_MAP = re.compile(r"route-map (\S+) (permit|deny) \d+")
+_LIST = re.compile(r"(?:ip (prefix-list)|(access-list)|bgp as-path (access-list)) (\S+)(?: seq (\d+))? (permit|deny) (\S+)(.*)")
+_RANK = re.compile(r"set (as-path (?:prepend|exclude)|local-preference|weight|metric)\b.*")
+_LENGTH = re.compile(r"(ge|le) (\d+)")
 _UNICAST = ("address-family ipv4 unicast", "address-family ipv4")
 # Settings with a name, an address or a number of the switch in them.
 _OF_SWITCH = re.compile(r"(hostname|!)|.*(router-id|\|network |aggregate-address|neighbor \S*[\d.:]|description)")
@@ -77,12 +82,18 @@ def traits(interfaces: Mapping[str, str], others: Mapping[str, str]) -> Traits:
     for key, value in others.items():
         command, bar, below = key.partition("|")
         name = f"{_INSTANCE.sub('router bgp *', command)}{bar}{below}" if command.startswith("router bgp ") else key
-        if name != "router bgp *" and not _is_of_switch(name):
+        if name != "router bgp *" and not _is_of_switch(name) and _judge(key) is not None:
             device[name] = value
     # What all of its ports have is a trait of the switch.
     first, *rest = ports.values() or ({},)
     common = {command: value for command, value in first.items() if all(each.get(command) == value for each in rest)}
     return Traits(device | {f"interface *|{command}": value for command, value in sorted(common.items())})
+
+
+@lru_cache(65536)
+def _judge(key: str) -> Severity | None:
+    """Return how much the setting matters; a log or a terminal may differ."""
+    return judge(key)
 
 
 @lru_cache(65536)
@@ -204,7 +215,7 @@ def _view_of_bgp(values: Mapping[str, str], bgp: Bgp) -> BgpView:
         bgp.key,
         asn=as_number(found[1]) if found else None,
         router_id=bgp.commands.get("bgp router-id", values.get("ip router-id")),
-        neighbors=_neighbors(bgp),
+        neighbors=_neighbors(bgp, dict(_ranking(values))),
         max_paths=_number(_unicast(bgp, "maximum-paths")),
         relaxes=bgp.commands.get("bgp bestpath as-path multipath-relax") == _YES,
         requires_policy=required,
@@ -212,6 +223,7 @@ def _view_of_bgp(values: Mapping[str, str], bgp: Bgp) -> BgpView:
         policies=dict(_policies(values)),
         announces=_announced(bgp.commands),
         aggregates=_aggregated(bgp.commands),
+        lists=_lists(values),
         keys={
             "asn": bgp.key,
             "router_id": f"{bgp.key}|bgp router-id",
@@ -222,32 +234,40 @@ def _view_of_bgp(values: Mapping[str, str], bgp: Bgp) -> BgpView:
     )
 
 
-def _neighbors(bgp: Bgp) -> dict[str, NeighborView]:
-    """Return the neighbors. Most of a switch have the same commands."""
+def _neighbors(bgp: Bgp, ranking: Mapping[str, str]) -> dict[str, NeighborView]:
+    """Return the neighbors, given what route maps set that ranks routes. Most of a switch have the same commands."""
     made: dict[object, NeighborView] = {}
     found = {}
     for name in bgp.names:
         if not bgp.is_group(name):
             own = bgp.neighbors[name]
             if own not in made:
-                made[own] = _neighbor(bgp, bgp.of(name))
+                made[own] = _neighbor(bgp, bgp.of(name), ranking)
             found[name] = made[own]._replace(key=f"{bgp.key}|neighbor {name}")
     return found
 
 
-def _neighbor(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...]) -> NeighborView:
+def _neighbor(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...], ranking: Mapping[str, str]) -> NeighborView:
     # The blocks of address families count with the rest.
     every = [(key, value) for each in members for key, value in {key: value for _, key, value in reversed(each)}.items()]
 
     def of(key: str) -> str | None:
         return next((value for each, value in every if each == key), None)
 
-    remote = of("remote-as") or of("interface remote-as")
+    remote = next((value for each, value in every if each in {"remote-as", "interface remote-as"}), None)
     timers = (of("timers") or "").split()
     policies: dict[str, str] = {}
+    lists: dict[str, tuple[str, str]] = {}
     for key, value in every:
-        if key.startswith("route-map ") and value == _YES and len(words := key.split()) == 3:
+        words = key.split()
+        if value != _YES or len(words) != 3:
+            continue
+        if words[0] == "route-map":
             policies.setdefault(words[2], words[1])
+        elif words[0] in _KINDS_OF_LISTS:
+            lists.setdefault(f"{words[0]} {words[2]}", (words[2], f"{_KINDS_OF_LISTS[words[0]]} {words[1]}"))
+    most = next((key.split()[1] for key, value in every if key.startswith("maximum-prefix ") and value == _YES), None)
+    weight = next((key for key, value in every if key.startswith("weight ") and value == _YES), None)
     return NeighborView(
         "",
         remote_as=as_number(remote) if remote and re.fullmatch(r"\d+(\.\d+)?", remote) else remote,
@@ -257,7 +277,53 @@ def _neighbor(bgp: Bgp, members: tuple[tuple[tuple[str, str, str], ...], ...]) -
         policies=policies,
         allows_own_as=any(key.startswith("allowas-in") for key, _ in every),
         waits=of("passive") == _YES,
+        lists=tuple(lists.values()),
+        ranks=(
+            *((weight,) if weight and weight != "weight 0" else ()),
+            *(f"{ranking[policy]} (route map {policy})" for policy in policies.values() if policy in ranking),
+        ),
+        most_routes=_number(most),
+        signs=any(key.startswith("password ") and value == _YES for key, value in every),
     )
+
+
+# A neighbor's command -> the kind of list that it names.
+_KINDS_OF_LISTS = {"prefix-list": "prefix-list", "distribute-list": "access-list", "filter-list": "as-path access-list"}
+
+
+def _ranking(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each route map that ranks routes, with the first thing that it sets to do so."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        start, bar, command = key.partition("|")
+        named = _ROUTE_MAP.fullmatch(start) if bar and value == _YES else None
+        ranks = _RANK.fullmatch(command) if named else None
+        if named and ranks:
+            found.setdefault(named[1], ranks[1])
+    yield from found.items()
+
+
+def _lists(values: Mapping[str, str]) -> dict[str, tuple[FilterLine, ...]]:
+    """Return the lists that filter routes, by kind and name. Of paths only whether a line is for all of them is known."""
+    found: dict[str, list[tuple[int, FilterLine]]] = {}
+    for key, value in values.items():
+        line = _LIST.fullmatch(key) if value == _YES and ("-list " in key) else None
+        if line is None:
+            continue
+        kind = line[1] or line[2] or f"as-path {line[3]}"
+        lines = found.setdefault(f"{kind} {line[4]}", [])
+        permits, what = line[6] == "permit", line[7]
+        if line[3] and not permits and what not in {".*", "any"}:
+            continue
+        if line[3] or what == "any":
+            made = FilterLine(permits)
+        else:
+            bounds = {name: int(number) for name, number in _LENGTH.findall(line[8])}
+            length = int(what.rpartition("/")[2]) if "/" in what else 32
+            is_exact = not bounds and (line[1] is not None or "exact-match" in line[8])
+            made = FilterLine(permits, what, bounds.get("ge", length), bounds.get("le", length if is_exact else 128))
+        lines.append((int(line[5] or 5 * len(lines) + 5), made))
+    return {name: tuple(made for _, made in sorted(lines, key=lambda each: each[0])) for name, lines in found.items()}
 
 
 def _announced(bgp: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -319,6 +385,8 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
             yield Fault("HW842", f"{instance}|{key}", message, "set 1 to 10 seconds", doubtful=True)
         if key.endswith("timers") or key == "timers bgp":
             yield from _timers(f"{instance}|{key}", value)
+        yield from _exceptions(instance, key, value)
+    yield from _passive(values)
     unused = profiles - {value for key, value in bgp.commands.items() if key.endswith("|bfd profile")}
     for profile in sorted(unused if bgp.names and not any(key.startswith("bfd|peer") for key in values) else ()):
         message = f"no neighbor uses the BFD profile {profile}; without BFD, a link that fails silently is found by the hold time"
@@ -326,6 +394,32 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
         yield Fault("HW841", f"bfd|profile {profile}", message, hint, doubtful=True)
     yield from _forwarding(values)
     yield from _statics(values)
+
+
+def _passive(values: Mapping[str, str]) -> Iterator[Fault]:
+    for key, value in values.items():
+        if key.startswith("bfd|profile ") and key.endswith("|passive-mode") and value == _YES:
+            message = "BFD waits for the other end to begin (`passive-mode`); where both ends do, it never comes up"
+            yield Fault("HW841", key, message, "remove `passive-mode`", doubtful=True)
+
+
+def _exceptions(instance: str, key: str, value: str) -> Iterator[Fault]:
+    """Find a setting of BGP or of a neighbor that suits other networks, and not equal paths over links without IPv4 addresses."""
+    words = key.rpartition("|")[2].split()
+    if words == ["capability", "extended-nexthop"] and value == _NO:
+        message = "the neighbor takes no IPv4 route with an IPv6 next hop; the session is up, and no route of the link is used"
+        yield Fault("HW839", f"{instance}|{key}", message, "remove `no neighbor ... capability extended-nexthop`")
+    if words[:1] == ["local-as"] and words[1:] and value == _YES:
+        message = (
+            f"it shows its neighbors AS {words[1]} and its own; its paths are longer than others, which are used in their place"
+        )
+        yield Fault("HW834", f"{instance}|{key}", message, "remove `local-as`", doubtful=True)
+    if words[:2] == ["bgp", "dampening"] and value == _YES:
+        message = "a path that went down and up is not used for minutes; a mended link idles"
+        yield Fault("HW842", f"{instance}|{key}", message, "remove `bgp dampening`", doubtful=True)
+    if words[:2] == ["distance", "bgp"] and "255" in words and value == _YES:
+        message = "routes of distance 255 are never installed; the switch has no route to other leaves"
+        yield Fault("HW838", f"{instance}|{key}", message, "remove `distance bgp`")
 
 
 def _statics(values: Mapping[str, str]) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
 from headway.templates.switches.nvue.check import check
 from headway.templates.switches.nvue.options import NvueOptions
-from headway.templates.switches.nvue.render import FILE, MOST_PATHS, port_name, render
+from headway.templates.switches.nvue.render import FILE, MOST_PATHS, judge, port_name, render
 from headway.templates.switches.nvue.tree import read_tree
 
 
@@ -34,4 +34,5 @@ NVUE = SwitchKind(
     port_name=port_name,
     running="/etc/nvue.d/startup.yaml",
     read_base=read_tree,
+    judge=judge,
 )

@@ -17,6 +17,7 @@ from headway.templates.reading import (
     DeviceView,
     EcnView,
     Fault,
+    FilterLine,
     MarkingView,
     NeighborView,
     PortView,
@@ -348,17 +349,21 @@ class _Switch:
         family = _at(bgp, "address-family", "ipv4-unicast")
         redistributes = "connected" in _at(family, "redistribute") and _is_on(family, "redistribute", "connected") is not False
         paths = _number(_value(family, "multipaths", "ebgp"))
+        runs = all(_is_on(each) is not False for each in (shared, bgp, family))
         networks = tuple(each for name in ("network", "static-network", "aggregate-route") for each in _at(family, name))
         return BgpView(
             key,
             asn=_number(_value(bgp, "autonomous-system") or _value(shared, "autonomous-system")),
             router_id=_value(bgp, "router-id") or _value(shared, "router-id"),
-            neighbors={name: self._neighbor(bgp, name, node) for name, node in _at(bgp, "neighbor").items()},
+            neighbors={name: self._neighbor(bgp, name, node, runs) for name, node in _at(bgp, "neighbor").items()},
             max_paths=_MAX_PATHS if paths is None else paths,
             relaxes=None if "path-selection" not in bgp else _is_on(bgp, "path-selection", "multipath", "aspath-ignore"),
             hold_s=_number(_value(bgp, "timers", "hold")) or _number(_value(shared, "timers", "hold")) or _HOLD_S,
             policies=dict(self._policies()),
             announces=None if redistributes else networks,
+            aggregates=tuple(_at(family, "aggregate-route")),
+            requires_policy=_is_on(bgp, "ebgp-requires-policy") is True,
+            lists=dict(self._lists()),
             keys={
                 "asn": f"{at}|autonomous-system",
                 "router_id": f"{'vrf|default|router|bgp' if 'router-id' in bgp else 'router|bgp'}|router-id",
@@ -368,7 +373,8 @@ class _Switch:
             },
         )
 
-    def _neighbor(self, bgp: Tree, name: str, node: Tree) -> NeighborView:
+    def _neighbor(self, bgp: Tree, name: str, node: Tree, runs: bool) -> NeighborView:
+        """Return the neighbor, given whether BGP runs for IPv4 at all."""
         group = _at(bgp, "peer-group", _value(node, "peer-group") or "")
 
         def of(*path: str) -> str | None:
@@ -380,19 +386,31 @@ class _Switch:
 
         remote = of("remote-as")
         is_shut = on("shutdown") or on() is False
-        policies = {}
+        policies, lists = {}, []
         for way, short in (("inbound", "in"), ("outbound", "out")):
-            policy = of("address-family", "ipv4-unicast", "policy", way, "route-map")
+            policy, named = (of("address-family", "ipv4-unicast", "policy", way, kind) for kind in ("route-map", "prefix-list"))
             if policy is not None:
                 policies[short] = policy
+            if named is not None:
+                lists.append((short, f"prefix-list {named}"))
+        weight = of("address-family", "ipv4-unicast", "weight")
+        ranking = {policy: ranks for policy, ranks in self._ranking() if policy in policies.values()}
         return NeighborView(
             f"vrf|default|router|bgp|neighbor|{name}",
             remote_as=_number(remote) if _number(remote) is not None else remote,
-            is_up=remote is not None and not is_shut and on("address-family", "ipv4-unicast") is not False,
+            is_up=runs and remote is not None and not is_shut and on("address-family", "ipv4-unicast") is not False,
             hold_s=_number(of("timers", "hold")),
             bfd=self._has_bfd(_at(node, "bfd") or _at(group, "bfd"), on("bfd")),
             policies=policies,
             allows_own_as=on("address-family", "ipv4-unicast", "aspath", "allow-my-asn") is True,
+            waits=on("passive-mode") is True,
+            lists=tuple(lists),
+            ranks=(
+                *((f"weight {weight}",) if weight not in {None, "0"} else ()),
+                *(f"{ranks} (route map {policy})" for policy, ranks in ranking.items()),
+            ),
+            most_routes=_number(of("address-family", "ipv4-unicast", "prefix-limits", "inbound", "maximum")),
+            signs=of("password") is not None,
         )
 
     def _has_bfd(self, own: Tree, is_on: bool | None) -> bool:
@@ -404,6 +422,26 @@ class _Switch:
     def _policies(self) -> Iterator[tuple[str, bool]]:
         for name, node in _at(self.tree, "router", "policy", "route-map").items():
             yield name, any("permit" in _at(rule, "action") for rule in _at(node, "rule").values())
+
+    def _ranking(self) -> Iterator[tuple[str, str]]:
+        """Yield each route map that ranks routes, with what it sets to do so."""
+        for name, node in _at(self.tree, "router", "policy", "route-map").items():
+            sets = [each for rule in _at(node, "rule").values() for each in _at(rule, "set")]
+            ranks = next((each for each in sets if each in {"as-path-prepend", "local-preference", "weight", "metric"}), None)
+            if ranks is not None:
+                yield name, ranks
+
+    def _lists(self) -> Iterator[tuple[str, tuple[FilterLine, ...]]]:
+        for name, node in _at(self.tree, "router", "policy", "prefix-list").items():
+            lines = []
+            for _, rule in sorted(_at(node, "rule").items(), key=lambda each: _number(each[0]) or 0):
+                permits = _value(rule, "action") == "permit"
+                for network, bounds in _at(rule, "match").items():
+                    length = int(end) if (end := network.rpartition("/")[2]).isdecimal() else 0
+                    low, high = (_number(_value(bounds, each)) for each in ("min-prefix-len", "max-prefix-len"))
+                    top = high or (length if low is None else 128)
+                    lines.append(FilterLine(permits) if network == "any" else FilterLine(permits, network, low or length, top))
+            yield f"prefix-list {name}", tuple(lines)
 
     @cached_property
     def routing(self) -> RoutingView | None:
@@ -480,6 +518,8 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
     yield from _profiles(switch)
     yield from _unwatched(switch)
     yield from _breakouts(switch)
+    yield from _switched(switch)
+    yield from _filters(switch)
 
 
 def _profiles(switch: _Switch) -> Iterator[Fault]:
@@ -552,12 +592,65 @@ def _unwatched(switch: _Switch) -> Iterator[Fault]:
         yield Fault("HW811", f"interface|{name}", message, "set `qos pfc-watchdog` for it, too")
 
 
+def _switched(switch: _Switch) -> Iterator[Fault]:
+    """Find routed ports that are in a bridge or a bond, or in another VRF than BGP."""
+    neighbors = _at(switch.tree, "vrf", "default", "router", "bgp", "neighbor")
+    bonds = {member: name for name, node in _at(switch.tree, "interface").items() for member in _at(node, "bond", "member")}
+    routed = [
+        name for name, node in switch.ports.items() if name in neighbors or any(_at(node, each, "address") for each in _FAMILIES)
+    ]
+    for name in routed:
+        node = switch.ports[name]
+        bridge = next(iter(_at(node, "bridge", "domain")), None)
+        vrf = next((found for place in ((), *((each,) for each in _FAMILIES)) if (found := _value(node, *place, "vrf"))), None)
+        if bridge is not None or name in bonds:
+            group, key = (bridge, "bridge") if bridge is not None else (bonds[name], "type")
+            message = (
+                f"{name} is a member of {group}, and has an address or a session of its own; the link carries no routed packet"
+            )
+            yield Fault("HW838", f"interface|{name}|{key}", message, f"remove it from {group}")
+        elif vrf not in (None, "default"):
+            message = (
+                f"{name} is in the VRF {vrf}, and BGP runs in the default one; the hosts or the neighbor there are not reached"
+            )
+            yield Fault("HW838", f"interface|{name}", message, "put all ports of the fabric into one VRF", doubtful=True)
+
+
+def _filters(switch: _Switch) -> Iterator[Fault]:
+    """Find ACLs of front ports that drop RDMA packets (Cumulus Linux, Access Control List Configuration)."""
+    for name, node in switch.ports.items():
+        for title in _at(node, "acl"):
+            for number, rule in sorted(_at(switch.tree, "acl", title, "rule").items(), key=lambda each: _number(each[0]) or 0):
+                match = _at(rule, "match", "ip")
+                protocol = _value(match, "protocol")
+                ports = {*_at(match, "udp", "dest-port"), *_at(match, "dest-port")}
+                if protocol not in (None, "udp", "17", "ANY") or (ports and not ports & {"4791", "ANY"}):
+                    continue
+                narrow = bool(_at(match, "source-ip") or _at(match, "dest-ip") or _at(rule, "match", "mac"))
+                if "permit" in _at(rule, "action") and not narrow:
+                    break
+                if {"deny", "drop"} & _at(rule, "action").keys() and not narrow:
+                    message = f"rule {number} of the ACL {title} drops packets of RDMA on {name}; connections there time out"
+                    yield Fault(
+                        "HW817",
+                        f"acl|{title}|rule|{number}",
+                        message,
+                        "remove it from the ports of the fabric",
+                        doubtful=not ports,
+                    )
+                    break
+
+
 def _breakouts(switch: _Switch) -> Iterator[Fault]:
-    """Find ports of a broken-out cage that the breakout does not make."""
+    """Find ports of a broken-out cage that the breakout does not make, and settings of a cage that is split."""
+    neighbors = _at(switch.tree, "vrf", "default", "router", "bgp", "neighbor")
     for name, node in _at(switch.tree, "interface").items():
         mode = re.fullmatch(r"(\d)x.*", _value(node, "link", "breakout") or "")
         if mode is None:
             continue
+        if mode[1] != "1" and (name in neighbors or any(_at(node, each, "address") for each in _FAMILIES)):
+            message = f"{name} is split by {mode[0]} and has an address or a session of its own; it does not exist, and its cable is dead"
+            yield Fault("HW824", f"interface|{name}|link|breakout", message, f"remove the breakout, or configure {name}s0")
         parts = sorted(
             int(other.rpartition("s")[2])
             for other in switch.ports

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, EcnPlan, PortPlan, QosPlan, SwitchPlan
+from headway.jobspec.problem import Severity
 from headway.templates.kind import Files
 from headway.templates.ports import PortPlace, cage_lanes, named, place_of
 from headway.templates.switches.nvue import roce
@@ -31,6 +32,32 @@ _GROUP = "FABRIC"
 _FRONT = re.compile(r"swp\d+(s\d+)?")
 # Of which headway decides everything.
 _OWN = (("qos",), ("router", "bgp"), ("router", "bfd"), ("router", "adaptive-routing"), ("vrf", "default", "router", "bgp"))
+
+
+# The management plane.
+_OF_SITE = (
+    ("service",),
+    ("system",),
+    ("maintenance",),
+    ("platform",),
+    ("vrf", "mgmt"),
+    ("interface", "eth0"),
+    ("interface", "eth1"),
+)
+_FORWARDING = (("system", "hostname"), ("system", "forwarding"))
+# What a port that nothing uses may have.
+_IDLE = (("type", "swp"), ("link", "state", "down"))
+
+
+def judge(key: str) -> Severity | None:
+    """Return how much an attribute matters that is not as the plan has it, by its path: None where the site decides it."""
+    path = tuple(key.split("|"))
+    is_port = path[0] == "interface" and len(path) > 1 and _FRONT.fullmatch(path[1]) is not None
+    if "description" in path[2:] or (any(path[: len(each)] == each for each in _OF_SITE) and path[:2] not in _FORWARDING):
+        return None
+    if is_port or path[:2] in _FORWARDING or any(path[: len(each)] == each for each in _OWN):
+        return Severity.WARNING if path[2:] in _IDLE else Severity.ERROR
+    return Severity.ERROR if path[:2] == ("interface", "lo") and ":" not in key else Severity.WARNING
 
 
 def port_name(place: PortPlace) -> str:

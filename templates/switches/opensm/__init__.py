@@ -9,7 +9,7 @@ from functools import partial
 
 from headway.templates.kind import SwitchKind, no_switch_files
 from headway.templates.reading import Reading
-from headway.templates.switches.opensm.check import check
+from headway.templates.switches.opensm.check import check, judge
 from headway.templates.switches.opensm.options import OpensmOptions
 from headway.templates.switches.opensm.render import FILE, NAMES, NETLIST, OTHERS, PARTITIONS, ROOTS, render_fabric
 
@@ -47,4 +47,5 @@ OPENSM = SwitchKind(
     balancing=None,
     render_fabric=render_fabric,
     transports=("infiniband",),
+    judge=judge,
 )

@@ -1,5 +1,6 @@
-"""Reports what opensm cannot do with a plan."""
+"""Reports what opensm cannot do with a plan, and which of its settings the plan decides."""
 
+import re
 from collections.abc import Iterator
 
 from headway.jobspec.document import Path
@@ -7,6 +8,18 @@ from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.templates.switches.opensm.options import OpensmOptions
 from headway.templates.switches.opensm.render import roots_of, routing_of
+
+# opensm's logs, console and election; then all settings of opensm.conf. The lines of the other files are none of these.
+_OF_SITE = re.compile(r"(log_|console|dump_|daemon|sm_priority|max_wire_smps|max_smps|babbling|syslog|perfmgr|event_)\w*")
+_OF_PLAN = re.compile(r"routing_engine|root_guid_file|node_name_map_name|partition_config_file|(qos|sharp|ar)\w*")
+_SETTING = re.compile(r"[a-z]\w*")
+
+
+def judge(key: str) -> Severity | None:
+    """Return how much a setting matters that is not as the plan has it, by its name: None where the site decides it."""
+    if _OF_SITE.fullmatch(key):
+        return None
+    return Severity.ERROR if _OF_PLAN.fullmatch(key) or not _SETTING.fullmatch(key) else Severity.WARNING
 
 
 def check(options: OpensmOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:

@@ -46,6 +46,14 @@ def _faults(settings: Mapping[str, Setting]) -> Iterator[Fault]:
             )
             # A vendor's build may have more of them.
             yield Fault("HW870", "routing_engine", message, "use `ar_updn,updn`, or `ftree` for a full fat tree", doubtful=True)
+    if not engines and values.get("root_guid_file"):
+        message = (
+            "there are roots, and no `routing_engine`; opensm takes minhop, whose paths turn down and up again after a lost cable"
+        )
+        yield Fault("HW870", "root_guid_file", message, "set `routing_engine ar_updn,updn`", doubtful=True)
+    if engines and set(engines) <= {"lash", "torus-2QoS", "nue"}:
+        message = f"{engines[0]} is for meshes and tori; on a fat tree it uses few of the equal paths, and links idle"
+        yield Fault("HW870", "routing_engine", message, "use `ar_updn,updn`, or `ftree` for a full fat tree", doubtful=True)
     if engines and set(engines) <= {"minhop", "dor", "file"}:
         message = (
             f"{engines[0]} lets paths turn down and up again; after a lost cable credits may loop, and the fabric stands still"

@@ -6,7 +6,7 @@ Start reading: `render.py`; `device.py` finds the hardware, hardware.yaml has it
 
 from headway.templates.kind import SwitchKind
 from headway.templates.reading import Reading
-from headway.templates.switches.sonic.base import read_base
+from headway.templates.switches.sonic.base import judge, read_base
 from headway.templates.switches.sonic.check import check
 from headway.templates.switches.sonic.options import SonicOptions
 from headway.templates.switches.sonic.render import FILE, FRR_FILE, MAX_PATHS, render
@@ -32,4 +32,5 @@ SONIC = SwitchKind(
     most_paths=MAX_PATHS,
     running="/etc/sonic/config_db.json",
     read_base=read_base,
+    judge=judge,
 )

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from headway.jobspec.problem import Severity
 from headway.templates.switches.sonic.options import Tables
 
 Row = Mapping[str, Any]
@@ -49,6 +50,42 @@ _MEMBERSHIPS = ("VLAN_MEMBER", "PORTCHANNEL_MEMBER", "VLAN_SUB_INTERFACE")
 # Rows of a port that the site keeps, in tables of headway's.
 _OF_PORTS = ("PORT", "BREAKOUT_CFG", "INTERFACE", "CABLE_LENGTH")
 
+# Tables of the management plane, by their beginnings, and columns of DEVICE_METADATA that no fabric depends on.
+_OF_SITE = (
+    *(
+        "AAA",
+        "AUTO_TECHSUPPORT",
+        "BANNER",
+        "CONSOLE",
+        "COPP_",
+        "CRM",
+        "DNS_",
+        "FIPS",
+        "FLEX_COUNTER",
+        "GNMI",
+        "HEARTBEAT",
+        "KDUMP",
+    ),
+    *(
+        "KUBERNETES",
+        "LDAP",
+        "LOGGER",
+        "MEMORY_STATISTICS",
+        "MGMT_",
+        "NTP",
+        "PASSW_",
+        "RADIUS",
+        "RESTAPI",
+        "SERIAL",
+        "SFLOW",
+        "SNMP",
+    ),
+    *("SSH_", "SYSLOG", "TACPLUS", "TELEMETRY", "USER", "VERSIONS", "XCVRD"),
+)
+_COLUMNS_OF_SITE = frozenset({"timezone", "region", "cloudtype", "deployment_id", "rack_mgmt_map", "cluster", "description"})
+# Programs that carry the fabric's traffic.
+_FEATURES = frozenset({"bgp", "swss", "syncd"})
+
 _PORT = re.compile(r"Ethernet[0-9]+")
 _LOOPBACK = "Loopback0"
 
@@ -85,6 +122,19 @@ def merged(base: Tables, own: Tables, keep: Collection[str]) -> dict[str, dict[s
                 key: row for key, row in found.get(name, {}).items() if key not in stays
             }
     return {name: rows for name, rows in found.items() if rows}
+
+
+def judge(key: str) -> Severity | None:
+    """Return how much a setting matters that is not as the plan has it, by its path: None where the site decides it."""
+    table, _, rest = key.partition("|")
+    row, _, column = rest.rpartition("|")
+    if column == "description" or (table == "DEVICE_METADATA" and column in _COLUMNS_OF_SITE) or table.startswith(_OF_SITE):
+        return None
+    if table == "FEATURE":
+        return Severity.ERROR if row in _FEATURES and column == "state" else None
+    is_own = table in _OWN or table.startswith(_ROUTING) or table in _MEMBERSHIPS
+    is_own |= table in {"DEVICE_METADATA", "LOOPBACK_INTERFACE"} and ":" not in rest
+    return Severity.ERROR if is_own else Severity.WARNING
 
 
 def _of_kept(name: str, rows: Table, keep: Collection[str]) -> Table:

@@ -189,10 +189,21 @@ def _ports(tables: Tables) -> Iterator[Fault]:
                 "asymmetric PFC is on; the port obeys a pause of any priority, so a faulty adapter stops ordinary traffic too"
             )
             yield Fault("HW812", f"PORT|{port}|pfc_asym", message, "set `pfc_asym` to `off`", doubtful=True)
+    yield from _shut(tables)
     yield from _breakouts(tables)
     yield from _members(tables)
     yield from _instances(tables)
     yield from _containers(tables)
+
+
+def _shut(tables: Tables) -> Iterator[Fault]:
+    """Find ports in use that SONiC leaves down, since their row does not say `up` as others do."""
+    rows = tables.get("PORT", {})
+    used = {key.partition("|")[0] for key in tables.get("INTERFACE", {})} & rows.keys()
+    if any("admin_status" in rows[port] for port in used):
+        for port in sorted(port for port in used if "admin_status" not in rows[port]):
+            message = f"{port} has no `admin_status`, which is `down` then; a rail or a path of the collectives is missing"
+            yield Fault("HW823", f"PORT|{port}", message, "set `up`")
 
 
 def _members(tables: Tables) -> Iterator[Fault]:
@@ -231,6 +242,14 @@ def _containers(tables: Tables) -> Iterator[Fault]:
     if device.get("default_bgp_status") == "down":
         message = "BGP's sessions are shut unless a row of each says otherwise; one that is added carries nothing"
         yield Fault("HW833", "DEVICE_METADATA|localhost|default_bgp_status", message, "set `up`", doubtful=True)
+    if device.get("docker_routing_config_mode") == "split-unified" and device.get("frr_mgmt_framework_config") == "true":
+        for table in ("BGP_NEIGHBOR", "STATIC_ROUTE"):
+            row = next(iter(tables.get(table, {})), None)
+            if row is not None and not str(row).startswith("mgmt"):
+                message = (
+                    f"FRR reads frr.conf alone in this mode, and a row of `{table}` has no effect; what it says is not in force"
+                )
+                yield Fault("HW846", f"{table}|{row}", message, "remove the row, or write it into frr.conf", doubtful=True)
     for name, effect in (
         ("bgp", "the switch exchanges no route"),
         ("swss", "no port comes up"),

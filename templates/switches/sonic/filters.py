@@ -10,6 +10,8 @@ from headway.templates.switches.sonic.tables import Row, Tables, number
 
 # RoCE v2's port (IANA).
 _ROCE = 4791
+_IPV4 = 0x0800
+_LEAST_KBPS = 1000
 _HINT = "remove it from the ports of the fabric"
 
 
@@ -33,8 +35,17 @@ def filter_faults(tables: Tables) -> Iterator[Fault]:
             limit = row.get("cir", "its limit")
             message = f"the policer {name} drops what is faster than {limit}; RDMA sends lost packets again by whole windows"
             yield Fault("HW817", f"POLICER|{name}", message, _HINT, doubtful=True)
-    for key in tables.get("PORT_STORM_CONTROL", {}):
+    for key, row in tables.get("PORT_STORM_CONTROL", {}).items():
         port, _, kind = key.partition("|")
+        if (
+            port in tables.get("INTERFACE", {})
+            and kind == "broadcast"
+            and (number(str(row.get("kbps", ""))) or _LEAST_KBPS) < _LEAST_KBPS
+        ):
+            message = (
+                f"storm control leaves {row.get('kbps')} kbit/s of broadcasts on {port}; ARP is dropped, and rails reach no one"
+            )
+            yield Fault("HW817", f"PORT_STORM_CONTROL|{key}", message, _HINT, doubtful=True)
         if port in tables.get("INTERFACE", {}) and kind == "unknown-unicast":
             message = f"storm control limits unknown destinations on {port}; while a neighbor's entry is missing, RDMA packets are dropped"
             yield Fault("HW817", f"PORT_STORM_CONTROL|{key}", message, _HINT, doubtful=True)
@@ -55,7 +66,11 @@ def _is_of_rdma(row: Row) -> bool:
     is_port = port in (None, str(_ROCE)) and (not ports or (number(first) or 0) <= _ROCE <= (number(last) or 0))
     is_udp = protocol in (None, "17", 17)
     # Rules on ARP, ICMP or TCP alone do not mean RDMA.
-    is_other = any(name in row for name in ("ICMP_TYPE", "ICMP_CODE", "TCP_FLAGS", "L4_SRC_PORT", "ETHER_TYPE"))
+    is_other = any(name in row for name in ("ICMP_TYPE", "ICMP_CODE", "TCP_FLAGS", "L4_SRC_PORT"))
+    kind = row.get("ETHER_TYPE")
+    if kind is not None:
+        # Of all IPv4 packets, or of those of another protocol, such as ARP.
+        return number(str(kind)) == _IPV4 and is_udp and is_port and not is_other and not row.keys() & {"SRC_IP", "DST_IP"}
     return is_udp and is_port and not is_other and (protocol is not None or port is not None or "DSCP" in row)
 
 
