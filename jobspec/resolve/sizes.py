@@ -275,7 +275,7 @@ class _Derivation:
 
     def sizes(self) -> Sizes:
         """Return one tier if it carries all nodes, else two, else three."""
-        self._check_growth()
+        self._check_stated()
         if self._fits_one_tier():
             return self._one_tier()
         ratio = self.fabric.oversubscription.leaf
@@ -305,8 +305,11 @@ class _Derivation:
     def most_nodes(self) -> int:
         return max(self.nodes, self.switches.grow_to or 0, 1)
 
-    def _check_growth(self) -> None:
-        grow_to = self.switches.grow_to
+    def _check_stated(self) -> None:
+        grow_to, shared, whole = self.switches.grow_to, self.switches.leaf_rails, -(-self.rails // self.planes)
+        if shared is not None and shared > whole:
+            message = f"{shared} rails are to share a leaf, and {'the fabric' if self.planes == 1 else 'a plane'} has {whole}"
+            raise SizeError("leaf_rails", message, f"use {whole} or fewer, or leave `leaf_rails` out")
         if grow_to is not None and grow_to < self.nodes:
             message = f"{self.nodes} nodes are on the fabric, more than the {grow_to} that it may grow to"
             raise SizeError("grow_to", message, f"use {self.nodes} or more")
@@ -355,12 +358,8 @@ class _Derivation:
     def _leaf_rails(self, down: int) -> int:
         """Return the rails that share a leaf: all of the plane in `leaf-spine`; else so many that the nodes fill a leaf."""
         whole = -(-self.rails // self.planes)
-        stated = self.switches.leaf_rails
-        if stated is not None and stated > whole:
-            message = f"{stated} rails are to share a leaf, and {'the fabric' if self.planes == 1 else 'a plane'} has {whole}"
-            raise SizeError("leaf_rails", message, f"use {whole} or fewer, or leave `leaf_rails` out")
-        if stated is not None:
-            return stated
+        if self.switches.leaf_rails is not None:
+            return self.switches.leaf_rails
         if self.fabric.shape in _ONE_LEAF:
             return whole
         if self.fabric.shape == "rail-optimized" or self.switches.leaves is not None:

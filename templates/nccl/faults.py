@@ -308,6 +308,8 @@ def _of_value(name: str, value: str) -> Iterator[Fault]:
         yield Fault("HW862", name, f"`{name}` is 1: {_RDMA_OFF}", _UNLESS, doubtful=True)
     if name in {"NCCL_ALGO", "NCCL_PROTO"} and value:
         yield from _chosen(name, value)
+    if name == "NCCL_DEBUG_SUBSYS":
+        yield from _subsystems(name, value)
     for harm in _HARMS.get(name, ()):
         if value and harm.is_meant(value):
             yield _harmful(name, value, harm)

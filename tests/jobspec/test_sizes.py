@@ -94,12 +94,17 @@ PUBLISHED: Mapping[str, tuple[Site, tuple[int, ...]]] = {
     "B200, 4 units": (quantum2(128), (32, 16, 0, 1024, 1024, 0)),
     "B200, 8 units": (quantum2(256), (64, 32, 0, 2048, 2048, 0)),
     "B200, 16 units": (quantum2(512), (128, 128, 64, 4096, 4096, 4096)),
+    "B200, 32 units": (quantum2(1024), (256, 256, 128, 8192, 8192, 8192)),
     "B300 XDR, 1 unit": (xdr(72), (8, 4, 0, 576, 576, 0)),
     "B300 XDR, 2 units": (xdr(144), (16, 8, 0, 1152, 1152, 0)),
+    "B300 XDR, 4 units": (xdr(288), (32, 18, 0, 2304, 2304, 0)),
+    "B300 XDR, 8 units": (xdr(576), (64, 36, 0, 4608, 4608, 0)),
     "B300 XDR, 18 units": (xdr(1296), (144, 72, 0, 10368, 10368, 0)),
     "B300 Ethernet, 1 unit": (b300_ethernet(64), (16, 8, 0, 1024, 512, 0)),
     "B300 Ethernet, 2 units": (b300_ethernet(128), (32, 16, 0, 2048, 1024, 0)),
     "B300 Ethernet, 4 units": (b300_ethernet(256), (64, 32, 0, 4096, 2048, 0)),
+    "B300 Ethernet, 8 units": (b300_ethernet(512), (128, 64, 0, 8192, 4096, 0)),
+    "B300 Ethernet, 16 units": (b300_ethernet(1024), (256, 128, 0, 16384, 16384, 0)),
     "MegaScale, one set of leaves": (megascale(64), (8, 4, 0, 512, 256, 0)),
     "MegaScale, 12,288 GPUs": (megascale(1536), (192, 192, 128, 12288, 6144, 6144)),
     "HPN, one pod": (hpn(1920), (240, 120, 0, 30720, 14400, 0)),
@@ -114,6 +119,30 @@ def test_a_published_design_comes_out_of_its_nodes_and_switches(design: str) -> 
     assert [problem.message for problem in check_cabling(cluster)] == []
     cables = (site.nodes * site.nics + site.ends, found.leaves * found.leaf_up, found.spines * found.spine_up)
     assert (found.leaves, found.spines, found.cores, *cables) == wanted
+
+
+def test_slower_links_between_switches_spare_a_third_tier_and_are_written_out() -> None:
+    # 64 ports of 800 Gb/s are 128 of 400: two tiers reach 8192 adapters, as NVIDIA prints for 16 units of DGX B300.
+    site = Site(1024, switches={"model": "SN5600"}, group={"nic": "ConnectX-7"})
+    cluster = site.spec()
+    shape = shape_of(cluster.fabrics[0], cluster.node_groups)
+    assert (shape.sizes.tiers, shape.sizes.leaves, shape.sizes.spines, shape.ports.up_speed) == (2, 128, 64, 400_000_000_000)
+    assert written_out(shape)["uplink_speed"] == "400Gb/s"
+    assert grown(site, **written_out(shape)).sizes() == shape.sizes
+    assert replace(site, nodes=512).sizes().leaf_up == 32
+
+
+def test_a_leaf_may_have_spare_links_for_the_loss_of_spines() -> None:
+    # Meta's racks of 16 GPUs: 16 links down, 18 up to chassis (Gangidi et al., SIGCOMM 2024, 4.1).
+    switches = {"ports": 64, "node_ports": 16, "spine_ports": 576, "speed": "400Gb/s"}
+    fabric = {"shape": "leaf-spine", "oversubscription": {"leaf": 0.889}}
+    found = Site(384, switches=switches, fabric=fabric).sizes()
+    assert (found.leaves, found.leaf_up) == (192, 18)
+
+
+def test_more_rails_than_there_are_do_not_share_a_leaf() -> None:
+    with pytest.raises(SizeError, match="3 rails are to share a leaf, and the fabric has 2"):
+        Site(4, nics=2, switches={"leaf_rails": 3}).sizes()
 
 
 def test_counted_cables_and_transceivers_are_those_of_the_reference_architecture() -> None:
@@ -221,6 +250,10 @@ def test_growth_towards_its_goal_moves_nothing_and_only_adds_rows_above(site: Si
         found = later[switch.name]
         assert replace(found, ports=switch.ports) == switch
         assert set(switch.ports) <= set(found.ports)
+        if switch.role != "leaf":
+            lost = Counter(frr_conf(FrrOptions(), switch, before).splitlines())
+            lost.subtract(frr_conf(FrrOptions(), found, after).splitlines())
+            assert max(lost.values()) == 0
         if switch.role == "leaf":
             assert {port for port in found.ports if port.role == "fabric" or port.peer in nodes} == set(switch.ports)
     assert set(before.links) <= set(after.links)

@@ -243,13 +243,10 @@ def _containers(tables: Tables) -> Iterator[Fault]:
         message = "BGP's sessions are shut unless a row of each says otherwise; one that is added carries nothing"
         yield Fault("HW833", "DEVICE_METADATA|localhost|default_bgp_status", message, "set `up`", doubtful=True)
     if device.get("docker_routing_config_mode") == "split-unified" and device.get("frr_mgmt_framework_config") == "true":
-        for table in ("BGP_NEIGHBOR", "STATIC_ROUTE"):
-            row = next(iter(tables.get(table, {})), None)
-            if row is not None and not str(row).startswith("mgmt"):
-                message = (
-                    f"FRR reads frr.conf alone in this mode, and a row of `{table}` has no effect; what it says is not in force"
-                )
-                yield Fault("HW846", f"{table}|{row}", message, "remove the row, or write it into frr.conf", doubtful=True)
+        row = next((row for row in tables.get("STATIC_ROUTE", {}) if not row.startswith("mgmt")), None)
+        if row is not None:
+            message = f"FRR reads frr.conf alone in this mode, and the route {row} has no effect; what it leads to is not reached"
+            yield Fault("HW846", f"STATIC_ROUTE|{row}", message, "remove the row, or write it into frr.conf", doubtful=True)
     for name, effect in (
         ("bgp", "the switch exchanges no route"),
         ("swss", "no port comes up"),

@@ -22,7 +22,17 @@ CLUSTERS = {
     "pods": STORY / "kubernetes-cluster.yaml",
     "opensm": EXAMPLES / "infiniband" / "cluster.yaml",
 }
-_READ = {"headway-qos", "config_db.json", "frr.conf", "startup.yaml", "startup-config", *READERS, "opensm.conf"}
+_READ = {
+    "headway-qos",
+    "headway-qos.service",
+    "90-headway-qos.conf",
+    "config_db.json",
+    "frr.conf",
+    "startup.yaml",
+    "startup-config",
+    *READERS,
+    "opensm.conf",
+}
 
 
 @cache
@@ -48,7 +58,9 @@ def files(os: str) -> dict[str, str]:
         return {**found, str(job.relative_to(rendered)): job.read_text()}
     plan = planned(os).plan
     variables = "".join(f"export {each.name}={each.value}\n" for each in resolve_environment(plan, plan.groups[0]))
-    return {name: commands(text) if os == "nvue" else text for name, text in found.items()} | {"job/job.env": variables}
+    return {name: commands(text) if name.endswith("startup.yaml") else text for name, text in found.items()} | {
+        "job/job.env": variables
+    }
 
 
 def commands(text: str) -> str:

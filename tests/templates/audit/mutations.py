@@ -68,6 +68,10 @@ def host(name: str, pattern: str, by: str = "") -> Mutation:
     return Mutation(name, "sonic", HOST, pattern=pattern, by=by)
 
 
+def unit(name: str, pattern: str, by: str = "", file: str = "headway-qos.service") -> Mutation:
+    return Mutation(name, "sonic", HOST, pattern=pattern, by=by, file=file)
+
+
 def nccl(name: str, pattern: str, by: str = "") -> Mutation:
     return Mutation(name, "sonic", JOB, pattern=pattern, by=by)
 
@@ -90,6 +94,19 @@ def pods(name: str, pattern: str, by: str = "") -> Mutation:
 
 def opensm(name: str, file: str, pattern: str, by: str = "") -> Mutation:
     return Mutation(name, "opensm", "fabrics", pattern=pattern, by=by, file=file)
+
+
+_ACTIVE = r"^(  neighbor FABRIC activate\n(?:.*\n)*)"
+
+
+def _map(command: str, lines: str) -> str:
+    """The neighbor's command, and the route map that it names."""
+    return rf"  {command}\n\1route-map {lines}\nexit\n"
+
+
+def _list(command: str, line: str) -> str:
+    """The neighbor's command, and the prefix list that it names."""
+    return rf"  {command}\n\1ip prefix-list {line}\n"
 
 
 _WRED, _MAP = "WRED_PROFILE/queue3", "PORT_QOS_MAP/Ethernet0"
@@ -185,6 +202,17 @@ SONIC = (
     sonic("neighbor's port", ("DEVICE_NEIGHBOR/Ethernet256/port", "Ethernet8")),
     sonic("host name of another switch", ("DEVICE_METADATA/localhost/hostname", "rails-leaf-2")),
     sonic("AS number beside frr.conf", ("DEVICE_METADATA/localhost/bgp_asn", "4200000009")),
+    sonic("port that nothing brings up", (f"{_UP}/admin_status", None)),
+    sonic(
+        "ACL that drops all of IPv4",
+        ("ACL_TABLE/X", {"type": "L3", "stage": "INGRESS", "ports": ["Ethernet256"]}),
+        ("ACL_RULE/X|R", {"PRIORITY": "1", "ETHER_TYPE": "2048", "PACKET_ACTION": "DROP"}),
+    ),
+    sonic("no room for ARP", ("PORT_STORM_CONTROL/Ethernet0|broadcast", {"kbps": "8"})),
+    sonic(
+        "static route that FRR does not read",
+        ("STATIC_ROUTE/default|10.10.0.64//26", {"nexthop": "10.10.0.1", "ifname": "Ethernet0"}),
+    ),
     sonic("scheduler with 1 %", ("SCHEDULER/queue3/weight", "1"), at=EVERY),
     sonic("lossless queue strict", ("SCHEDULER/queue3", {"type": "STRICT"}), at=EVERY),
     sonic("scheduler that does not exist", ("QUEUE/Ethernet0|3/scheduler", "scheduler.1")),
@@ -274,6 +302,40 @@ FRR = (
     frr("both ends passive", r"remote-as external", r"remote-as external\n neighbor FABRIC passive", at=EVERY),
     frr("hold time 180 s with BFD", "timers 3 9", "timers 60 180", at=EVERY),
     frr("static route that drops in frr.conf", r"^bfd\n", "ip route 10.10.0.64/26 blackhole\n!\nbfd\n"),
+    frr("weight of one uplink", _ACTIVE, r"\1  neighbor Ethernet256 weight 100\n"),
+    frr(
+        "longer path by one uplink",
+        _ACTIVE,
+        _map("neighbor Ethernet256 route-map PP in", "PP permit 10\n set as-path prepend 65000"),
+    ),
+    frr("prefix list that denies all", _ACTIVE, _list("neighbor FABRIC prefix-list P out", "P seq 5 deny any")),
+    frr(
+        "prefix list of loopbacks alone",
+        _ACTIVE,
+        _list("neighbor FABRIC prefix-list P out", "P seq 5 permit 10.255.0.0/16 le 32"),
+    ),
+    frr("prefix list of no one", _ACTIVE, r"\1  neighbor FABRIC prefix-list P in\n"),
+    frr("fewer routes than switches", _ACTIVE, r"\1  neighbor FABRIC maximum-prefix 2\n"),
+    frr("password at one end", "remote-as external", r"remote-as external\n neighbor FABRIC password secret"),
+    frr(
+        "another remote AS for one port",
+        r"^( neighbor Ethernet256 interface).*",
+        r"\1 remote-as 65001\n neighbor Ethernet256 peer-group FABRIC",
+    ),
+    frr(
+        "no IPv6 next hops",
+        r"^( neighbor Ethernet264 interface.*\n)",
+        r"\1 no neighbor Ethernet264 capability extended-nexthop\n",
+    ),
+    frr("another AS in front", "remote-as external", r"remote-as external\n neighbor FABRIC local-as 65000"),
+    frr("routes never installed", _ACTIVE, r"  distance bgp 255 255 255\n\1"),
+    frr("paths that stay away", "bgp log-neighbor-changes", r"bgp log-neighbor-changes\n bgp dampening"),
+    frr("BFD that waits", "detect-multiplier 3", r"detect-multiplier 3\n  passive-mode", at=EVERY),
+    frr(
+        "descriptions swapped",
+        r"(description) rails-spine-1( Ethernet0\n[\s\S]*description) rails-spine-2",
+        r"\1 rails-spine-2\2 rails-spine-1",
+    ),
 )
 
 HOSTS = (
@@ -312,6 +374,17 @@ HOSTS = (
     host("two defaults", r"(traffic_class\") 106", r"\1 0"),
     host("notifications unmarked", r"(cnp_dscp.*) 48$", r"\1 0"),
     host("RoCE off in the firmware", r"^failed=0$", "failed=0\nmlxconfig -d mlx5_0 set ROCE_CONTROL=1"),
+    host("MTU of the kernel", " mtu 9000"),
+    host("no route to other rails", r"^  ip route replace 10\.10.*\n"),
+    host("route to one rail", r"10\.10\.0\.0/16 via", "10.10.0.0/26 via"),
+    host("ARP with another rail's address", r"^.*arp_announce 2\n"),
+    host("reverse-path filter of the distribution", r"^.*rp_filter 2\n"),
+    host("share of 1 %", r"^(  dcb pfc set.*\n)", r"\1  dcb ets set dev \"$netdev\" tc-bw 0:99 3:1\n"),
+    unit("unit that runs something else", r"^ExecStart=.*", "ExecStart=/bin/true"),
+    unit("unit that nothing starts", r"^WantedBy=.*\n"),
+    unit("unit after the jobs", r"^Before=slurmd.service kubelet.service", "After=slurmd.service"),
+    unit("networkd that deletes routes", "ManageForeignRoutes=no", "ManageForeignRoutes=yes", "90-headway-qos.conf"),
+    unit("networkd that deletes rules", r"^ManageForeignRoutingPolicyRules=no\n", "", "90-headway-qos.conf"),
 )
 
 JOBS = (
@@ -365,6 +438,9 @@ JOBS = (
     added("kernels that wait", "CUDA_LAUNCH_BLOCKING=1"),
     added("port 2 of an adapter", "NCCL_IB_HCA==mlx5_0:2,mlx5_1:2"),
     added("torch's watchdog before NCCL's retries", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=20"),
+    added("one block", "NCCL_MAX_CTAS=1"),
+    added("adapters of all GPUs joined", "NCCL_NET_MERGE_LEVEL=SYS"),
+    added("log of nothing", "NCCL_DEBUG_SUBSYS=NETT"),
 )
 
 PODS = (
@@ -375,9 +451,12 @@ PODS = (
         r', "rdma/hca_shared_devices_a": "1"(.*\n.*), "rdma/hca_shared_devices_a": "1"',
         r"\1",
     ),
+    pods("name servers of the host", "dnsPolicy: ClusterFirstWithHostNet", "dnsPolicy: ClusterFirst"),
 )
 
 OPENSM = (
+    opensm("no engine", "opensm.conf", r"^routing_engine.*\n"),
+    opensm("engine of another shape", "opensm.conf", "ar_updn,updn", "lash"),
     opensm("engine misspelt", "opensm.conf", "ar_updn,updn", "ar_updwn"),
     opensm("engine that loops", "opensm.conf", "ar_updn,updn", "minhop"),
     opensm("no file of roots", "opensm.conf", r"^root_guid_file.*\n"),
@@ -472,6 +551,27 @@ NVUE = (
     ),
     nvue("hash without the source port", r"\Z", "nv set system forwarding ecmp-hash source-port disabled\n", at=EVERY),
     nvue("host name of another switch", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    nvue("one network in the summary only", r"^nv set .* network 10\.10\.0\.2/31\n"),
+    nvue("BGP off", r"vrf default router bgp state enabled", "vrf default router bgp state disabled"),
+    nvue("no routes of IPv4", r"address-family ipv4-unicast state enabled", "address-family ipv4-unicast state disabled"),
+    nvue("uplink in a bridge", r"\Z", "nv set interface swp33 bridge domain br_default access 10\n"),
+    nvue("uplinks in a bond", r"\Z", "nv set interface bond1 bond member swp33-34\n"),
+    nvue("port in another VRF", r"\Z", "nv set interface swp1 ipv4 vrf RED\n"),
+    nvue("cage that is split", r"\Z", "nv set interface swp1 link breakout 4x\n"),
+    nvue("policy required", r"\Z", "nv set vrf default router bgp ebgp-requires-policy enabled\n"),
+    nvue(
+        "ACL that drops RoCE",
+        r"\Z",
+        "nv set acl X type ipv4\nnv set acl X rule 10 match ip protocol udp\nnv set acl X rule 10 match ip udp dest-port 4791\n"
+        "nv set acl X rule 10 action deny\nnv set interface swp1 acl X inbound\n",
+    ),
+    nvue(
+        "prefix list that denies all",
+        r"\Z",
+        "nv set router policy prefix-list P rule 10 action deny\nnv set router policy prefix-list P rule 10 match any\n"
+        "nv set vrf default router bgp peer-group FABRIC address-family ipv4-unicast policy outbound prefix-list P\n",
+    ),
+    nvue("weight of one uplink", r"\Z", "nv set vrf default router bgp neighbor swp33 address-family ipv4-unicast weight 100\n"),
     nvue("cable of another spine", r"rails-spine-1 swp1", "rails-spine-2 swp1"),
 )
 
@@ -541,7 +641,69 @@ EOS = (
     eos("dynamic load balancing off", r"^ip hardware fib load-balance.*\n"),
     eos("BFD of 10 ms", "interval 300 min-rx 300", "interval 10 min-rx 10", at=EVERY),
     eos("host name of another switch", "hostname rails-leaf-1", "hostname rails-leaf-2"),
+    eos("one network in the summary only", r"^      network 10\.10\.0\.2/31\n"),
+    eos("no IPv6 next hops", r"^      neighbor FABRIC next-hop.*\n"),
+    eos("no router advertisements", r"^ipv6 unicast-routing\n"),
+    eos("older model of routing", "model multi-agent", "model ribd"),
+    eos("password at one end", "neighbor FABRIC peer group", r"neighbor FABRIC peer group\n   neighbor FABRIC password 7 abc"),
+    eos(
+        "prefix list of loopbacks alone",
+        r"^router bgp([\s\S]*neighbor FABRIC activate\n)",
+        r"ip prefix-list P\n   seq 10 permit 10.255.0.0/16 le 32\n!\nrouter bgp\1      neighbor FABRIC prefix-list P out\n",
+    ),
     eos("cable of another spine", r"rails-spine-1 Ethernet1/1", "rails-spine-2 Ethernet1/1"),
+)
+
+# What sites have in their files besides, or write otherwise.
+HARMLESS = (
+    sonic("time", ("NTP_SERVER/10.9.9.9", {"iburst": "on"})),
+    sonic("accounts", ("TACPLUS_SERVER/10.9.9.8", {"priority": "1"}), ("AAA/authentication", {"login": "tacacs+,local"})),
+    sonic("SNMP", ("SNMP/LOCATION", {"Location": "dc1"}), ("SNMP_COMMUNITY/public", {"TYPE": "RO"})),
+    sonic("logs", ("SYSLOG_SERVER/10.9.9.7", {"port": "514"}), ("LOGGER/orchagent", {"LOGLEVEL": "NOTICE"})),
+    sonic("description", ("PORT/Ethernet0/description", "rack 3, h100-1"), ("PORT/Ethernet16/description", "spare")),
+    sonic("VLAN of management", ("VLAN/Vlan4000", {"vlanid": "4000"}), ("VLAN_INTERFACE/Vlan4000|192.168.4.1//24", {})),
+    sonic("IPv6 loopback", ("LOOPBACK_INTERFACE/Loopback0|fc00::1//128", {})),
+    sonic(
+        "who may log in",
+        ("ACL_TABLE/SSH", {"type": "CTRLPLANE", "services": ["SSH"]}),
+        ("ACL_RULE/SSH|1", {"PACKET_ACTION": "DROP"}),
+    ),
+    sonic(
+        "time zone", ("DEVICE_METADATA/localhost/timezone", "Europe/Berlin"), ("VERSIONS/DATABASE/VERSION", "version_202511_01")
+    ),
+    frr("comment", r"\A", "! checked by ops\n"),
+    frr("log to a file", "log syslog informational", "log file /var/log/frr/frr.log\nlog timestamp precision 3"),
+    frr("terminal", r"\Z", "line vty\n exec-timeout 10 0\nexit\npassword zebra\n"),
+    frr(
+        "lists that nobody uses", r"\Z", "ip prefix-list UNUSED seq 5 permit 10.0.0.0/8 le 32\nroute-map UNUSED permit 10\nexit\n"
+    ),
+    frr("order", r"( neighbor FABRIC advertisement-interval 0\n)( neighbor FABRIC timers 3 9\n)", r"\2\1"),
+    frr("description of a port", "description rails-spine-1 Ethernet0", "description to spine 1 (rack 9)"),
+    host("comment", "^set -euo pipefail", "set -euo pipefail\n# checked by ops"),
+    host("rings", r"^failed=0$", "failed=0\nethtool -G ens1f0np0 rx 8192 tx 8192"),
+    host("buffers of sockets", r"^failed=0$", "failed=0\nsysctl -w net.core.rmem_max=268435456"),
+    host("address of management", r"^failed=0$", "failed=0\nip address replace 10.0.0.11/24 dev eno1"),
+    unit("limit of a unit", "^Type=oneshot", "Type=oneshot\nTimeoutStartSec=120"),
+    nccl("log of everything", "NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"),
+    nccl("more queue pairs", "QPS_PER_CONNECTION=4", "QPS_PER_CONNECTION=8"),
+    nvue("time", r"\Z", "nv set system ntp server 10.9.9.9\nnv set system timezone Europe/Berlin\n"),
+    nvue("accounts", r"\Z", "nv set system aaa tacacs server 1 host 10.9.9.8\n"),
+    nvue("logs", r"\Z", "nv set service syslog mgmt server 10.9.9.7 port 514\n"),
+    nvue("description", "description 'h100-1 mlx5_0'", "description 'rack 3, h100-1'"),
+    nvue("address of management", r"\Z", "nv set interface eth0 ipv4 address 10.0.0.9/24\n"),
+    nvue("VLAN of management", r"\Z", "nv set bridge domain br_default vlan 4000\n"),
+    nvue("unused port", r"\Z", "nv set interface swp5 type swp\nnv set interface swp5 link state down\n"),
+    eos("SNMP", "^ip routing", "snmp-server location dc1\n!\nip routing"),
+    eos("accounts", "^ip routing", "tacacs-server host 10.9.9.8 vrf MGMT key 7 0110\n!\nip routing"),
+    eos("banner", "^ip routing", "banner login\nauthorised only\nEOF\n!\nip routing"),
+    eos(
+        "who may log in",
+        "^ip routing",
+        "ip access-list SSH\n   10 permit tcp any any eq ssh\n   20 deny ip any any\n!\nip routing",
+    ),
+    eos("VLAN of management", "^ip routing", "vlan 4000\n!\ninterface Vlan4000\n   ip address 192.168.4.1/24\n!\nip routing"),
+    eos("counters", r"(interface Ethernet33/1\n)", r"\1   load-interval 5\n"),
+    opensm("logs", "opensm.conf", "qos FALSE", "qos FALSE\nlog_file /var/log/opensm.log\nsm_priority 14"),
 )
 
 MUTATIONS = (*PODS, *OPENSM, *SONIC, *FRR, *HOSTS, *JOBS, *NVUE, *EOS)

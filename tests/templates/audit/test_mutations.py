@@ -12,7 +12,7 @@ from headway.jobspec.problem import Problem
 from headway.templates.cluster import reader_of, recognized
 from headway.templates.reading import Reading
 from tests.templates.audit.fabric import as_yaml, commands, files, planned
-from tests.templates.audit.mutations import EOS, FRR, HOSTS, JOBS, MUTATIONS, NVUE, OPENSM, PODS, SONIC, Mutation
+from tests.templates.audit.mutations import EOS, FRR, HARMLESS, HOSTS, JOBS, MUTATIONS, NVUE, OPENSM, PODS, SONIC, Mutation
 
 FAMILIES = {"sonic": SONIC, "frr": FRR, "hosts": HOSTS, "jobs": JOBS, "pods": PODS, "opensm": OPENSM, "nvue": NVUE, "eos": EOS}
 
@@ -74,6 +74,12 @@ def test_planted_mistakes_are_found(family: str, tmp_path: Path) -> None:
     assert len(missed) <= len(mutations) // 10, [each.name for each in missed]
     for number, each in enumerate(missed):
         assert with_cluster(each, tmp_path / str(number)), each.name
+
+
+@pytest.mark.parametrize("difference", HARMLESS, ids=lambda each: f"{each.os}: {each.name}")
+def test_what_a_site_has_besides_is_no_error(difference: Mutation, tmp_path: Path) -> None:
+    found = [*alone(difference.apply(healthy(difference.os))), *with_cluster(difference, tmp_path)]
+    assert [problem.message for problem in found if problem.is_error] == []
 
 
 def test_mistakes_are_of_many_kinds_and_names_of_one() -> None:
