@@ -134,6 +134,7 @@ def check_cables(found: list[Machine], cables: list[JoinedPorts]) -> Iterator[Fi
         yield from _unequal(link, a, b, where)
         if link.a.os != "host" and link.b.os != "host":
             yield from _networks(link, a, b, where)
+            yield from _one_sided(link, a, b, where)
         for machine, name, other, other_port in link.ends:
             port, end = machine.ports[name], other.ports[other_port]
             if machine.os == "host":
@@ -178,6 +179,21 @@ def _unequal(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Findin
             "little headroom, and drops after a pause"
         )
         yield Finding("HW808", file, key, message, "set the cable's length at both ends")
+
+
+def _one_sided(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Finding]:
+    """Find an address at one end of a link between switches, whose other end has none."""
+    for port, other, machine in ((a, b, link.b), (b, a, link.a)):
+        has_ports = any(each.view.addresses for each in machine.ports.values())
+        if (
+            port.view.addresses
+            and not other.view.addresses
+            and has_ports
+            and not any(":" in each for each in port.view.addresses)
+        ):
+            file, key = port.at("addresses")
+            message = f"of the ends {where}, one alone has an address, {port.view.addresses[0]}; it reaches no one"
+            yield Finding("HW826", file, key, message, "give both ends addresses of one network, or none", doubtful=True)
 
 
 def _networks(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Finding]:

@@ -285,7 +285,9 @@ def _networks(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> It
         elif summaries:
             yield from _summarized(machine, name, networks, announced - summaries, summaries)
     every = [network for networks in own.values() for network in networks]
-    if not any(name.startswith(("Loopback", "lo")) for name in own) and bgp.router_id:
+    # FRR's loopback may be another file's.
+    is_elsewhere = machine.os not in {"eos", "nvue"} and not any(name.startswith(("Loopback", "lo")) for name in own)
+    if is_elsewhere and bgp.router_id:
         every += [network] if (network := network_of(f"{bgp.router_id}/32")) is not None else []
     addressed = any(networks for name, networks in own.items() if not name.startswith(("Loopback", "lo")))
     for network in sorted(announced.difference(every), key=str) if addressed else ():

@@ -261,6 +261,9 @@ def _of_ip(arguments: list[str]) -> Iterator[_Change]:
         case ("rule" | "ru", "add", *words):
             pairs = dict(pairwise(words))
             table, source = pairs.get("lookup", pairs.get("table", "")), pairs.get("from", "")
+            priority = next((pairs[each] for each in ("priority", "pref", "preference", "prio") if each in pairs), "")
+            if priority.isdecimal():
+                yield _Change(_HOST, "rule-priority", priority)
             if _is_unknown(table):
                 yield _Change(_HOST, f"way|{table}|rule", "rule")
             elif table and source and not _is_unknown(source):

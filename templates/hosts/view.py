@@ -8,7 +8,7 @@ from headway.templates.reading import DeviceView, Fault, PortView, QosView, Sett
 
 NO_QOS = (
     *("address", "gateway", "table", "mtu", "up", "route|", "rule|", "rp_filter", "arp_", "fib_multipath", "ip_forward"),
-    *("way|", "fabric|", "setpci|", "mlxconfig|", "link|", "fec", "pause|"),
+    *("way|", "fabric|", "rule-priority", "setpci|", "mlxconfig|", "link|", "fec", "pause|"),
 )
 """Beginnings of the keys that set no class of traffic."""
 
@@ -20,6 +20,9 @@ _ACS_CONTROL = re.compile(r"ecap_acs\+(0x)?6\.w")
 _LEAST_READ_REQUEST = 2
 _LEAST_SHARE = 10
 _MOST_DSCP = 63
+# Of ip-rule(8): the tables main and local, by number too, and the priority of main.
+_KERNELS_TABLES = frozenset({"main", "local", "254", "255"})
+_MAIN_PRIORITY = 32766
 # Prefix length of a network of two.
 _LINK = 30
 _ON = frozenset({"on", "1", "yes"})
@@ -91,6 +94,7 @@ def faults(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> Ite
     yield from _pci(settings)
     yield from _uneven(settings, device, views)
     yield from _ways(settings)
+    yield from _unset(settings, device)
     yield from _unlike_marks(settings)
 
 
@@ -112,11 +116,32 @@ def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
         )
         yield Fault("HW851", routes[table], message, "add `ip rule add from ADDRESS lookup TABLE`")
     yield from _between_rails(settings, routes)
+    for key, setting in settings.items():
+        if key.endswith("|table") and setting.value in _KERNELS_TABLES:
+            message = (
+                f"its table {setting.value} is the kernel's own, which all packets look into; rails take each other's routes"
+            )
+            yield Fault("HW851", key, message, "give each adapter a table of its own, such as 1000")
+        if key == "rule-priority" and setting.value.isdecimal() and int(setting.value) > _MAIN_PRIORITY:
+            message = f"the rules have priority {setting.value}, after the main table; its default route counts for all rails"
+            yield Fault("HW851", key, message, f"use less than {_MAIN_PRIORITY}")
     for table in rules.keys() - routes.keys() - {"main", "local", "default", "254", "255"} if routes else ():
         message = (
             f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
         )
         yield Fault("HW851", rules[table], message, "add `ip route replace default via GATEWAY dev DEVICE table TABLE`")
+
+
+def _unset(settings: Mapping[str, Setting], device: DeviceView) -> Iterator[Fault]:
+    """Find classes that a script defines and sets on no adapter."""
+    rails = [name for name, port in device.ports.items() if port.gateway is not None]
+    key = next((key for key in settings if key.startswith(("dscp-prio|", "prio-pfc|"))), None)
+    is_set = any(each.startswith("adapter|") or "|dscp-prio|" in each or "|prio-pfc|" in each for each in settings)
+    if rails and key is not None and not is_set:
+        message = (
+            f"it defines classes of traffic and sets them on no adapter, such as {rails[0]}; RDMA packets are dropped unpaused"
+        )
+        yield Fault("HW852", key, message, "call `set_qos` for each adapter")
 
 
 def _between_rails(settings: Mapping[str, Setting], routes: Mapping[str, str]) -> Iterator[Fault]:

@@ -512,6 +512,12 @@ def _unnumbered(switch: _Switch) -> Iterator[Fault]:
 def _faults(switch: _Switch) -> Iterator[Fault]:
     root = switch.root
     yield from _unnumbered(switch)
+    for words, block in root.inner.items():
+        found = re.fullmatch(r"ip route (\S+/\d+) Null0\b.*", words)
+        if found:
+            message = f"the static route drops what goes to {found[1]} and has no better route; hosts there may be unreachable from here"
+            hint = "remove it, unless it is a summary of the switch's networks"
+            yield Fault("HW838", block.key, message, hint, doubtful=True)
     if switch.bgp is not None and not any(words.startswith("ip routing") for words in root.inner):
         message = "`ip routing` is missing, and EOS does not route without it; every packet between ports is dropped"
         yield Fault("HW838", switch.bgp.key, message, "add `ip routing`")

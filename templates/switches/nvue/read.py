@@ -520,6 +520,7 @@ def _faults(switch: _Switch) -> Iterator[Fault]:
     yield from _breakouts(switch)
     yield from _switched(switch)
     yield from _filters(switch)
+    yield from _routing(switch)
 
 
 def _profiles(switch: _Switch) -> Iterator[Fault]:
@@ -590,6 +591,32 @@ def _unwatched(switch: _Switch) -> Iterator[Fault]:
     for name in without if len(without) < len(paused) else ():
         message = f"{name} is paused and not watched, unlike other ports; an adapter that pauses without end stops the switch through it"
         yield Fault("HW811", f"interface|{name}", message, "set `qos pfc-watchdog` for it, too")
+
+
+def _routing(switch: _Switch) -> Iterator[Fault]:
+    """Find what keeps BGP from its sessions or its paths, and routes that drop."""
+    shared, router = _at(switch.tree, "router", "bgp"), _at(switch.tree, "vrf", "default", "router")
+    bgp = _at(router, "bgp")
+    if _at(bgp, "neighbor") and not any(_value(each, "autonomous-system") for each in (shared, bgp)):
+        message = "BGP has no AS number; NVUE refuses the file, and the switch has no route to another one"
+        yield Fault("HW833", "vrf|default|router|bgp", message, "set `router bgp autonomous-system`")
+    for name, node in _at(bgp, "neighbor").items():
+        if _value(node, "type") == "numbered" and re.match(r"[a-z]+\d", name):
+            message = f"the neighbor on {name} is numbered, and has no address; the session never comes up, and the link idles"
+            yield Fault("HW833", f"vrf|default|router|bgp|neighbor|{name}|type", message, "set `type unnumbered`")
+    for key, own in (("router|bgp", shared), ("vrf|default|router|bgp", bgp)):
+        if _is_on(own, "graceful-shutdown"):
+            message = "BGP is in graceful shutdown; its neighbors use every other path first, and these links stay idle"
+            yield Fault("HW834", f"{key}|graceful-shutdown", message, "set it to `disabled`", doubtful=True)
+    for network, node in _at(router, "static").items():
+        if "blackhole" in _at(node, "via") or any(
+            _value(each, "type") in {"blackhole", "reject"} for each in _at(node, "via").values()
+        ):
+            message = (
+                f"the static route drops what goes to {network} and has no better route; hosts there may be unreachable from here"
+            )
+            hint = "remove it, unless it is a summary of the switch's networks"
+            yield Fault("HW838", f"vrf|default|router|static|{network}", message, hint, doubtful=True)
 
 
 def _switched(switch: _Switch) -> Iterator[Fault]:

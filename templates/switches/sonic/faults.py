@@ -190,6 +190,7 @@ def _ports(tables: Tables) -> Iterator[Fault]:
             )
             yield Fault("HW812", f"PORT|{port}|pfc_asym", message, "set `pfc_asym` to `off`", doubtful=True)
     yield from _shut(tables)
+    yield from _type(tables)
     yield from _breakouts(tables)
     yield from _members(tables)
     yield from _instances(tables)
@@ -201,9 +202,23 @@ def _shut(tables: Tables) -> Iterator[Fault]:
     rows = tables.get("PORT", {})
     used = {key.partition("|")[0] for key in tables.get("INTERFACE", {})} & rows.keys()
     if any("admin_status" in rows[port] for port in used):
+        for port in sorted(port for port in used if "lanes" not in rows[port]):
+            message = f"{port} has no `lanes`; SONiC does not create it, and a rail or a path of the collectives is missing"
+            yield Fault("HW824", f"PORT|{port}", message, "take the lanes from port_config.ini of the HwSKU")
         for port in sorted(port for port in used if "admin_status" not in rows[port]):
             message = f"{port} has no `admin_status`, which is `down` then; a rail or a path of the collectives is missing"
             yield Fault("HW823", f"PORT|{port}", message, "set `up`")
+
+
+def _type(tables: Tables) -> Iterator[Fault]:
+    found = row_of(tables, "DEVICE_METADATA", "localhost").get("type")
+    if isinstance(found, str) and not found.endswith(
+        ("Router", "RouterLeaf", "RouterSpine", "Chassis", "Switch", "Server", "Tor", "Device")
+    ):
+        message = f"SONiC has no type `{found}` of a switch; it refuses the file, or chooses the buffers of another tier"
+        yield Fault(
+            "HW846", "DEVICE_METADATA|localhost|type", message, "set `ToRRouter`, `LeafRouter` or `SpineRouter`", doubtful=True
+        )
 
 
 def _members(tables: Tables) -> Iterator[Fault]:
