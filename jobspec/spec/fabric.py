@@ -83,7 +83,7 @@ a power of two where that costs at most one port in 16: their addresses are then
 known or `leaves` and `spines` are the only sizes."""
     uplink_speed: BitRate | None = Field(None, ge=GBPS, le=1600 * GBPS, multiple_of=GBPS, examples=["800Gb/s"])
     """Speed of the links between switches. When left out, `speed` if that is set or `leaves` and `spines` are the only sizes; else the \
-fastest of the `model`."""
+fastest of the `model` with which two tiers are enough, or its fastest."""
     lanes: int | None = Field(None, ge=1, le=8, examples=[4])
     """SerDes lanes of a port to a node; when left out, the fewest of the `model` that carry its speed, or 8 without a model."""
     node_cable: Metres = Field(5, ge=1, le=2000, examples=["5m"])

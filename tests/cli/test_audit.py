@@ -222,7 +222,7 @@ def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path
     (rendered / "conda.env").write_text("PATH=/opt\n")
     (rendered / "plain.sbatch").write_text("#!/bin/bash\nsrun hostname\n")
     assert audit(rendered / TREE, rendered / "small-llama" / TREE, rendered / "conda.env") == 0
-    assert capsys.readouterr().out == "12 files: no problems\n"
+    assert capsys.readouterr().out == "16 files: no problems\n"
     assert audit(rendered) == 0
 
 

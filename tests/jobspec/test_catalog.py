@@ -151,8 +151,8 @@ def test_adapters_carry_transports_that_a_fabric_can_have() -> None:
 
 
 def test_lanes_of_switches_run_at_a_rate_that_ethernet_has() -> None:
-    # IEEE 802.3ck and earlier: PAM4 lanes of 50 and 100 Gb/s. InfiniBand's NDR has lanes of 100, XDR of 200.
-    rates = {"ethernet": {50, 100}, "infiniband": {100, 200}}
+    # IEEE 802.3ck and earlier: PAM4 lanes of 50 and 100 Gb/s. InfiniBand's HDR has lanes of 50, NDR of 100, XDR of 200.
+    rates = {"ethernet": {50, 100}, "infiniband": {50, 100, 200}}
     assert all(switch.gbps / switch.lanes in rates[switch.transport] for switch in switches().values())
     assert switches()["Z9864F-ON"].buffer_mb == 165
 

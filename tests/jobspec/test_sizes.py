@@ -133,7 +133,7 @@ def test_slower_links_between_switches_spare_a_third_tier_and_are_written_out() 
 
 
 def test_a_leaf_may_have_spare_links_for_the_loss_of_spines() -> None:
-    # Meta's racks of 16 GPUs: 16 links down, 18 up to chassis (Gangidi et al., SIGCOMM 2024, 4.1).
+    # A leaf of two nodes has 16 links down and 18 up to chassis: two of these may be lost.
     switches = {"ports": 64, "node_ports": 16, "spine_ports": 576, "speed": "400Gb/s"}
     fabric = {"shape": "leaf-spine", "oversubscription": {"leaf": 0.889}}
     found = Site(384, switches=switches, fabric=fabric).sizes()
