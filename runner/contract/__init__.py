@@ -7,15 +7,14 @@ It imports nothing but the standard library, so that the launcher can import it 
 Every record has its schema, the reader refuses an unknown one by name, and units are in the names.
 
 Import names from here: `from headway.runner.contract import RunConfig`. Two modules are imported themselves,
-since their names are short: `journal` (`journal.Failure`: the lines of the journal) and `orders`
-(`orders.Stop`: what the coordinator orders agents to do). The modules import each other in one direction only:
+since their names are short and checking a document needs none of them: `journal` (`journal.Failure`: the lines of the
+journal) and `orders` (`orders.Stop`: what the coordinator orders agents to do). The modules import each other in one direction only:
 `run_config.py` imports `history.py` and `timeouts.py`, `run_directory.py` imports `verdict.py` and
 `codec.py`, `journal.py` and `orders.py` import `codec.py`.
 Start reading: `run_config.py`, `run_directory.py`, `verdict.py`, `codec.py` (how a record becomes JSON);
 docs/records.md has the files and fields.
 """
 
-from headway.runner.contract import journal, orders
 from headway.runner.contract.base import Base, CheckpointId
 from headway.runner.contract.binding import Binding, bind, node_of, partner_of, slot_of
 from headway.runner.contract.cause_kind import CauseKind
@@ -131,9 +130,7 @@ __all__ = [
     "decode",
     "from_json",
     "in_force",
-    "journal",
     "node_of",
-    "orders",
     "parse_outcome",
     "partner_of",
     "read_outcome",
