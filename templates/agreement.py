@@ -31,8 +31,8 @@ _OF_DEVICES = frozenset(
     {"queue of DSCP", "priority group of DSCP", "queue that PFC pauses for priority", "marking of queue", "bandwidth of queue"}
 )
 
-# The limit of FRR as Debian and SONiC build it (--enable-multipath).
-_MOST_PATHS = 256
+# That of upper tiers in FRR's files (templates/switches/frr/render.py); Debian's FRR has no more than 256.
+_MOST_PATHS = 255
 
 
 @dataclass(frozen=True)

@@ -184,13 +184,8 @@ def _unequal(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Findin
 def _one_sided(link: JoinedPorts, a: Port, b: Port, where: str) -> Iterator[Finding]:
     """Find an address at one end of a link between switches, whose other end has none."""
     for port, other, machine in ((a, b, link.b), (b, a, link.a)):
-        has_ports = any(each.view.addresses for each in machine.ports.values())
-        if (
-            port.view.addresses
-            and not other.view.addresses
-            and has_ports
-            and not any(":" in each for each in port.view.addresses)
-        ):
+        is_odd = port.view.addresses and not other.view.addresses and not any(":" in each for each in port.view.addresses)
+        if is_odd and any(each.view.addresses for each in machine.ports.values()):
             file, key = port.at("addresses")
             message = f"of the ends {where}, one alone has an address, {port.view.addresses[0]}; it reaches no one"
             yield Finding("HW826", file, key, message, "give both ends addresses of one network, or none", doubtful=True)

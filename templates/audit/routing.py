@@ -1,6 +1,7 @@
 """Rules about BGP: sessions that come up, all equal paths in use, routes that are exchanged, and a dead link that is found in time."""
 
 import ipaddress
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
@@ -12,6 +13,8 @@ from headway.templates.reading import BgpView, FilterLine, NeighborView
 _SLOW_HOLD_S = 60
 _USUAL_HOLD_S = 180
 _MULTIPLIER = 3
+# How switches name their ports.
+_OF_SWITCH = re.compile(r"(swp|Eth|Et)\d|Ethernet|Port|et-|xe-|$")
 _MANAGEMENT = ("eth", "mgmt", "Management")
 # Less than the scheduling delay of a busy switch's CPU.
 _FASTEST_BFD_MS = 50
@@ -65,6 +68,10 @@ def _bfd(machine: Machine) -> Iterator[Finding]:
 
 def _sessions(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Iterator[Finding]:
     neighbors = bgp.neighbors or {}
+    ends = [port.view.peer[1] for port in machine.ports.values() if port.view.peer is not None]
+    if not neighbors and ends and not any(_OF_SWITCH.match(end) for end in ends):
+        # All of its cables lead to hosts: one switch is the fabric, or a plane of it.
+        return
     if not up:
         message = "no BGP neighbor is up: " + (
             f"all {len(neighbors)} are shut, without an AS, or not active for IPv4" if neighbors else "there is none"

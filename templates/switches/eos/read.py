@@ -7,7 +7,7 @@ for their forms in a running configuration.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 from headway.templates.reading import (
     BfdView,
@@ -382,7 +382,8 @@ def _port(block: _Block) -> PortView:
     fec = block.after("error-correction encoding ")
     addresses = [words.split()[2] for words in block.inner if re.fullmatch(r"ip address [\d.]+/\d+( secondary)?", words)]
     pauses = [words for words in block.inner if re.fullmatch(r"flowcontrol (send|receive) on", words)]
-    words = [word.strip(",;:") for word in (block.after("description ") or "").replace("_", " ").split()]
+    text = block.after("description ") or ""
+    words = [word.strip(",;:") for word in (text if len(text.split()) > 1 else text.replace("_", " ")).split()]
     mtu = block.after("mtu ")
     return PortView(
         enabled="shutdown" not in block.inner,
@@ -458,6 +459,12 @@ def _bfd(root: _Block) -> Iterator[tuple[str, BfdView]]:
             yield block.key, BfdView(block.key, int(found[1]), int(found[2]), int(found[3]))
 
 
+@lru_cache(4096)
+def _is_of_plan(words: str) -> bool:
+    """Return whether a line of a port is not the site's own choice."""
+    return judge(f"interface Ethernet1|{words}") is not None
+
+
 def _traits(switch: _Switch) -> Traits:
     device = {
         words: "yes"
@@ -472,7 +479,7 @@ def _traits(switch: _Switch) -> Traits:
             device[f"router bgp *|{words}"] = "yes"
     own = re.compile(r"description|ip address|.*neighbor")
     ports = {
-        name: {words: "yes" for words in block.inner if not own.match(words) and judge(f"{block.key}|{words}") is not None}
+        name: {words: "yes" for words in block.inner if not own.match(words) and _is_of_plan(words)}
         for name, block in switch.ports.items()
         if "shutdown" not in block.inner
         and (block.after("service-profile ") or block.after("ip address ") or "ipv6 enable" in block.inner)

@@ -15,6 +15,8 @@ _TEMPLATE = Path(__file__).parent / f"{FILE}.j2"
 
 # FRR's limit at compile time: `configure --enable-multipath=256` in Debian, 512 in SONiC. It refuses a line with more.
 MAX_PATHS = 256
+# Of upper tiers: all that they may have, and no default, which `show running-config` leaves out.
+UPPER_PATHS = 255
 
 
 def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Files:
@@ -33,6 +35,6 @@ def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_s
         "keepalive_s": options.hold_s // 3,
         "addressed": [port for port in switch.ports if port.address],
         # A leaf has all of its uplinks from the first day; the upper tiers get more links when the fabric grows.
-        "max_paths": (min(len(switch.uplinks), MAX_PATHS) or 1) if switch.role == "leaf" else MAX_PATHS,
+        "max_paths": (min(len(switch.uplinks), MAX_PATHS) or 1) if switch.role == "leaf" else UPPER_PATHS,
     }
     return fill(_TEMPLATE, word, comment, values)

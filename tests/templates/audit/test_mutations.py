@@ -82,6 +82,16 @@ def test_what_a_site_has_besides_is_no_error(difference: Mutation, tmp_path: Pat
     assert [problem.message for problem in found if problem.is_error] == []
 
 
+def test_a_switch_whose_cables_all_lead_to_hosts_needs_no_neighbor() -> None:
+    port = "interface Ethernet{0}/1\n   description h100-{0} mlx5_0\n   no switchport\n   ip address 10.10.0.{1}/31\n!\n"
+    networks = "".join(f"   network 10.10.0.{2 * cage}/31\n" for cage in (1, 2))
+    text = "".join(("hostname rails-leaf-1\n!\n", *(port.format(cage, 2 * cage) for cage in (1, 2)), "ip routing\n!\n"))
+    text += f"router bgp 4200000001\n{networks}!\nend\n"
+    uplink = "interface Ethernet33/1\n   description rails-spine-1 Ethernet1/1\n   no switchport\n   ipv6 enable\n!\nip routing"
+    assert "HW833" not in codes(alone({"rails-leaf-1/startup-config": text}))
+    assert "HW833" in codes(alone({"rails-leaf-1/startup-config": text.replace("ip routing", uplink)}))
+
+
 def test_mistakes_are_of_many_kinds_and_names_of_one() -> None:
     assert len(MUTATIONS) >= 200
     assert len({(each.os, each.at, each.name) for each in MUTATIONS}) == len(MUTATIONS)
