@@ -60,7 +60,7 @@ def later(name: str) -> Callable[..., Any]:
     """Return the function of SYMBOLS, whose file runs when it is called."""
 
     def called(*words: Any, **options: Any) -> Any:
-        return vars(sys.modules[SYMBOLS].run())[name](*words, **options)  # type: ignore[attr-defined]
+        return vars(sys.modules[SYMBOLS].run())[name](*words, **options)
 
     return called
 
