@@ -3,11 +3,14 @@
 import re
 from collections.abc import Collection
 from functools import cache
+from typing import Any
 
 from headway.jobspec.catalog.table import rows
 
 Place = tuple[str, ...]
 
+# Endings that say no more than the name before them.
+_STEM = re.compile(r"_(?:names?|list|values?|config|spec|settings|options)$")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -16,25 +19,43 @@ def normal(name: str) -> str:
     return re.sub(r"[\s-]+", "_", _HUMP.sub("_", name.strip()).lower()).strip("_")
 
 
+def squeezed(name: str) -> str:
+    """Return the name without what separates its words, by which names are compared: `ProxyJump` and `proxy_jump` are the same."""
+    return normal(name).replace("_", "")
+
+
 def places(kind: str, name: str) -> tuple[Place, ...]:
     """Return the places of the fields of a document of this kind that other programs call `name`, in the table's order."""
-    return _fields().get(kind, {}).get(normal(name), ())
+    found = _fields().get(kind, {})
+    # `queue_name` is a name of what `queue` is.
+    stem = _STEM.sub("", normal(name))
+    exact, inside = found.get(squeezed(name), ()), found.get(squeezed(stem), ()) if stem else ()
+    return (*exact, *(place for place in inside if place not in exact))
 
 
 def note(kind: str, name: str) -> str | None:
     """Return what to write in place of `name`, if no single field replaces it."""
-    found = _table()["notes"].get(kind, {}).get(normal(name))
-    return None if found is None else str(found)
+    return _notes().get(kind, {}).get(squeezed(name))
 
 
 def values(value: str, allowed: Collection[str]) -> list[str]:
-    """Return which of the `allowed` values other programs call `value`."""
-    name = normal(value)
-    return [each for each in allowed if normal(each) == name or name in map(normal, _table()["values"].get(each, ()))]
+    """Return which of the `allowed` values other programs call `value`, else the one that is a word of it: `warmup_cosine`."""
+    name = squeezed(value)
+    return _called(name, allowed) or _words(value, allowed)
+
+
+def _words(value: str, allowed: Collection[str]) -> list[str]:
+    words = set(re.split(r"[^a-z0-9]+", normal(value).replace("_", " ")))
+    found = [each for each in allowed if squeezed(each) in words]
+    return found if len(found) == 1 and len(words) > 1 else []
+
+
+def _called(name: str, allowed: Collection[str]) -> list[str]:
+    return [each for each in allowed if squeezed(each) == name or name in map(squeezed, _table()["values"].get(each, ()))]
 
 
 @cache
-def _table() -> dict[str, dict[str, dict[str, object]]]:
+def _table() -> dict[str, dict[str, Any]]:
     return rows("aliases")
 
 
@@ -42,9 +63,15 @@ def _table() -> dict[str, dict[str, dict[str, object]]]:
 def _fields() -> dict[str, dict[str, tuple[Place, ...]]]:
     """Return the table by kind and name."""
     found: dict[str, dict[str, tuple[Place, ...]]] = {}
-    for kind, fields in rows("aliases")["fields"].items():
+    for kind, fields in _table()["fields"].items():
         by_name = found.setdefault(kind, {})
         for place, names in fields.items():
-            for name in names:
+            for name in dict.fromkeys(map(squeezed, names)):
                 by_name[name] = (*by_name.get(name, ()), tuple(place.split(".")))
     return found
+
+
+@cache
+def _notes() -> dict[str, dict[str, str]]:
+    """Return what to write, by section and name."""
+    return {section: {squeezed(name): str(told) for name, told in names.items()} for section, names in _table()["notes"].items()}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headway.cli.verbs.schema import TABLES
+from headway.infra.providers import PROVIDERS
 from headway.jobspec.aliases import normal, note, places, values
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.table import rows
@@ -24,9 +25,17 @@ PLACES = [(kind, place) for kind, fields in TABLE["fields"].items() for place in
 
 def fields_at(kind: str, section: tuple[str, ...]) -> set[str]:
     """Return the fields of the section of a document; of options, those of all kinds."""
-    if section[1:2] == ("options",):
-        tables: dict[str, Any] = {"scheduler": SCHEDULERS, "trainer": TRAINERS, "data": TRAINERS["builtin"].data}
-        owners = [owner_of(each.options, section[2:]) for each in tables[section[0]].values()]
+    if "options" in section:
+        at = section.index("options")
+        of_data = {f"{trainer}.{kind}": each for trainer, row in TRAINERS.items() for kind, each in row.data.items()}
+        tables: dict[str, Any] = {
+            "scheduler": SCHEDULERS,
+            "trainer": TRAINERS,
+            "data": of_data,
+            "provider": PROVIDERS,
+            "os": SWITCHES,
+        }
+        owners = [owner_of(each.options, section[at + 1 :]) for each in tables[section[at - 1]].values()]
         assert any(owners), section
         return {name for each in owners if each is not None for name in field_names(each)}
     owner = owner_of(MODELS[kind], section)
@@ -42,7 +51,7 @@ def test_every_place_is_a_field_that_has_no_alias_of_its_own_name(kind: str, pla
     names = TABLE["fields"][kind][place]
     assert [normal(name) for name in names] == names
     # A kind's options may have a name that another kind has as a field.
-    assert not fields & set(names) or section[1:] == ["options"]
+    assert not fields & set(names) or section[-1:] == ["options"]
     assert all(tuple(place.split(".")) in places(kind, name) for name in names)
 
 
