@@ -210,6 +210,9 @@ class Framework:
                 message = f"`{key}` is not a key of {_names(self.names).title}, and resembles `{meant}`"
                 hint = f"write `{meant}`, or `ignore` the warning if your script has this name"
                 fix = meant if path[-1] == key else None
+                if (setter := self.table.field_of(meant)) is not None and meant in ours:
+                    # The right name would be refused next.
+                    hint, fix = f"remove it: the job's `{setter}` sets `{meant}`", None
                 yield Problem("HW328", JOB, path, message, hint, Severity.WARNING, at_key=True, fix=fix)
             for text in _texts(value):
                 for message, mend in mistakes(text, known, invalid):

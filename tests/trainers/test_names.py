@@ -60,7 +60,7 @@ def test_keys_are_those_of_megatron() -> None:
     assert framework._names("megatron").keys == listed(str(PEERS), OF_MEGATRON)
 
 
-@pytest.mark.parametrize(("kind", "ranks", "fields"), [each for each in JOBS if each[0] != "deepspeed"])
+@pytest.mark.parametrize(("kind", "ranks", "fields"), JOBS)
 def test_no_key_that_a_table_writes_is_taken_for_a_misspelt_one(
     kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -74,6 +74,9 @@ def test_no_key_that_a_table_writes_is_taken_for_a_misspelt_one(
     ("kind", "key", "meant"),
     [
         ("hf", "loging_steps", "logging_steps"),
+        ("deepspeed", "wall_clock_breakdwon", "wall_clock_breakdown"),
+        ("deepspeed", "zero_optimization.overlap_com", "zero_optimization.overlap_comm"),
+        ("deepspeed", "my_own_section.value", None),
         ("hf", "evaluation_strategy", "eval_strategy"),
         ("hf", "block_size", None),
         ("hf", "model_name_or_path", None),

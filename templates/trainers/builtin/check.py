@@ -41,6 +41,11 @@ _ONLY: Limited = {
     ("overlap", "experts"): ((False,), "builds no experts"),
     ("resilience", "corruption", "compare"): ((), "computes steps again (`replay`) and does not compare replicas"),
 }
+# What to write in place of a field or value that is not supported, where leaving it out is not all.
+_INSTEAD = {
+    ("precision", "compute"): "write `bf16`",
+    ("resilience", "corruption", "compare"): "write `replay` in place of `compare`",
+}
 # Fields that `history` may change from a step on (runner/history.py).
 _NUMBERS = (field.name for field in fields(contract.Optimizer) if field.name not in ("schedule", "decay_steps"))
 _CHANGED = ("steps", "batch.global", *(f"optimizer.{name}" for name in _NUMBERS))
@@ -53,7 +58,7 @@ def check(options: BuiltinOptions, plan: JobPlan, cluster: ClusterPlan) -> Itera
         found = value(plan.spec, path)
         if found is not None and found not in values:
             message = f"the trainer `builtin` {deed}, whatever `{'.'.join(path)}` says"
-            written = "write `bf16`" if path == ("precision", "compute") else f"leave `{path[-1]}` out"
+            written = _INSTEAD.get(path, f"leave `{path[-1]}` out")
             hint = f"{written}, or use the trainer `script` with a training script that does it"
             yield Problem("HW306", JOB, path, message, hint)
     yield from _check_model(plan)

@@ -30,5 +30,5 @@ def _check(options: DeepSpeedOptions, plan: JobPlan, cluster: ClusterPlan, known
             yield Problem("HW327", JOB, ("trainer", "options", "argv", index), message, hint)
 
 
-DEEPSPEED_FRAMEWORK = Framework(TABLE, DeepSpeedOptions, _command, _check)
+DEEPSPEED_FRAMEWORK = Framework(TABLE, DeepSpeedOptions, _command, _check, names="deepspeed")
 DEEPSPEED = DEEPSPEED_FRAMEWORK.kind()

@@ -236,6 +236,14 @@ def _text(value: Value | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# Names of the directory of a run, and of the interval of its checkpoints, in other programs.
+_DIRECTORY = re.compile(
+    r"(?:out(?:put)?|save|ckpt|checkpoints?|log(?:ging)?|run|work|results?|exp(?:eriment)?|job|base|root|dump|tensorboard)?"
+    r"_?(?:dir(?:ectory)?|folder|path)|output|cwd|home"
+)
+_INTERVAL = re.compile(
+    r"(?:checkpoint|ckpt|save)[._]?(?:tiers[._])?(?:interval|every|freq(?:uency)?|steps|period|every_steps|interval_steps)"
+)
 # Of torchrun (docs.pytorch.org/docs/stable/elastic/run.html), which every rank has.
 _OF_A_RANK = {
     "rank": "RANK",
@@ -252,9 +260,14 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         return Hint(
             "write the path itself, relative to where the job is submitted, or pass the sizes, for example `{model.layers}`"
         )
+    if name.strip() in known:
+        return Hint(f"write `{{{name.strip()}}}`", flow(argument.replace(f"{{{name}}}", f"{{{name.strip()}}}")))
     if not re.fullmatch(r"[\w.]+", name):
         return Hint("write `{{` and `}}` for literal braces")
     near = _meant(name)
+    if near in _OTHER_UNIT and known[near] is None and known[_OTHER_UNIT[near]] is not None:
+        # The interval is in the other unit.
+        near = _OTHER_UNIT[near]
     if near is not None:
         return Hint(
             f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}", f"{{{near}").replace(f"{{?{name}", f"{{?{near}"))
@@ -277,4 +290,9 @@ def _meant(name: str) -> str | None:
     fields = {each.removeprefix(f"{section}."): each for each in NAMES if section and each.startswith(f"{section}.")}
     begin = next((fields[each] for each in fields if field.startswith(each)), None)
     near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, NAMES))
-    return next((each for each in (tier, *called, *ends) if each in NAMES), near)
+    found = next((each for each in (tier, *ends, *called) if each in NAMES), None)
+    if found is None and _INTERVAL.fullmatch(name):
+        return "checkpoint.shared.steps"
+    if found is None and _DIRECTORY.fullmatch(field) and section in ("", "checkpoint", "run", "output"):
+        return "run_directory"
+    return found or near

@@ -49,6 +49,7 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
 _DEFAULTS = {
     f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
+_TWO_BRACES = re.compile(r"\{\{\s*([a-z_.]+)\s*\}\}")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
 # Values that change with the number of nodes.
@@ -81,6 +82,10 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
         if (meant := plain(argument)) is not None:
             message = f"the typographic quotes or dashes of `{argument}` are a part of the argument"
             yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{flow(meant)}`", Severity.WARNING, fix=flow(meant))
+        if (doubled := _doubled(argument, known)) is not None and not _is_shell(options):
+            text = argument.replace("{{", "{").replace("}}", "}")
+            message = f"the script gets the text `{text}`: two braces are a brace, and no name of a value"
+            yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{doubled}`", Severity.WARNING, fix=flow(doubled))
         if "${" in argument and names_in(argument) and not _is_shell(options):
             filled = argument.replace("${", "{")
             message = f"the `$` of `{argument}` is a part of the argument: the value of a name needs no `$`"
@@ -96,6 +101,12 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
+
+
+def _doubled(argument: str, known: Mapping[str, Value | None]) -> str | None:
+    """Return the argument with single braces around a known name that has two, as in Jinja: `{{layout.tp}}`."""
+    meant = _TWO_BRACES.sub(lambda found: f"{{{found[1]}}}" if found[1] in known else found[0], argument)
+    return meant if meant != argument else None
 
 
 def _persists(plan: JobPlan) -> bool:
@@ -208,7 +219,7 @@ def check_corruption(plan: JobPlan) -> Iterator[Problem]:
 
 def _untold(options: ScriptOptions, plan: JobPlan, known: Mapping[str, Value | None]) -> Iterator[str]:
     """Yield values that differ from their defaults and that no argument contains: the model as a whole, all others by name."""
-    used = {name for argument in options.argv for name in names_meant(argument, known)}
+    used = {name for argument in options.argv for name in names_meant(_doubled(argument, known) or argument, known)}
     if plan.model is not None and not _is_model_told(options, used, plan.spec["model"]["config"]):
         yield "model"
     for name in NAMES:
