@@ -140,14 +140,21 @@ def meant_field(path: str, allowed: Collection[str]) -> Hint:
     section, _, name = path.rpartition(".")
     called = [".".join(place) for place in aliases.places("TrainingJob", name)]
     ends = [each for each in allowed if each.rpartition(".")[2] in (name, aliases.normal(name))]
-    found = [each for each in dict.fromkeys((*called, *ends)) if each in allowed]
+    found = [each for each in dict.fromkeys((*ends, *called)) if each in allowed]
     near = next((each for each in found if each.rpartition(".")[0] == section), None)
-    if near is None and len(found) == 1:
-        near = found[0]
+    inside = [each for each in allowed if section and each.startswith(f"{section}.")]
+    # A field of another section is not meant where the section is known: `batch.size` is no size of the model.
+    known = [each for each in ends if each in allowed] or found
+    if near is None and len(known) == 1 and not inside:
+        near = known[0]
     if near is not None:
         return Hint(f"write `{near}`", near)
     note = aliases.note(f"TrainingJob.{section}" if section else "TrainingJob", name)
-    return Hint(note) if note is not None else did_you_mean(path, allowed, "fields")
+    return (
+        Hint(note)
+        if note is not None
+        else did_you_mean(path, inside or allowed, f"fields of `{section}`" if inside else "fields")
+    )
 
 
 def field_at(path: str) -> FieldInfo | None:

@@ -2,15 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel, Field, ValidationError
 
+from headway.jobspec import aliases
 from headway.jobspec.document import Document, Path
+from headway.jobspec.flow import flow
 from headway.jobspec.invalid import describe
 from headway.jobspec.problem import Problem
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.section import Section
-from headway.jobspec.unknown import alias_or_nearest
+from headway.jobspec.suggest import Hint, joined_or
+from headway.jobspec.unknown import accepts, alias_or_nearest
 
 
 class Choice(Section):
@@ -47,13 +52,34 @@ def choose(
         message, hint = f"the job's trainer takes no `{field}`: it reads its data itself", f"leave `{field}` out"
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
-        near = alias_or_nearest(kind, table, "kinds")
+        near = _only_kind(kind, choice, table) or alias_or_nearest(kind, table, "kinds")
         message = f"`{kind}` is not a kind of `{field}`"
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
     beside = {key: value for key, value in choice.items() if key not in ("kind", "options")}
     found, problems = validate(table[kind].options, {**beside, **(options or {})}, document, (*path, "options"))
+    problems = [_of_another(each, kind, table, (*path, "options")) for each in problems]
     # What is next to `options` has a problem already, and is not missing in it.
     return (None, [each for each in problems if each.path in document.values or not beside]) if beside else (found, problems)
+
+
+def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) -> Hint | None:
+    """Return the choice that the name of a data set is meant to be, of a trainer that reads one kind of them: `kind: c4`."""
+    if len(table) != 1 or aliases.values(kind, table):
+        return None
+    ((name, only),) = table.items()
+    required = [key for key, info in field_names(only.options).items() if info.is_required()]
+    if len(required) == 1 and not choice.get("options") and accepts(field_names(only.options)[required[0]], kind):
+        return Hint(f"write `kind: {name}` and `options: {{{required[0]}: {flow(kind)}}}`")
+    return Hint(f"write `{name}`, the only kind here", name)
+
+
+def _of_another(problem: Problem, kind: str, table: Mapping[str, Kind], path: Path) -> Problem:
+    """Return the problem of an unknown option that other kinds have with the hint that it is theirs."""
+    key = problem.path[-1] if problem.path[:-1] == path and problem.code == "HW201" else None
+    others = [name for name, each in table.items() if name != kind and key in field_names(each.options)]
+    if not others or (problem.hint or "").startswith(("write ", "headway calls")):
+        return problem
+    return replace(problem, hint=f"leave it out: `{key}` is an option of {joined_or([f'`{each}`' for each in others])}", fix=None)
 
 
 def validate(

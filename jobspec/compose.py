@@ -1,6 +1,7 @@
 """Merges a document with the bases that it extends into one document, each part of which has the file that it is from."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -18,6 +19,8 @@ OWN = frozenset({"apiVersion", "kind", "name", "partial", "extends"})
 MAX_BASES = 8
 """Bases that one document names, and bases above each other."""
 MAX_FILES = 64
+# The files of a folder that are looked at for a base.
+_MOST_BESIDE = 200
 """Bases of one document in all, each as often as it is named."""
 
 # Keys that identify a mapping: values of another one are not inherited.
@@ -138,11 +141,31 @@ class _Composition:
         document, following = turned[0], os.path.normpath(turned[1].name)
         path = next(path for path, name in self._bases((document,)) if _file_of(document, name) == following)
         message = f"documents extend each other in a cycle: {listed(each.name for each in turned)}"
-        self._problem("HW114", document, path, message, "remove `extends` from one of them")
+        hint = "remove `extends` from one of them"
+        if len(ring) == 1:
+            others = _beside(document)
+            named = f", for example `extends: {others[0]}`" if len(others) == 1 else ""
+            message, hint = f"`{document.name}` extends itself", f"name the base in `extends`{named}, or leave it out"
+        self._problem("HW114", document, path, message, hint)
 
     def _problem(self, code: str, document: Document, path: Path, message: str, hint: str | None) -> None:
         self.whole = False
         self.problems.append(Problem(code, document.name, path, message, hint))
+
+
+def _beside(document: Document) -> list[str]:
+    """Return the names of the other documents in the folder that are bases: those that say so, or are called so."""
+    folder = FilePath(document.name).parent
+    try:
+        files = sorted(each for each in folder.iterdir() if each.suffix in (".yaml", ".yml"))[:_MOST_BESIDE]
+        return [
+            each.name
+            for each in files
+            if each.name != FilePath(document.name).name
+            and ("base" in each.name or re.search(r"^partial: *true", each.read_text(errors="replace"), re.MULTILINE))
+        ]
+    except OSError:
+        return []
 
 
 def _file_of(document: Document, name: str) -> str:

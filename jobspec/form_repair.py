@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from ipaddress import ip_network
 from typing import Any
 
 from headway.jobspec.flow import flow
-from headway.jobspec.suggest import Hint
+from headway.jobspec.suggest import Hint, nearest
 
 # sbatch(1): the short forms of options that headway has fields for.
 _SHORT_OPTIONS: Mapping[str, str] = {
@@ -35,6 +36,7 @@ _SET_OPTIONS: Mapping[str, str] = {
     "D": "the job runs where it is submitted",
 }
 _MOST = 64
+_IPV4 = 4
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
     {"\u201c": "", "\u201d": "", "\u201e": "", "\u2018": "", "\u2019": "", "\u2212": "-", "\u2013": "--", "\u2014": "--"}
@@ -123,10 +125,24 @@ def _of_login(found: re.Match[str]) -> dict[str, Any]:
     return {key: each for key, each in fields.items() if each}
 
 
+# sbatch(1), `--dependency`.
+_CONDITIONS = ("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok", "singleton")
+
+
 def dependency(value: Any) -> Hint | None:
-    """Return the condition that jobs alone mean: `1234` is `afterok:1234`."""
-    found = re.fullmatch(r"[0-9]{1,12}([,: ]+[0-9]{1,12})*", str(value).strip())
-    return None if found is None else _written("afterok:" + ":".join(re.findall("[0-9]+", found[0])))
+    """Return the condition that jobs alone mean, `1234` is `afterok:1234`, and the one that is misspelt: `after_ok:1234`."""
+    text = str(value).strip()
+    found = re.fullmatch(r"[0-9]{1,12}([,: ]+[0-9]{1,12})*", text)
+    if found is not None:
+        return _written("afterok:" + ":".join(re.findall("[0-9]+", found[0])))
+    parts = []
+    for part in re.split(r"\s*[,;]\s*|\s+(?=[A-Za-z])", text):
+        one = re.fullmatch(r"([A-Za-z_-]+)((?:[:= ]+[0-9_+]+)*)", part)
+        name = None if one is None else nearest(re.sub("[_-]", "", one[1]), _CONDITIONS)
+        if one is None or name is None:
+            return None
+        parts.append(name + "".join(f":{job}" for job in re.findall(r"[0-9_+]+", one[2])))
+    return _written(",".join(parts))
 
 
 def before_colon(value: Any) -> Hint | None:
@@ -157,6 +173,11 @@ def pod_memory(value: Any) -> Hint | None:
 def absolute(value: Any) -> Hint | None:
     """Return the path from the root that `mnt/data/` and `/local/head way` are meant to be."""
     text = re.sub(r"/{2,}", "/", str(value).strip())
+    if text.startswith(("~", "$")):
+        return Hint("write the whole path, from `/` on: `~` and `$` are not expanded")
+    if re.match(r"[a-z]+:/|[A-Za-z]:", text):
+        return None
+    text = re.sub(r"^(?:\./|\.\./)+", "", text)
     # A name alone does not show its directory.
     if not re.match(r"/?[A-Za-z0-9_]+[^/]*/", text) and not text.startswith("/"):
         return None
@@ -173,6 +194,103 @@ def guid(value: Any) -> Hint | None:
     """Return the GUID in the notation of `ibswitches`."""
     digits = re.sub(r"[^0-9a-f]", "", str(value).lower().removeprefix("0x"))
     return _written(f"0x{digits}") if len(digits) == 16 else None
+
+
+def dns_name(value: Any) -> Hint | None:
+    """Return the text in small letters, with hyphens in place of what a DNS name cannot have."""
+    found = re.sub(r"[^a-z0-9.]+", "-", str(value).strip().lower()).strip("-.")
+    return _written(found) if found and "://" not in str(value) and "=" not in str(value) else None
+
+
+def model_name(value: Any) -> Hint | None:
+    """Return the name of a model with hyphens for blanks; of Slurm's `h100:8` and `gpu:h100:8`, what each part is."""
+    text = str(value).strip()
+    if gres := re.fullmatch(r"(?:gpu:)?([A-Za-z0-9][-A-Za-z0-9_.]*):([0-9]{1,2})", text):
+        return Hint(f"write `gpu: {gres[1]}` and `gpus: {gres[2]}`")
+    if times := re.fullmatch(
+        r"([0-9]{1,2})\s*[x*\u00d7]\s*([A-Za-z][-A-Za-z0-9_. ]*)|([A-Za-z][-A-Za-z0-9_. ]*?)\s*[x*\u00d7]\s*([0-9]{1,2})", text
+    ):
+        name = re.sub(r"\s+", "-", (times[2] or times[3]).strip())
+        return Hint(f"write `gpu: {name}` and `gpus: {times[1] or times[4]}`")
+    found = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-")
+    return _written(found) if found and found != text else None
+
+
+def preset(value: Any) -> str:
+    """Return the name of a published model as the catalogue writes it: `meta-llama/Llama-3.1-70B-Instruct` is `llama-3.1-70b`."""
+    stem = re.sub(r"[-_](instruct|chat|base|hf|it|v0\.[0-9])(?=[-_]|$)", "", str(value).strip().lower().rpartition("/")[2])
+    return stem.removeprefix("meta-")
+
+
+def user_name(value: Any) -> Hint | None:
+    """Return the name of a user in small letters, and the one before the `@` of a host."""
+    found = re.sub(r"[^a-z0-9_-]+", "-", str(value).strip().partition("@")[0].lower()).strip("-")
+    return _written(found) if re.match("[a-z_]", found) else None
+
+
+def jump(value: Any) -> Hint | None:
+    """Return the hosts on the way with commas between them, without `ssh://`."""
+    found = re.sub(r"\s*[,;]\s*|\s+", ",", re.sub(r"ssh://|/$", "", str(value).strip())).strip(",")
+    return _written(found) if found else None
+
+
+def sonic_port(value: Any) -> Hint | None:
+    """Return SONiC's name of a port."""
+    found = re.fullmatch(r"(?:ethernet|eth|et)?[ -]?([0-9]{1,4})", str(value).strip().lower())
+    if found is not None:
+        return _written(f"Ethernet{found[1]}")
+    # SONiC counts lanes, eight to a cage, and Cumulus Linux cages from 1.
+    cage = re.fullmatch(r"swp([1-9][0-9]{0,2})", str(value).strip())
+    return _other_port(value, f"Ethernet{(int(cage[1]) - 1) * 8 if cage else 512}")
+
+
+def cumulus_port(value: Any) -> Hint | None:
+    """Return the name of a port of Cumulus Linux."""
+    found = re.fullmatch(r"(?:swp|sw|port)?[ -]?([0-9]{1,3}(?:s[0-7])?)", str(value).strip().lower())
+    lane = re.fullmatch(r"Ethernet([0-9]{1,4})", str(value).strip())
+    of_lane = f"swp{int(lane[1]) // 8 + 1}" if lane and int(lane[1]) % 8 == 0 else "swp65"
+    return _written(f"swp{found[1]}") if found is not None else _other_port(value, of_lane)
+
+
+def eos_port(value: Any) -> Hint | None:
+    """Return EOS' name of a port: `Et1/1` is `Ethernet1/1`."""
+    found = re.fullmatch(r"(?:ethernet|eth|et)?[ -]?([0-9]{1,3}(?:/[0-9]{1,2}){0,2})", str(value).strip().lower())
+    return _written(f"Ethernet{found[1]}") if found is not None else _other_port(value, "Ethernet33/1")
+
+
+def _other_port(value: Any, example: str) -> Hint:
+    """Return the hint for the name of a port of another operating system."""
+    other = next((name for form, name in _PORTS if re.fullmatch(form, str(value).strip(), re.IGNORECASE)), None)
+    theirs = f"`{value}` is a port of {other}; " if other is not None else ""
+    return Hint(f"{theirs}write a port of this system, for example `{example}`")
+
+
+# Names of ports, by the operating system.
+_PORTS = ((r"swp[0-9]+(s[0-9])?", "Cumulus Linux"), (r"Ethernet[0-9]+", "SONiC"), (r"Ethernet[0-9]+/[0-9]+", "EOS"))
+
+
+def lanes(value: Any) -> Hint | None:
+    """Return numbers with commas and no blanks between them; `0-7` is each of them."""
+    text = str(value).strip().strip("[]")
+    if ends := re.fullmatch(r"([0-9]{1,4})\s*(?:-|\.\.)\s*([0-9]{1,4})", text):
+        numbers = range(int(ends[1]), int(ends[2]) + 1)
+        return _quoted(",".join(map(str, numbers))) if 0 < len(numbers) <= _MOST else None
+    found = re.findall(r"[0-9]+", text)
+    return _quoted(",".join(found)) if found and re.fullmatch(r"[0-9\s,;]+", text) else None
+
+
+def _quoted(text: str) -> Hint:
+    return Hint(f'write `"{text}"`', f'"{text}"')
+
+
+def network(value: Any) -> Hint | None:
+    """Return the network of an address with its mask: `10.10.0.0/255.255.0.0` is `10.10.0.0/16`."""
+    text = re.sub(r"\s+(?:mask|netmask)?\s*|\s*/\s*", "/", str(value).strip())
+    try:
+        found = ip_network(text, strict=False)
+    except ValueError:
+        return None
+    return _written(str(found)) if found.version == _IPV4 and "/" in text else None
 
 
 def word(value: Any) -> Hint | None:
@@ -210,5 +328,15 @@ REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^(/[A-Za-z0-9_.+-]+)+$": absolute,
     r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$": word,
     r"^[1-9][0-9]*(([KMGT]i|[kMGT])B?)?$": pod_memory,
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": dns_name,
+    r"^[A-Za-z0-9][-A-Za-z0-9_.]*$": model_name,
+    r"^[a-z_][-a-z0-9_]*$": user_name,
+    r"^([A-Za-z_][-A-Za-z0-9_.]*)?$": user_name,
+    r"^[A-Za-z0-9_.:@,\[\]-]+$": jump,
+    r"^Ethernet[0-9]{1,4}$": sonic_port,
+    r"^swp[0-9]{1,3}(s[0-7])?$": cumulus_port,
+    r"^Ethernet[0-9]{1,3}(/[0-9]{1,2}){0,2}$": eos_port,
+    r"^[0-9]+(,[0-9]+)*$": lanes,
+    r"^[0-9.]+/[0-9]{1,2}$": network,
 }
 """How a text is brought into its form, by the form's regular expression (`forms.FORMS`)."""

@@ -115,7 +115,11 @@ def check_codes(document: Document) -> Iterator[Problem]:
         elif not may_be_ignored(entry.code):
             message = f"{entry.code} cannot be ignored: it is an error, {CODES[entry.code]}"
             yield Problem(
-                "HW239", document.name, path, message, "fix the problem; docs/guide.md lists the errors that can be ignored"
+                "HW239",
+                document.name,
+                path,
+                message,
+                "remove the entry, and mend what it is about; docs/guide.md lists the errors that can be ignored",
             )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from headway.jobspec.aliases import squeezed
 from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
@@ -18,10 +19,11 @@ from headway.jobspec.load import load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.short import with_node_range, with_trainer
 from headway.jobspec.spec.cluster import Cluster
-from headway.jobspec.spec.fields import field_of
+from headway.jobspec.spec.fields import field_names, field_of
 from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
+from headway.jobspec.suggest import joined_or
 from headway.jobspec.sweep import with_first_point
 from headway.jobspec.unknown import alias_or_nearest, is_unknown, misread_sections
 
@@ -31,6 +33,8 @@ MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
     "Inventory": Inventory,
 }
 
+# `apiVersion` as names are compared.
+_VERSION = "apiversion"
 # The code of a missing field.
 _MISSING = "HW202"
 _SECOND_DOCUMENT = "HW112"
@@ -220,6 +224,9 @@ def _version_problems(document: Document) -> list[Problem]:
     if version == API_VERSION:
         return []
     if "apiVersion" not in document.data:
+        if (near := next((key for key in document.data if squeezed(str(key)) == _VERSION), None)) is not None:
+            message = f"`{near}` is not a field of a document"
+            return [Problem("HW201", document.name, (near,), message, "write `apiVersion`", at_key=True, fix="apiVersion")]
         return [
             Problem(
                 "HW202", document.name, (), "`apiVersion` is missing from the document", f"begin with `apiVersion: {API_VERSION}`"
@@ -233,17 +240,21 @@ def _kind_problems(document: Document) -> list[Problem]:
     if kind_of(document) is not None:
         return []
     if "kind" not in document.data:
-        if (near := next((key for key in document.data if key.lower() == "kind"), None)) is not None:
+        named = [key for key, value in document.data.items() if isinstance(value, str) and value in MODELS]
+        if (near := next((key for key in document.data if str(key).lower() == "kind"), next(iter(named), None))) is not None:
             message = f"`{near}` is not a field of a document"
             return [Problem("HW201", document.name, (near,), message, "write `kind`", at_key=True, fix="kind")]
-        return [
-            Problem(
-                "HW202", document.name, (), "`kind` is missing from the document", "add `kind: TrainingJob` or `kind: Cluster`"
-            )
-        ]
+        return [Problem("HW202", document.name, (), "`kind` is missing from the document", f"add {_kinds_of(document.data)}")]
     hint = alias_or_nearest(str(document.value(("kind",))), MODELS, "kinds of document")
     message = f"unknown kind of document {_shown(document, 'kind')}"
     return [Problem("HW207", document.name, ("kind",), message, hint.text, fix=hint.fix)]
+
+
+def _kinds_of(data: Mapping[str, Any]) -> str:
+    """Return the kind of document that the most of the fields are of; of several, all."""
+    shared = {name: len(data.keys() & field_names(model).keys()) for name, model in MODELS.items()}
+    most = max(shared.values())
+    return joined_or([f"`kind: {name}`" for name, count in shared.items() if count == most])
 
 
 def _shown(document: Document, key: str) -> str:

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from headway.jobspec import units
+from headway.jobspec.document import Document
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import Notation, write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
 from headway.jobspec.scalar import plain_scalar
@@ -62,11 +63,91 @@ _TOKENS = frozenset(("token", "tokens", "tok", "toks", "tks"))
 # A number with a word or a sign before or behind it: `$63.30`, `last 4`, `60%`, `32,`.
 _NUMBER_WITH_UNIT = re.compile(rf"(-?)(?:[$€£~]|USD|last|first|about|at most)?\s*({_NUMBER})\s*([A-Za-z%]*)[,;.]?", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]|\{\{")
+_PER_TERA: Mapping[str, str] = {"": "1", "g": "0.001", "t": "1", "p": "1000"}
 # Fields in which `k` is 1024.
 _IN_TOKENS = ("sequence", "max_positions")
 _TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "minutes": "m", "hours": "h", "days": "d"}
 _MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
-_COUNTED = frozenset(("steps", "step", "x", "gpus", "nodes", "cores", "ranks", "layers", "heads", "usd", "eur", "times"))
+_OF_NODES = frozenset(
+    (
+        "x",
+        "node",
+        "nodes",
+        "host",
+        "hosts",
+        "machine",
+        "machines",
+        "worker",
+        "workers",
+        "server",
+        "servers",
+        "instance",
+        "instances",
+    )
+)
+_OF_RANKS = frozenset(("rank", "ranks", "gpu", "gpus", "way", "ways", "process", "processes"))
+# Words that count what a field counts; of the fields that are not here, the others do.
+_COUNTED_IN: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("nodes", "min_nodes", "count", "spares", "held_back", "grow_to", "most_drained", "leaf_nodes"), _OF_NODES),
+    **dict.fromkeys(
+        ("pp", "tp", "cp", "ep", "dp_shard", "dp_replicate", "procs", "nvlink_domain", "gpus"), _OF_RANKS | {"stages", "x"}
+    ),
+    **dict.fromkeys(("micro", "skip_samples"), _SEQUENCES),
+    **dict.fromkeys(("sequence", "max_positions", "vocab_size"), _TOKENS),
+    **dict.fromkeys(("steps", "warmup_steps", "decay_steps", "refill_steps", "from_step", "rollback_to"), _STEPS),
+}
+_COUNTED = frozenset(
+    (
+        *(
+            "x",
+            "times",
+            "cores",
+            "core",
+            "cpus",
+            "cpu",
+            "vcpus",
+            "threads",
+            "layers",
+            "layer",
+            "heads",
+            "head",
+            "blocks",
+            "block",
+        ),
+        *(
+            "experts",
+            "expert",
+            "stages",
+            "rails",
+            "rail",
+            "ports",
+            "port",
+            "leaves",
+            "leaf",
+            "spines",
+            "spine",
+            "switches",
+            "links",
+        ),
+        *(
+            "lanes",
+            "restarts",
+            "retries",
+            "attempts",
+            "checkpoints",
+            "copies",
+            "pods",
+            "planes",
+            "percent",
+            "usd",
+            "eur",
+            "dollars",
+        ),
+        *("tokens", "units", "pcs", "pieces", "channels", "steps", "hours"),
+    )
+)
+# Of a literal number in C.
+_SUFFIXES = ("f", "l")
 # 1 ft is 0.3048 m and 1 in 0.0254 m exactly (NIST SP 811, appendix B.8).
 _METRES: Mapping[str, Decimal] = {
     **dict.fromkeys(("ft", "foot", "feet"), Decimal("0.3048")),
@@ -75,7 +156,7 @@ _METRES: Mapping[str, Decimal] = {
 }
 # A size this many times larger or smaller than the example is not meant.
 _NEAR = 4096
-_USUAL = 32
+_USUAL, _USUAL_TIME = 32, 50
 _LONGEST_RANGE = 256
 # Commas outside of brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
@@ -113,6 +194,8 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
     text = re.sub(r"^([0-9.]+):1$", r"\1", text)
     text = _as_number(text) if field == "asn" else text
+    if field == "cpus" and (product := re.fullmatch(r"([0-9]{1,3})\s*[x*\u00d7]\s*([0-9]{1,4})", text)):
+        text = str(int(product[1]) * int(product[2]))
     found = _NUMBER_WITH_UNIT.fullmatch(text)
     amount = None if found is None else _decimal(found[2])
     if found is None or amount is None:
@@ -128,6 +211,31 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(scaled)}` or `{int(scaled) + 1}`") if scaled > 1 and not found[1] else None
     text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
+
+
+def samples(steps: int, document: Document) -> int | None:
+    """Return the samples of so many steps by the job's global batch; None where it does not say how many sequences that is."""
+    batch, length = document.value(("batch", "global")), document.value(("batch", "sequence"))
+    try:
+        amount = units.parse_amount(batch) if isinstance(batch, str) else None
+    except ValueError:
+        return None
+    if amount is None:
+        return None
+    if amount.sequences is None and not (isinstance(length, int) and length and (amount.tokens or 0) % length == 0):
+        return None
+    return steps * (amount.sequences or (amount.tokens or 0) // length)
+
+
+def steps_of_tokens(value: Any, document: Document) -> int | None:
+    """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown."""
+    text = _amount(re.sub(r"([0-9])B(?= |$)", r"\1G", str(value).strip())) if _is_plain(value) else None
+    length = document.value(("batch", "sequence"))
+    tokens = units.parse_amount(text).tokens if text is not None else None
+    one = samples(1, document)
+    if tokens is None or one is None or not isinstance(length, int) or length <= 0:
+        return None
+    return max(1, round(tokens / (one * length)))
 
 
 def _as_number(text: str) -> str:
@@ -153,6 +261,10 @@ def _in_unit_of(field: str, amount: Decimal, word: str, whole: bool) -> Decimal 
     if word == "m" and field == "cpus":
         # Kubernetes counts cores in thousandths: `94000m`.
         return amount / 1000
+    if field.endswith("tflops"):
+        # The field's unit is 10^12 already.
+        power = _PER_TERA.get(re.sub("flops?(?:/s)?$", "", unit))
+        return None if power is None else amount * Decimal(power)
     if unit in ("%", "percent", "pct"):
         return None if whole else amount / 100
     if unit in _TIME_UNITS and (own := next((each for end, each in _TIMES_IN_NAMES.items() if field.endswith(end)), None)):
@@ -160,8 +272,10 @@ def _in_unit_of(field: str, amount: Decimal, word: str, whole: bool) -> Decimal 
         return amount * Decimal(scale) * _MILLISECONDS[name] / _MILLISECONDS[own]
     if unit in _WORDS_OF_PREFIXES:
         return amount * units.PREFIXES[_WORDS_OF_PREFIXES[unit]]
+    if unit in _SUFFIXES and not whole:
+        return amount
     # The unit may be the field's own name: `500 steps` of warm-up, `8 gpus`, `4 layers`.
-    return amount if unit.rstrip("s") in field or unit in _COUNTED else None
+    return amount if unit.rstrip("s") in field or unit in _COUNTED_IN.get(field, _COUNTED) else None
 
 
 def boolean(value: Any) -> Hint | None:
@@ -186,13 +300,15 @@ def name(value: Any) -> Hint | None:
 
 
 def variable(value: Any) -> Hint | None:
-    """Return the name of a variable nearest to a text: `my-var` becomes `my_var`."""
+    """Return the name of a variable nearest to a text: `hf-token` becomes `HF_TOKEN`."""
     if "://" in str(value):
         return Hint(
             "write the name of a variable, for example `RUN_WEBHOOK`, and set it to the address where the job is submitted"
         )
     # Docker's `NAME=VALUE`, and a shell's `$NAME`.
     name = str(value).strip().partition("=")[0]
+    # Those of headway's users are in capitals; `hf-token` is Kubernetes' way to write one.
+    name = name.upper() if "-" in name and name.islower() else name
     found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")
     found = f"_{found}" if found[:1].isdigit() else found
     return Hint(f"write `{found}`", found) if found else None
@@ -255,8 +371,13 @@ def store(value: Any) -> Hint | None:
     return Hint(f"write `{url}`", flow(url)) if url != value else None
 
 
-def bare_time(value: Any, accepts: Callable[[str], bool]) -> Hint | None:
-    """Return the times that a number without a unit may mean, of those that the field accepts."""
+def amount(value: Any) -> str | None:
+    """Return the number of sequences or tokens that a text is meant to be; None if unknown."""
+    return _amount(str(value).strip()) if _is_plain(value) else None
+
+
+def bare_time(value: Any, accepts: Callable[[str], bool], examples: Iterable[Any] | None = None) -> Hint | None:
+    """Return the times that a number without a unit may mean: of those that the field accepts, those near to its example."""
     if not _is_plain(value) or not re.fullmatch(_NUMBER, str(value).strip()):
         return None
     text = str(value).strip()
@@ -264,24 +385,52 @@ def bare_time(value: Any, accepts: Callable[[str], bool]) -> Hint | None:
     fitting = [unit for unit in words if accepts(f"{text}{unit}")]
     if not fitting and accepts(f"{text}ms"):
         return Hint(f"write `{text}ms` for milliseconds", f"{text}ms")
+    usual = next((_seconds(str(each)) for each in examples or ()), None)
+    if usual:
+        far = {unit: abs(math.log((_seconds(f"{text}{unit}") or usual) / usual)) for unit in fitting}
+        fitting = sorted((unit for unit in fitting if far[unit] <= math.log(_USUAL_TIME)), key=lambda unit: far[unit]) or fitting
     times, meant = [f"`{text}{unit}`" for unit in fitting], [words[unit] for unit in fitting]
     return Hint(f"write {joined_or(times)} for {joined_or(meant)}") if fitting else None
 
 
-def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> Hint | None:
-    """Return the sizes that a number without a unit may mean: of those that the field accepts, those near to one of its examples."""
-    if not _is_plain(value) or notation.name != "size" or not re.fullmatch(_NUMBER, str(value).strip()):
+def _seconds(text: str) -> float | None:
+    try:
+        return units.parse_seconds(text)
+    except ValueError:
         return None
-    sizes = {f"{str(value).strip()}{unit}": unit for unit in ("B", "KiB", "MiB", "GiB", "TiB")}
-    usual = [units.parse_bytes(str(each)) for each in examples or notation.examples]
+
+
+# What a number without a unit may be measured in, and how it is read, by the quantity.
+_MEASURES: Mapping[str, tuple[tuple[str, ...], Callable[[str], int]]] = {
+    "size": (("B", "KiB", "MiB", "GiB", "TiB"), units.parse_bytes),
+    "rate": (("MB/s", "GB/s", "TB/s"), units.parse_bytes_per_second),
+    "link speed": (("Mb/s", "Gb/s", "Tb/s"), units.parse_bits_per_second),
+}
+
+
+def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> Hint | None:
+    """Return the quantities that a number without a unit may mean: of those that the field accepts, those near to one of its examples."""
+    if not _is_plain(value) or notation.name not in _MEASURES or not re.fullmatch(_NUMBER, str(value).strip()):
+        return None
+    names, parse = _MEASURES[notation.name]
+    if float(str(value).strip().replace(",", "").replace("_", "")) <= 0:
+        return None
+    texts = [f"{str(value).strip()}{unit}" for unit in names]
+    usual = [parse(str(each)) for each in examples or notation.examples]
     near = {
-        text: abs(math.log(units.parse_bytes(text) / usual[0]))
-        for text in sizes
-        if accepts(text) and 1 / _NEAR <= units.parse_bytes(text) / usual[0] <= _NEAR
+        text: abs(math.log(parse(text) / usual[0]))
+        for text in texts
+        if accepts(text) and 1 / _NEAR <= parse(text) / usual[0] <= _NEAR
     }
     # Where one is of the usual size, the others are not meant.
     near = {text: far for text, far in near.items() if far <= math.log(_USUAL)} or near
-    return Hint(f"write {joined_or([f'`{text}`' for text in sorted(near, key=lambda each: near[each])])}") if near else None
+    if not near:
+        return None
+    written = sorted(near, key=lambda each: near[each])
+    return Hint(
+        f"write {joined_or([f'`{text}`' for text in written])}",
+        written[0] if len(written) == 1 and notation.name != "size" else None,
+    )
 
 
 def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[Any]]:

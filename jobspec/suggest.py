@@ -75,8 +75,8 @@ def file_like(folder: Path, name: str) -> str | None:
         return None
 
 
-def did_you_mean(name: str, known: Iterable[str], what: str) -> Hint:
-    """Return a hint: the nearest of `known`, or those that resemble it, which are `what`."""
+def did_you_mean(name: str, known: Iterable[str], what: str, likely: str | None = None) -> Hint:
+    """Return a hint: the nearest of `known`, or those that resemble it, which are `what`. Where none does, the `likely` one is meant."""
     names = list(known)
     beginning = [each for each in names if name and each.lower().startswith(name.lower())]
     near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)
@@ -86,6 +86,8 @@ def did_you_mean(name: str, known: Iterable[str], what: str) -> Hint:
         return Hint(f"write {joined_or([f'`{each}`' for each in beginning[:_LISTED]])}")
     if not names:
         return Hint(f"no {what} are defined")
+    if likely is not None:
+        return Hint(f"write `{likely}`; known {what}: {listed(names[:_LISTED])}", likely)
     if len(names) <= _LISTED:
         return Hint(f"known {what}: {listed(names)}")
     return Hint(f"the most similar of {len(names)} {what}: {listed(_most_alike(name, names))}")

@@ -106,6 +106,12 @@ def _by_kind(what: str, context: str, lines: list[str], here: Span, begin: Span 
         value = line[here.column :].split(" #", maxsplit=1)[0].rstrip()
         place = _at(here.line, here.column, max(1, len(value)))
         quoted = json.dumps(value, ensure_ascii=False)
+        bare = value.strip("@`%")
+        if re.search(r"(?:^|[\s{,])(?:name|cluster|group|kind|fabric|preset):\s*$", line[: here.column]) and re.match(
+            r"[a-z0-9]", bare
+        ):
+            # The names of a spec have no such letter.
+            return Explained(f"a value cannot begin with `{character}`", f"leave the `{character}` out: `{bare}`", place, bare)
         hint = f"quote it, `{quoted}`, or leave the `{character}` out"
         return Explained(f"a value cannot begin with `{character}`", hint, place, quoted)
     if what == "did not find expected key":

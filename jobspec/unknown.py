@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
@@ -16,7 +17,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
-from headway.jobspec.suggest import Hint, did_you_mean, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, did_you_mean, joined_and, joined_or, listed, nearest
 from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
@@ -25,8 +26,10 @@ _SLIP = 0.72
 _CHOICE = ("kind", "options")
 # The head of Kubernetes' documents, which people expect of a document with `apiVersion` and `kind`.
 HEAD = ("metadata", "spec")
+# The field of a document that others are read with.
+EXTENDS = ("extends",)
 # What is listed is read: a section with more fields is described in docs/spec.md.
-_LISTED = 12
+_LISTED = 24
 # What other programs call the kind of a choice.
 _KIND_NAMES = ("type", "name", "class", "backend", "driver")
 # The units of times in the names that other programs give to fields.
@@ -48,112 +51,383 @@ _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 # Longer values are not repeated in a hint.
 _SHOWN = 40
+_LONGEST = 120
+# Sections below another one.
+_DEEP = 2
+# The shortest word that says what a field is.
+_WORD = 4
+# The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
+_SHORT = ("kind", "preset", "key", "budget", "leaf", "compute", "sharding")
+# Of these, the ones that are words.
+KIND_OR_PRESET = ("kind", "preset")
+# A kind, or the name of a preset.
+_KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
+# Names of the byte that holds the DSCP and the bits of ECN.
+_TRAFFIC_CLASS = ("tos", "trafficclass", "tc", "ncclibtc", "dsfield", "tosbyte")
 # Slurm's notation for a number of GPUs.
 _GRES = re.compile(r"gpu(?::[\w.-]+)?:([0-9]{1,4})")
+# Where a note repeats the value.
+_VALUE = re.compile(r"\bVALUE\b")
 # The field that a note begins with.
 _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown."""
+    """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown. It is `sure`
+    where the table of names says so."""
 
     hint: Hint
     target: tuple[str, ...] | None = None
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    """A field that its section does not have: its key and value, the section's model, fields and place, and what is set around it.
+
+    `model` is that of the data in which it was found, `root` that of the document; `path` is its place there.
+    """
+
+    key: str
+    value: Any
+    around: Mapping[str, Any]
+    owner: type[BaseModel]
+    here: tuple[str, ...]
+    path: Path
+    model: type[BaseModel]
+    root: type[BaseModel]
+    document: Document
+    in_options: bool
+
+    @cached_property
+    def fields(self) -> dict[str, FieldInfo]:
+        return field_names(self.owner)
+
+    @cached_property
+    def free(self) -> list[str]:
+        """The fields of the section that are not set."""
+        return [name for name in self.fields if name not in self.around]
+
+    @cached_property
+    def called(self) -> list[tuple[str, ...]]:
+        """The places of fields that other programs call so; of options, only those that this kind has."""
+        places = aliases.places(self.kind, self.key)
+        # A section around is not what its own field means.
+        return [
+            place
+            for place in places
+            if (place[:-1] != self.here or place[-1] in self.fields) and place != self.here[: len(place)]
+        ]
+
+    @property
+    def kind(self) -> str:
+        return str(self.document.value(("kind",)))
+
+    def at(self, name: str, hint: Hint) -> Meaning:
+        """The meaning: a field of the same section."""
+        return Meaning(hint, (*self.here, name))
+
+    def fits(self, name: str) -> bool:
+        """Whether the field of this name takes the value, in its own form."""
+        return accepts(self.fields[name], fitted(self.fields[name], self.value, self.key))
 
 
 def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = ()) -> Meaning:
     """Return what the field at `loc` below `model` is meant to be; `prefix` is the path of the model's data in the document."""
-    owner, key = owner_of(model, loc[:-1]) or model, str(loc[-1])
-    here, kind = names_of((*prefix, *loc[:-1])), str(document.value(("kind",)))
-    fields = field_names(owner)
-    if (own := _own_name(key, document.value((*prefix, *loc)), fields)) is not None:
-        return Meaning(own[1], (*here, own[0]))
-    around = document.value((*prefix, *loc[:-1]))
-    if tuple(fields) == _CHOICE and aliases.normal(key) in _KIND_NAMES and isinstance(around, dict) and "kind" not in around:
-        return Meaning(Hint("write `kind`", "kind"), (*here, "kind"))
-    value = document.value((*prefix, *loc))
+    owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
+    around = document.value(path[:-1])
+    unknown = _Unknown(
+        key=str(loc[-1]),
+        value=document.value(path),
+        around=around if isinstance(around, dict) else {},
+        owner=owner,
+        here=names_of(path[:-1]),
+        path=path,
+        model=model,
+        root=_model_of_kind(str(document.value(("kind",)))) or model,
+        document=document,
+        in_options=bool(prefix),
+    )
+    found = next((each for step in _STEPS if (each := step(unknown)) is not None), None)
+    return found or Meaning(Hint(_known(owner, list(unknown.fields))))
+
+
+def _own_name(unknown: _Unknown) -> Meaning | None:
+    """Return the field that the key names in another case or another number."""
+    key, value, fields = unknown.key, unknown.value, unknown.fields
+    if same := next((name for name in fields if aliases.squeezed(name) == aliases.squeezed(key)), None):
+        return unknown.at(same, Hint(f"write `{same}`", same))
+    one = next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None)
+    if one is None:
+        return None
+    # `path: corpus/*.txt` is `paths: [corpus/*.txt]`: the name alone would be refused next.
+    if not accepts(fields[one], value) and accepts(fields[one], meant := fitted(fields[one], value, key)):
+        return unknown.at(one, Hint(f"write `{one}: {flow(meant)}`"))
+    return unknown.at(one, Hint(f"did you mean `{one}`?", one))
+
+
+def _of_choice(unknown: _Unknown) -> Meaning | None:
+    """Return what belongs to a kind with its options, or to a resource with its number."""
+    key, value, fields = unknown.key, unknown.value, unknown.fields
+    if tuple(fields) == _CHOICE and aliases.normal(key) in _KIND_NAMES and "kind" not in unknown.around:
+        return unknown.at("kind", Hint("write `kind`", "kind"))
     if "/" in key and "resource" in fields and "count" in fields and accepts(fields["resource"], key):
         # As `limits` of a container have it: the resource and its number.
         count = f", count: {value}" if isinstance(value, int) and value > 1 else ""
-        return Meaning(Hint(f"write `{{resource: {key}{count}}}`"), (*here, "resource"))
+        return unknown.at("resource", Hint(f"write `{{resource: {key}{count}}}`"))
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
-        return Meaning(Hint(f"`{key}` belongs under `options`"), (*here, "options"))
-    if note := aliases.note(f"{kind}.{'.'.join(here)}", key) or (aliases.note(kind, key) if not prefix else None):
-        told = _TOLD.match(note)
-        note = _with_value(note, document.value((*prefix, *loc)), document.value((*prefix, *loc[:-1], "lr")), document)
-        return Meaning(Hint(note), (*here, told[1]) if told is not None and told[1] in fields else None)
-    if (
-        "set" in fields
-        and (path := field_of(model, tuple(key.split(".")))) is not None
-        and accepts(path, value := document.value((*prefix, *loc)))
-    ):
-        return Meaning(Hint(f"write `set: {{{key}: {flow(value)}}}`"), (*here, "set"))
-    if isinstance(around, dict) and (joined := _joined(key, owner, around)) is not None:
-        return Meaning(joined[1], (*here, joined[0]))
-    # Of options, those of another kind are not among the fields.
-    found = [place for place in aliases.places(kind, key) if place[:-1] != here or place[-1] in fields]
-    names = [place[-1] for place in found if place[:-1] == here]
-    renamed = next(
-        (name for name in names if accepts(fields[name], _translated(fields[name], value, key))), next(iter(names), None)
-    )
-    if renamed is not None:
-        return Meaning(_renamed(renamed, owner, (*prefix, *loc), document), (*here, renamed))
-    homes = tuple(dict.fromkeys(_homes(key, model))) if not prefix else ()
-    if homes:
-        where = joined_or([f"in `{'.'.join(home)}`" if home else "at the top of the document" for home in homes[:3]])
-        return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
-    near = nearest(key, fields, _SLIP)
-    # Another program's name for a field of a section below is no typing error.
-    if near is not None and not any(place[: len(here) + 1] == (*here, near) and place != (*here, near) for place in found):
-        return Meaning(Hint(f"did you mean `{near}`?", near), (*here, near))
-    if found:
-        info = None if prefix else field_of(model, found[0])
-        written, section = _written(found[0][-1], info, (*prefix, *loc), document), found[0][:-1]
-        where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
-        return Meaning(Hint(f"write {written} {where}"), found[0])
-    return Meaning(Hint(_known(owner, list(fields))))
+        return unknown.at("options", Hint(f"`{key}` belongs under `options`"))
+    return None
 
 
-def _own_name(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> tuple[str, Hint] | None:
-    """Return the field that the key names in another case, another number, or with the unit of its value: `memory_gb: 48` is
-    `memory: 48GB`."""
-    if same := next((name for name in fields if aliases.normal(name) == aliases.normal(key)), None):
-        return same, Hint(f"write `{same}`", same)
-    if one := next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None):
-        return one, Hint(f"did you mean `{one}`?", one)
-    name, _, unit = key.rpartition("_")
-    if name not in fields or isinstance(value, bool) or not isinstance(value, int | float):
+def _noted(unknown: _Unknown) -> Meaning | None:
+    """Return what the table says of the name in this section."""
+    return _told(aliases.note(f"{unknown.kind}.{'.'.join(unknown.here)}", unknown.key) if unknown.here else None, unknown)
+
+
+def _noted_of_kind(unknown: _Unknown) -> Meaning | None:
+    """Return what the table says of the name in documents of this kind."""
+    return None if unknown.in_options else _told(aliases.note(unknown.kind, unknown.key), unknown)
+
+
+def _told(note: str | None, unknown: _Unknown) -> Meaning | None:
+    if note is None:
         return None
-    texts = (f"{flow(value)}{each}" for each in _UNITS_IN_KEYS.get(unit.lower(), ()))
-    found = next((text for text in texts if accepts(fields[name], text)), None)
-    return None if found is None else (name, Hint(f"write `{name}: {found}`"))
+    told = _TOLD.match(note)
+    written = _with_value(note, unknown.value, unknown.around.get("lr"), unknown.document)
+    return Meaning(Hint(written), (*unknown.here, told[1]) if told is not None and told[1] in unknown.fields else None, sure=True)
 
 
-def _joined(key: str, owner: type[BaseModel], around: Mapping[str, Any]) -> tuple[str, Hint] | None:
+def _by_path(unknown: _Unknown) -> Meaning | None:
+    """Return what a key with points is meant to be: the place of a field of the job, with the others beside it, or a field of a section
+    below: `restart.budget`."""
+    key, fields, around = unknown.key, unknown.fields, unknown.around
+    if "." not in key:
+        return None
+    places = {name: each for name, each in around.items() if "." in str(name)}
+    infos = {name: field_of(unknown.model, tuple(str(name).split("."))) for name in places}
+    if "set" in fields and all(info is not None and accepts(info, places[name]) for name, info in infos.items()):
+        return unknown.at("set", Hint(f"write `set: {flow(places)}`"))
+    lists = {name: each if isinstance(each, list) else [each] for name, each in places.items()}
+    if "grid" in fields and all(
+        info is not None and all(accepts(info, each) for each in lists[name]) for name, info in infos.items()
+    ):
+        return unknown.at("grid", Hint(f"write `grid: {flow(lists)}`"))
+    parts = tuple(key.split("."))
+    below, nested = field_of(unknown.owner, parts), unknown.value
+    if below is None or not accepts(below, nested):
+        return None
+    for part in reversed(parts):
+        nested = {part: nested}
+    return unknown.at(parts[0], Hint(f"write `{flow(nested)[1:-1]}`"))
+
+
+def _field_of_change(unknown: _Unknown) -> Meaning | None:
+    """Return the entry of `set` that a field of the job is meant to be, beside the step of a change."""
+    key, value = unknown.key, unknown.value
+    info = field_of(unknown.model, (key,)) if "set" in unknown.fields else None
+    if info is None or (not isinstance(value, dict) and not accepts(info, value)):
+        return None
+    changed = {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+    return unknown.at("set", Hint(f"write `set: {flow(changed)}`"))
+
+
+def _value_as_key(unknown: _Unknown) -> Meaning | None:
+    """Return the enumeration of which the key is a value that is switched on: `fsdp: true` is `sharding: parameters`."""
+    if unknown.value is not True:
+        return None
+    found = {name: aliases.values(unknown.key, literals_of(unknown.fields[name])) for name in unknown.free}
+    meant = [(name, each[0]) for name, each in found.items() if len(each) == 1]
+    return unknown.at(meant[0][0], Hint(f"write `{meant[0][0]}: {flow(meant[0][1])}`")) if len(meant) == 1 else None
+
+
+def _joined(unknown: _Unknown) -> Meaning | None:
     """Return the section of which the key, and others like it, name the fields, and what to write: `ecn: {min: ..., max: ...}`."""
-    fields = field_names(owner)
-    section = _section_of_joined(key, fields)
+    fields = unknown.fields
+    section = next((name for name in fields if _joined_name(unknown.key, name, fields) is not None), None)
     if section is None:
         return None
-    given = {name: value for each, value in around.items() if (name := _joined_name(each, section, fields)) is not None}
-    inner = field_names(model_of(fields[section].annotation) or owner)
+    given = {name: value for each, value in unknown.around.items() if (name := _joined_name(each, section, fields)) is not None}
+    inner = field_names(model_of(fields[section].annotation) or unknown.owner)
     lacking = {
         name: info.examples[0] for name, info in inner.items() if info.is_required() and name not in given and info.examples
     }
     also = f", with {listed(list(lacking))} of your own" if lacking else ""
-    return section, Hint(f"write `{section}: {flow({**given, **lacking})}`{also}")
-
-
-def _section_of_joined(key: str, fields: Mapping[str, FieldInfo]) -> str | None:
-    """Return the section whose name and one of its fields are joined in the key: `ecn_min` for `ecn: {min: ...}`."""
-    return next((name for name in fields if _joined_name(key, name, fields) is not None), None)
+    return unknown.at(section, Hint(f"write `{section}: {flow({**given, **lacking})}`{also}"))
 
 
 def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str | None:
     inner = model_of(fields[section].annotation)
     name = key.removeprefix(f"{section}_")
     return name if name != key and inner is not None and name in field_names(inner) else None
+
+
+def _another_name(unknown: _Unknown) -> Meaning | None:
+    """Return the field of this section that other programs call so, or one that is called so in another section."""
+    own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
+    alike = [place[-1] for place in unknown.called if place[-1] in unknown.free and place[:-1] != unknown.here]
+    names = [*(name for name in own if name in unknown.free), *(name for name in alike if unknown.fits(name))]
+    found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
+    if found is not None:
+        return unknown.at(found, _renamed(found, unknown))
+    # What is set already is not written again.
+    return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set")) if own else None
+
+
+def _with_unit(unknown: _Unknown) -> Meaning | None:
+    """Return the field of which the key has the name and the unit, also by another name: `memory_gb: 48` is `host_memory: 48GB`."""
+    rest, _, unit = aliases.normal(unknown.key).rpartition("_")
+    if not rest or isinstance(unknown.value, bool) or not isinstance(unknown.value, int | float):
+        return None
+    called = [place[-1] for place in aliases.places(unknown.kind, rest) if place[:-1] == unknown.here]
+    for name in (each for each in (rest, *called) if each in unknown.fields):
+        texts = (f"{flow(unknown.value)}{each}" for each in _UNITS_IN_KEYS.get(unit, ()))
+        if (found := next((text for text in texts if accepts(unknown.fields[name], text)), None)) is not None:
+            return unknown.at(name, Hint(f"write `{name}: {found}`"))
+    return None
+
+
+def _at_home(unknown: _Unknown) -> Meaning | None:
+    """Return where a field of other sections belongs, of those near to this one in which it is not set: where its value is taken."""
+    key, here, root = unknown.key, unknown.here, unknown.root
+
+    def is_near(home: tuple[str, ...]) -> bool:
+        common = min(len(home), len(here))
+        around = home[:common] == here[:common] or home[:-1] == here[:-1]
+        return around or len(home) < _DEEP or unknown.document.value(home) is not None
+
+    homes = [home for home in dict.fromkeys(_homes(key, root)) if home != here and is_near(home)]
+    free = [home for home in homes if _is_of_items(home, root) or unknown.document.value((*home, key)) is None]
+    if homes and not free and not unknown.in_options:
+        where = f"in `{'.'.join(homes[0])}`" if homes[0] else "at the top of the document"
+        return Meaning(Hint(f"`{key}` belongs {where}, and is set there: leave it out here"), (*homes[0], key))
+    homes = free
+    infos = {home: field_of(root, (*home, key)) for home in homes}
+    homes = [
+        home for home, info in infos.items() if info is not None and accepts(info, fitted(info, unknown.value, key))
+    ] or homes
+    if not homes:
+        return None
+    where = joined_or([f"in `{'.'.join(home)}`" if home else "at the top of the document" for home in homes[:3]])
+    return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
+
+
+def _is_of_items(home: tuple[str, ...], root: type[BaseModel]) -> bool:
+    """Return whether the section is that of a list's items, of which there may be another one."""
+    infos = (field_of(root, home[:length]) for length in range(1, len(home) + 1))
+    return any(get_origin(info.annotation) is tuple for info in infos if info is not None)
+
+
+def _misspelt(unknown: _Unknown) -> Meaning | None:
+    """Return the field that the key resembles, if it is not set and may have the value."""
+    may_be = [name for name in unknown.free if _may_be_meant(unknown.fields[name], unknown.value)]
+    near = nearest(unknown.key, [name for name in may_be if unknown.fits(name)], _SLIP) or nearest(unknown.key, may_be, _SLIP)
+    # Another program's name for a field of a section below is no typing error.
+    inside = (*unknown.here, near)
+    if near is None or any(place[: len(inside)] == inside and place != inside for place in unknown.called):
+        return None
+    return unknown.at(near, Hint(f"did you mean `{near}`?", near))
+
+
+def _may_be_meant(info: FieldInfo, value: Any) -> bool:
+    """Return whether a misspelt field with this value may be this one: no section that has none of the value's fields."""
+    section = model_of(info.annotation)
+    return not (isinstance(value, dict) and value and section is not None and not value.keys() & field_names(section).keys())
+
+
+def _fields_of_one(unknown: _Unknown) -> Meaning | None:
+    """Return the section that has all the fields of an unknown one: torchtitan's `lr_scheduler` has those of `optimizer`."""
+    value = unknown.value
+    home = _home_of_all(value, unknown.model) if isinstance(value, dict) and not unknown.in_options else None
+    if home is None:
+        return None
+    written = joined_and([f"`{name}: {flow(each)}`" for name, each in value.items()])
+    return Meaning(Hint(f"write {written} under `{home}`" if len(written) <= _LONGEST else f"write its fields under `{home}`"))
+
+
+def _elsewhere(unknown: _Unknown) -> Meaning | None:
+    """Return the field of another section that other programs call so, and that takes the value; of options no field is known."""
+    for place in unknown.called:
+        info = field_of(unknown.root, place)
+        if info is not None and not accepts(info, fitted(info, unknown.value, unknown.key)):
+            continue
+        written, section = _written(place[-1], info, unknown.path, unknown.document), place[:-1]
+        where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
+        return Meaning(Hint(f"write {written} {where}"), place)
+    return None
+
+
+def _of_another_kind(unknown: _Unknown) -> Meaning | None:
+    """Return the kind of document that has the field at its top, where this one does not."""
+    from headway.jobspec.parse import MODELS  # noqa: PLC0415 (it reads this file)
+
+    others = [each for each in MODELS.values() if each is not unknown.root and unknown.key in field_names(each)]
+    if unknown.here or not others:
+        return None
+    return Meaning(Hint(f"`{unknown.key}` is a field of a {others[0].__name__}: write it in that document"))
+
+
+def _by_words(unknown: _Unknown) -> Meaning | None:
+    """Return the one field whose name is a part of the key, or whose description has its words."""
+    key, fields = unknown.key, unknown.fields
+    squeezed = aliases.squeezed(key)
+    inside = [each for each in unknown.free if len(each) >= _WORD and aliases.squeezed(each) in squeezed and unknown.fits(each)]
+    if len(inside) == 1:
+        return unknown.at(inside[0], _renamed(inside[0], unknown))
+    stems = [_stem(each) for each in aliases.normal(key).split("_") if len(each) >= _WORD]
+    said = {name: text.lower() for name, text in field_descriptions(unknown.owner).items() if name in unknown.free}
+    told = [name for name, text in said.items() if stems and all(stem in text for stem in stems)]
+    if len(told) != 1:
+        return None
+    (name,) = told
+    meant = fitted(fields[name], unknown.value, key)
+    if not accepts(fields[name], meant):
+        return unknown.at(name, Hint(f"headway calls it `{name}`: {_about(unknown.owner, name)}"))
+    is_same = meant == unknown.value
+    return unknown.at(
+        name,
+        Hint(f"write `{name}{'' if is_same else f': {flow(meant)}'}`: {_about(unknown.owner, name)}", name if is_same else None),
+    )
+
+
+def _stem(word: str) -> str:
+    """Return the part of a word that its other forms share: `hyperthreading` and `hyperthreads`."""
+    return re.sub(r"(?:ing|ed|es|s|ion|or|er)$", "", word) if len(word) > _WORD + 2 else word
+
+
+def _about(owner: type[BaseModel], name: str) -> str:
+    """Return the first sentence of the field's description, as a clause."""
+    text = field_descriptions(owner)[name].partition(". ")[0].rstrip(".")
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+# How the meaning of a field is found, the surest way first.
+_STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
+    _own_name,
+    _of_choice,
+    _noted,
+    _by_path,
+    _field_of_change,
+    _joined,
+    _value_as_key,
+    _another_name,
+    _with_unit,
+    _noted_of_kind,
+    _at_home,
+    _misspelt,
+    _fields_of_one,
+    _elsewhere,
+    _of_another_kind,
+    _by_words,
+)
+
+
+def _model_of_kind(kind: str) -> type[BaseModel] | None:
+    """Return the model of documents of this kind."""
+    from headway.jobspec.parse import MODELS  # noqa: PLC0415 (it reads this file)
+
+    return MODELS.get(kind)
 
 
 def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
@@ -164,19 +438,33 @@ def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Docume
         if details["type"] == "missing":
             missing.setdefault(details["loc"][:-1], []).append(str(details["loc"][-1]))
     for section, names in missing.items():
-        strange = [loc for loc in meant if loc[:-1] == section]
-        # One field too many and one too few: the one is meant to be the other.
-        if len(names) == len(strange) == 1 and section and meant[strange[0]].target is None:
-            name = names[0]
-            hint = Hint(f"did you mean `{name}`, which is missing here?", name)
-            meant[strange[0]] = Meaning(hint, (*names_of((*prefix, *section)), name))
+        here = names_of((*prefix, *section))
+        targets = {place.target for place in meant.values()}
+        lacking = [name for name in names if (*here, name) not in targets]
+        strange = [
+            loc for loc, place in meant.items() if loc[:-1] == section and not place.sure and (place.target or ())[:-1] != here
+        ]
+        fields = field_names(owner_of(model, section) or model)
+        # A field too many and one too few: the one is meant to be the other, rather than a field elsewhere that resembles it.
+        for loc in strange if section or prefix else ():
+            value = document.value((*prefix, *loc))
+            forms = {name: fitted(fields[name], value, str(loc[-1])) for name in lacking}
+            fitting = [name for name, form in forms.items() if accepts(fields[name], form)]
+            if len(fitting) == 1 and forms[fitting[0]] != value:
+                meant[loc] = Meaning(Hint(f"write `{fitting[0]}: {flow(forms[fitting[0]])}`"), (*here, fitting[0]))
+            elif len(fitting) == 1 or (len(lacking) == len(strange) == 1 and meant[loc].target is None):
+                name = (fitting or lacking)[0]
+                meant[loc] = Meaning(Hint(f"did you mean `{name}`, which is missing here?", name), (*here, name))
+            else:
+                continue
+            lacking.remove((fitting or lacking)[0])
     return meant
 
 
 def misread_sections(error: ValidationError, model: type[BaseModel], document: Document) -> set[str]:
     """Return the top-level fields that an unknown field is meant to set: their values are not what the author wrote."""
     found = meanings(error.errors(include_url=False), model, document)
-    if any((key,) in found for key in HEAD):
+    if any((key,) in found for key in HEAD) or any(place.target == EXTENDS for place in found.values()):
         return set(model.model_fields)
     return {place.target[0] for place in found.values() if place.target is not None}
 
@@ -211,6 +499,13 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
+def _home_of_all(value: Mapping[str, Any], model: type[BaseModel]) -> str | None:
+    """Return the only section at the top of which all these are fields."""
+    sections = {name: model_of(info.annotation) for name, info in field_names(model).items()}
+    homes = [name for name, each in sections.items() if each is not None and value and value.keys() <= field_names(each).keys()]
+    return homes[0] if len(homes) == 1 else None
+
+
 def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     """Return the note with the value as an interval in place of `EVERY`, as a share of the learning rate in place of `SHARE`, and as a part
     of the run's steps in place of `PART`."""
@@ -224,20 +519,26 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
+    if _VALUE.search(note):
+        is_short = isinstance(value, str | int | float) and 0 < len(str(value)) <= _SHOWN
+        return _VALUE.sub(lambda _: flow(value) if is_short else "...", note)
+    if "SAMPLES" in note:
+        samples = repair.samples(value, document) if isinstance(value, int) else None
+        return note.replace("SAMPLES", "N" if samples is None else str(samples))
     every = f"{value} steps" if isinstance(value, int) and not isinstance(value, bool) else value
     return note.replace("EVERY", every if isinstance(every, str) and len(every) <= _SHOWN else "500 steps")
 
 
-def _renamed(name: str, owner: type[BaseModel], path: Path, document: Document) -> Hint:
+def _renamed(name: str, unknown: _Unknown) -> Hint:
     """Return the hint for a field that is called `name` here: its new name alone if the value stays as it is."""
-    info, value = field_names(owner)[name], document.value(path)
-    meant = _translated(info, value, str(path[-1]))
-    if meant != value and path not in document.credentials:
+    info, value, path = unknown.fields[name], unknown.value, unknown.path
+    meant = fitted(info, value, unknown.key)
+    if meant != value and path not in unknown.document.credentials:
         return Hint(f"write `{name}: {flow(meant)}`")
     if isinstance(value, list) and (mounts := [repair.mount(each) for each in value]) and all(mounts) and accepts(info, mounts):
         return Hint(f"write `{name}: {flow(mounts)}`")
-    if path in document.scalars and not accepts(info, value):
-        return Hint(f"headway calls it `{name}`: {field_descriptions(owner)[name].rstrip('.')}")
+    if path in unknown.document.scalars and not accepts(info, value):
+        return Hint(f"headway calls it `{name}`: {field_descriptions(unknown.owner)[name].rstrip('.')}")
     return Hint(f"headway calls it `{name}`", name)
 
 
@@ -256,6 +557,9 @@ def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
     """Return the field's value for one that other programs write in a field called `key`; the value itself if no single one is meant."""
     if info is None or value is None or isinstance(value, dict | list | bool):
         return value
+    if aliases.squeezed(key) in _TRAFFIC_CLASS and isinstance(value, int) and 0 <= value >> 2 < 64 and accepts(info, value >> 2):
+        # DSCP is the upper six bits of the byte (RFC 3168, section 22).
+        return value >> 2
     allowed = literals_of(info)
     found = [] if str(value) in allowed else aliases.values(str(value), allowed)
     if len(found) == 1:
@@ -273,6 +577,46 @@ def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
     return write_parts(round(parse_seconds(text))) if notation.name == "time" and unit else text
 
 
+def fitted(info: FieldInfo | None, value: Any, key: str) -> Any:
+    """Return the value in the form of the field, as far as one is meant: other programs' word for it, the only item of a list or the list
+    of one item, the section that the value is short for; else the value itself."""
+    meant = _translated(info, value, key)
+    if info is None or value is None or accepts(info, meant):
+        return meant
+    forms: list[Any] = [[meant]] if not isinstance(meant, list) else meant[:1] if len(meant) == 1 else []
+    if (
+        isinstance(value, str)
+        and (found := repair.number(value, whole=accepts(info, 1) and not accepts(info, 1.5)))
+        and found.fix
+    ):
+        forms.append(repair.plain_number(found.fix))
+    if (short := _in_section(info, meant, key)) is not None:
+        forms = [short, [short], *forms]
+    return next((each for each in forms if accepts(info, each)), meant)
+
+
+def _in_section(info: FieldInfo, value: Any, key: str) -> dict[str, Any] | None:
+    """Return the section that a value is short for, also in another program's word: `ddp` is `{sharding: none}`."""
+    section = model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    if (name := short_of(info, value)) is not None:
+        return {name: value}
+    translated = {name: _translated(fields[name], value, key) for name in _SHORT if name in fields and name not in KIND_OR_PRESET}
+    return next(({name: each} for name, each in translated.items() if each != value and accepts(fields[name], each)), None)
+
+
+def short_of(info: FieldInfo | None, value: Any) -> str | None:
+    """Return the field that people write in place of the whole section, or of a whole item if the field is a list of sections, and that
+    takes the value."""
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    for name in _SHORT:
+        is_word = name not in KIND_OR_PRESET or (isinstance(value, str) and _KIND.fullmatch(value) is not None)
+        if name in fields and is_word and accepts(fields[name], value):
+            return name
+    return None
+
+
 def _json_schemas(info: FieldInfo) -> Iterator[Mapping[str, Any]]:
     """Yield the schemas of the field's types."""
     for each in (*info.metadata, *_inner(info.annotation)):
@@ -288,7 +632,7 @@ def _inner(annotation: Any) -> Iterator[Any]:
 
 def _written(name: str, info: FieldInfo | None, path: Path, document: Document) -> str:
     """Return the field under its name here, with the value that it has in the document if the field takes it and it is short."""
-    value = _translated(info, document.value(path), str(path[-1]))
+    value = fitted(info, document.value(path), str(path[-1]))
     shown = "" if path in document.credentials or (info is not None and not accepts(info, value)) else flow(value)
     return f"`{name}: {shown}`" if path in document.scalars and 0 < len(shown) <= _SHOWN else f"`{name}`"
 

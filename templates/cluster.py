@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
+from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.templates.hosts.render import host_files, is_script
@@ -69,7 +70,12 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
         for place, kind in enumerate(fabric.os):
             if fabric.transport not in SWITCHES[kind].transports:
                 message = f"`{kind}` is not for switches of {fabric.transport}"
-                fitting = [name for name, each in SWITCHES.items() if fabric.transport in each.transports]
+                model = models().get(fabric.switch_model or "")
+                fitting = [
+                    name
+                    for name, each in SWITCHES.items()
+                    if fabric.transport in each.transports and (model is None or each.vendor in (None, model.vendor))
+                ]
                 path = ("fabrics", index, "switches", "os", place, "kind")
                 yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
             else:

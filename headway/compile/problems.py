@@ -9,7 +9,7 @@ from typing import TypeVar
 from headway.jobspec.document import Document, dotted
 from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.ignore import accepted
-from headway.jobspec.parse import AnyParsed
+from headway.jobspec.parse import AnyParsed, kind_of
 from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW424": ("HW215",),
     "HW516": ("HW214",),
     "HW531": ("HW232",),
-    "HW703": ("HW312",),
+    "HW703": ("HW312", "HW418"),
     "HW713": ("HW428",),
     "HW716": ("HW701",),
 }
@@ -125,6 +125,8 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW531": ("HW504",),
     "HW716": ("HW427",),
 }
+# Warnings of cables and GUIDs that no inventory has.
+_OF_INVENTORIES = ("HW513", "HW524")
 # Problems of a model that its trainer does not build: they follow from the model.
 _EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
 # Of several with this code at one place, the last one has the mend that is right for all.
@@ -163,12 +165,21 @@ def _without_consequences(problems: list[Problem], documents: Mapping[str, Docum
         # A port that several switches cannot keep is one mistake.
         and first_kept.get((problem.document, problem.path), problem) is problem
     ]
+    if _lacks_inventory(problems, documents):
+        causes = [problem for problem in causes if problem.is_error or problem.code not in _OF_INVENTORIES]
     here = {(problem.document, problem.path, problem.code) for problem in causes}
     return [
         problem
         for problem in causes
         if not any((problem.document, problem.path, code) in here for code in _EXPLAINED.get(problem.code, ()))
     ]
+
+
+def _lacks_inventory(problems: Iterable[Problem], documents: Mapping[str, Document]) -> bool:
+    """Return whether a document that is, or may be meant as, an inventory has an error: it may have what clusters lack."""
+    broken = {problem.document for problem in problems if problem.is_error}
+    kinds = [kind_of(documents[name]) for name in broken if name in documents]
+    return any(kind in (None, "Inventory") for kind in kinds)
 
 
 def _follows(problem: Problem, problems: list[Problem], document: Document | None) -> bool:
@@ -183,6 +194,9 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
     if problem.code == "HW532":
         # A class that does not belong on the fabric.
         return any(each.code == "HW503" and each.path[: len(problem.path)] == problem.path for each in others)
+    if problem.code == "HW501":
+        # What its class carries is what is wrong.
+        return any(each.code == "HW503" and "classes" in each.path and each.path[:2] == problem.path[:2] for each in others)
     unused = {dotted(each.path) for each in others if each.code == "HW210"}
     return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
 

@@ -15,7 +15,10 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import ObservedNic
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, nearest
+
+# Names of switches that differ by a letter or two.
+_MISSPELT = 0.85
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,14 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
     shape, _ = cabling.rails[nodes.name, nic.name]
     if nic.switch not in shape.leaves:
         message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
+        leaf = nearest(nic.switch, shape.leaves, _MISSPELT)
         hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.sizes.leaves - 1)}`"
-        return Problem("HW520", document, (*path, "switch"), message, hint)
+        if leaf is None and shape.sizes.leaves > 1 and nic.switch in cabling.switches:
+            # The leaf of the other fabric that has the same number.
+            number = nic.switch.rpartition("-")[2]
+            leaf = next((each for each in shape.leaves if each.rpartition("-")[2] == number), None)
+        hint = hint if leaf is None else f"did you mean `{leaf}`?"
+        return Problem("HW520", document, (*path, "switch"), message, hint, fix=leaf)
     if nic.port not in shape.node_ports:
         message = f"`{nic.port}` is not a port of a leaf for nodes"
         last = shape.port_name(shape.down - 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, WORDS, number_of, unknown_choice
+from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.flow import flow
@@ -74,6 +74,7 @@ def _others() -> tuple[str, ...]:
 
 
 _OF_NCCL = ("NCCL", "NCLL", "NCC_", "TORCH_NCCL")
+_BYTES = {"k": 2**10, "m": 2**20, "g": 2**30}
 _LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 # The network of Google's plugin (docs.cloud.google.com, GPUDirect-TCPXO: `NCCL_NET=FasTrak`).
 _GOOGLES_NETWORK = "FasTrak"
@@ -265,9 +266,13 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
             message = f"`{value}` is not a level of `NCCL_DEBUG`, so NCCL prints nothing"
             yield Problem("HW436", JOB, path, message, f"write `INFO`; the levels are {', '.join(_LEVELS)}", Severity.WARNING)
         elif name.startswith("NCCL_") and name in _numbers() and not re.fullmatch(r"-?[0-9]+|0x[0-9a-fA-F]+", value.strip()):
-            digits = re.match(r"\s*([0-9]+)", value)
+            digits = re.match(r"\s*([0-9]+)\s*(?:([kmg])i?b?\s*)?$|\s*([0-9]+)", value, re.IGNORECASE)
             words = {"yes": "1", "true": "1", "on": "1", "no": "0", "false": "0", "off": "0"}
-            meant = digits[1] if digits else words.get(value.strip().lower())
+            meant = words.get(value.strip().lower())
+            if digits is not None:
+                # NCCL counts bytes.
+                scale = _BYTES[digits[2].lower()] if digits[2] else 1
+                meant = str(int(digits[1] or digits[3]) * scale)
             hint = f'write `"{meant}"`' if meant else "write a number in quotes"
             yield Problem("HW436", JOB, path, f"`{name}` is a number, found `{value}`", hint, Severity.WARNING)
         elif name not in decided and (found := _unknown(name, value)):
@@ -290,6 +295,15 @@ def _unknown(name: str, value: str) -> tuple[str, str, str | None] | None:
     if name in BOUNDS and number is not None and not BOUNDS[name][0] <= number <= BOUNDS[name][1]:
         lowest, highest = BOUNDS[name]
         return f"`{name}` is {value}, and {lowest} to {highest} are possible", "use a number within them, or leave it out", None
+    if name == "NCCL_DEBUG_SUBSYS":
+        parts = [each for each in value.removeprefix("^").split(",") if each and each.upper() not in SUBSYSTEMS]
+        if not parts:
+            return None
+        message = f"`{name}` has `{parts[0]}`, which NCCL does not know and leaves out"
+        if (subsystem := nearest(parts[0], SUBSYSTEMS, 0.6)) is not None:
+            meant = flow(value.replace(parts[0], subsystem, 1))
+            return message, f"write `{meant}`", meant
+        return message, f"use {', '.join(sorted(SUBSYSTEMS))}", None
     words, listed_words = WORDS.get(name, (frozenset[str](), ""))
     if words and value and value.upper() not in words:
         return f"`{name}` is `{value}`, which NCCL does not know: it uses its default", f"use {listed_words}", None

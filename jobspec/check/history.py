@@ -84,6 +84,8 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
         if isinstance(steps, int) and steps < begins:
             message = f"`steps` {steps} ends the run before step {begins}, where it takes effect"
             hint = f"use at least {begins}, which ends the run there"
+            if reached is not None and entry.from_step > reached:
+                hint = f"use at most {reached} in `from_step`: the run ends after {counted(reached, 'step')}"
             yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
         elif end is not None and steps is None and reached is not None and entry.from_step > reached > begins:
             message = f"`from_step` {entry.from_step} is never reached: the run ends after {counted(reached, 'step')}"

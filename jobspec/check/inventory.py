@@ -1,11 +1,11 @@
 """Checks the Inventory documents of a cluster: each by itself, against its cluster, and against the others."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headway.jobspec.check.cables import Cabling, check_nics, check_room
-from headway.jobspec.check.names import check_host, check_unique, normal_host
+from headway.jobspec.check.names import check_host, check_unique, group_hint, normal_host
 from headway.jobspec.check.switches import in_network
 from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
@@ -14,7 +14,7 @@ from headway.jobspec.resolve.inventory import Observed
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory, ObservedNic, ObservedNode, ObservedSwitch
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import Hint, did_you_mean
+from headway.jobspec.suggest import Hint, nearest
 
 
 def check_inventory(inventory: Parsed[Inventory]) -> Iterator[Problem]:
@@ -32,10 +32,11 @@ def check_inventories(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]
     If others, or parts of these, cannot be read (not `has_all`), nothing is reported as missing.
     """
     cabling = Cabling(cluster)
+    named = {device.name for inventory in inventories for _, device in _devices(inventory)}
     for inventory in inventories:
-        yield from _check_against(cabling, inventory)
-    yield from _check_names_once(inventories)
-    yield from _check_once(cluster, inventories)
+        yield from _check_against(cabling, inventory, named)
+    yield from _check_names_once(cluster, inventories)
+    yield from _check_once(cabling, inventories)
     if has_all:
         yield from _check_reach(cluster, inventories)
 
@@ -66,7 +67,7 @@ def _check_own_nics(document: str, path: Path, nics: Sequence[ObservedNic]) -> I
             yield Problem("HW210", document, (*path, index, found), message, hint, at_key=True)
 
 
-def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[Problem]:
+def _check_against(cabling: Cabling, inventory: Parsed[Inventory], named: Collection[str]) -> Iterator[Problem]:
     """Check that each name of the inventory is one of the cluster's."""
     name, cluster = inventory.document.name, cabling.cluster
     apart = [
@@ -84,7 +85,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory]) -> Iterator[P
             continue
         nodes = _group_of(cluster, device.name)
         if nodes is None:
-            yield from _no_node(cluster, name, (*path, "name"), device.name)
+            yield from _no_node(cluster, name, (*path, "name"), device.name, named)
         else:
             yield from _check_listed(nodes, name, (*path, "host"), device)
             yield from check_nics(cabling, nodes, name, (*path, "nics"), device.nics)
@@ -99,7 +100,7 @@ def _group_of(cluster: Cluster, node: str) -> NodeGroup | None:
     return nodes
 
 
-def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator[Problem]:
+def _no_node(cluster: Cluster, document: str, path: Path, name: str, named: Collection[str]) -> Iterator[Problem]:
     group, _, number = name.rpartition("-")
     groups = {nodes.name: nodes.count for nodes in cluster.node_groups}
     if group in groups and number.startswith("0") and number.isdecimal() and 1 <= (plain := max(1, int(number))) <= groups[group]:
@@ -109,15 +110,29 @@ def _no_node(cluster: Cluster, document: str, path: Path, name: str) -> Iterator
         return
     if group in groups:
         message = f"the group `{group}` has no node `{name}`: it has {groups[group]}, from `{group}-1` on"
-        hint = Hint(f"raise `count` in the document of `{cluster.name}`, or remove the node here")
+        raised = f"raise `count` in the document of `{cluster.name}`"
+        hint = Hint(f"{raised}, or remove the node here")
+        if (free := _only_free(cluster, group, named)) is not None:
+            hint = Hint(f"write `{free}`, which has no entry yet; or {raised}", free)
     else:
         message = f"`{name}` is not in any node group of `{cluster.name}`: a node is named by its group and a number"
-        hint = did_you_mean(group, groups, "groups")
+        near = group_hint(group, {nodes.name: nodes.gpu is not None for nodes in cluster.node_groups})
+        hint = near
+        if near.fix is not None and number.isdecimal() and 1 <= int(number) <= groups[near.fix]:
+            meant = f"{near.fix}-{int(number)}"
+            hint = Hint(f"did you mean `{meant}`?", meant)
         number = number if number.isdecimal() else (re.findall(r"[0-9]{1,9}$", name) or [""])[0]
         if len(groups) == 1 and number.isdecimal() and 1 <= int(number) <= next(iter(groups.values())):
             only = f"{next(iter(groups))}-{int(number)}"
             hint = Hint(f"write `{only}`", only)
-    yield Problem("HW520", document, path, message, hint.text)
+    yield Problem("HW520", document, path, message, hint.text, fix=hint.fix if hint.fix and "-" in hint.fix else None)
+
+
+def _only_free(cluster: Cluster, group: str, named: Collection[str]) -> str | None:
+    """Return the only node of the group that no inventory names; None if there are several, or none."""
+    count = next((nodes.count for nodes in cluster.node_groups if nodes.name == group), 0)
+    free = [f"{group}-{number}" for number in range(1, min(count, _MOST_LISTED) + 1) if f"{group}-{number}" not in named]
+    return free[0] if len(free) == 1 else None
 
 
 def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
@@ -134,7 +149,10 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
             )
         ]
         hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
-        yield Problem("HW520", document, path, message, hint)
+        near = nearest(name, cabling.switches, _MISSPELT)
+        if near is not None:
+            hint = f"did you mean `{near}`? {hint}"
+        yield Problem("HW520", document, path, message, hint, fix=near)
 
 
 def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNode) -> Iterator[Problem]:
@@ -155,7 +173,7 @@ def _check_apart(cluster: Cluster, document: str, path: Path, host: str) -> Iter
             yield Problem("HW511", document, path, message, hint)
 
 
-def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+def _check_names_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
     first: dict[tuple[str | int, str], str] = {}
     devices: dict[str, ObservedNode | ObservedSwitch] = {}
     for inventory in inventories:
@@ -169,11 +187,21 @@ def _check_names_once(inventories: Sequence[Parsed[Inventory]]) -> Iterator[Prob
                 is_other = any(
                     None is not getattr(before, name) != getattr(device, name) is not None for name in ("host", "serial")
                 )
-                free = _unnamed(device.name, {name for kind, name in first if kind == path[0]} | _later(inventory, device.name))
+                taken = {name for kind, name in first if kind == path[0]} | _later(inventory, device.name)
+                free = _only_free(cluster, device.name.rpartition("-")[0], taken) or _unnamed(device.name, taken)
                 own = f"write `{free}`, which has no entry" if free is not None else "give the other device its own name"
-                hint = own if is_other else "merge the two entries"
+                merged = "remove it here" if device == before else "merge the two entries"
+                hint = own if is_other or _share_adapters(before, device) else merged
                 message = f"`{device.name}` is already in {there}"
                 yield Problem("HW521", document.name, (*path, "name"), message, hint)
+
+
+def _share_adapters(one: ObservedNode | ObservedSwitch, other: ObservedNode | ObservedSwitch) -> bool:
+    """Return whether both have an adapter of one name and they differ, so that no single node has all of it."""
+    if not isinstance(one, ObservedNode) or not isinstance(other, ObservedNode):
+        return False
+    named = {nic.name: nic for nic in one.nics}
+    return any(nic.name in named and nic != named[nic.name] for nic in other.nics)
 
 
 def _later(inventory: Parsed[Inventory], name: str) -> set[str]:
@@ -195,27 +223,34 @@ def _unnamed(name: str, taken: set[str]) -> str | None:
 
 # A gap in more numbers than these is not looked for.
 _MOST_LISTED = 1000
+# Names of switches that differ by a letter or two.
+_MISSPELT = 0.85
 
 
 @dataclass(frozen=True)
 class _Fact:
-    """A value that only one device can have: `what` it is, of which device, and its place in the document."""
+    """A value that only one device can have: `what` it is, of which device, and its place in the document; of a port its switch, and the
+    `others` that this has for nodes."""
 
     what: str
     owner: str
     document: str
     path: Path
+    switch: str = ""
+    others: Sequence[str] = ()
 
 
-def _check_once(cluster: Cluster, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
+def _check_once(cabling: Cabling, inventories: Sequence[Parsed[Inventory]]) -> Iterator[Problem]:
     """Check that no address, serial number or port belongs to two; the cluster's document comes first."""
-    owners = {fact.what: fact.owner for fact in _facts_of_cluster(cluster)}
-    for inventory in inventories:
-        for fact in _facts(inventory):
-            owner = owners.setdefault(fact.what, fact.owner)
-            if owner != fact.owner:
-                hint = "correct one of the two entries"
-                yield Problem("HW521", fact.document, fact.path, f"{fact.what} is already that of {owner}", hint)
+    owners = {fact.what: fact.owner for fact in _facts_of_cluster(cabling.cluster)}
+    facts = [fact for inventory in inventories for fact in _facts(inventory, cabling)]
+    taken = {fact.what for fact in facts}
+    for fact in facts:
+        owner = owners.setdefault(fact.what, fact.owner)
+        if owner != fact.owner:
+            free = next((port for port in fact.others if _cable(port, fact.switch) not in taken), None)
+            hint = "correct one of the two entries" + (f": `{free}` of `{fact.switch}` is free" if free is not None else "")
+            yield Problem("HW521", fact.document, fact.path, f"{fact.what} is already that of {owner}", hint)
 
 
 def _facts_of_cluster(cluster: Cluster) -> Iterator[_Fact]:
@@ -224,7 +259,7 @@ def _facts_of_cluster(cluster: Cluster) -> Iterator[_Fact]:
             yield _Fact(_address(host), f"`{nodes.name}-{place + 1}`", CLUSTER, ())
 
 
-def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
+def _facts(inventory: Parsed[Inventory], cabling: Cabling) -> Iterator[_Fact]:
     name = inventory.document.name
     for path, device in _devices(inventory):
         if device.host is not None:
@@ -234,16 +269,23 @@ def _facts(inventory: Parsed[Inventory]) -> Iterator[_Fact]:
         if not isinstance(device, ObservedNode) and device.guid is not None:
             yield _Fact(f"the GUID `{device.guid}`", f"`{device.name}`", name, (*path, "guid"))
         if isinstance(device, ObservedNode):
-            yield from _facts_of_nics(device, name, (*path, "nics"))
+            yield from _facts_of_nics(device, name, (*path, "nics"), cabling)
 
 
-def _facts_of_nics(node: ObservedNode, document: str, path: Path) -> Iterator[_Fact]:
+def _facts_of_nics(node: ObservedNode, document: str, path: Path, cabling: Cabling) -> Iterator[_Fact]:
     for index, nic in enumerate(node.nics):
         owner = f"`{nic.name}` of `{node.name}`"
         if nic.mac is not None:
             yield _Fact(f"the hardware address `{nic.mac}`", owner, document, (*path, index, "mac"))
-        if nic.switch is not None and nic.port is not None:
-            yield _Fact(f"the cable in `{nic.port}` of `{nic.switch}`", owner, document, (*path, index, "port"))
+        shape, _ = cabling.rails.get((node.name.rpartition("-")[0], nic.name), (None, 0))
+        # A switch of another fabric is a problem of its own.
+        if nic.switch is not None and nic.port is not None and (shape is None or nic.switch in shape.leaves):
+            others = () if shape is None else tuple(shape.node_ports)
+            yield _Fact(_cable(nic.port, nic.switch), owner, document, (*path, index, "port"), nic.switch, others)
+
+
+def _cable(port: str, switch: str) -> str:
+    return f"the cable in `{port}` of `{switch}`"
 
 
 def _address(host: str) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headway.jobspec import form_repair
 from headway.jobspec.catalog.huggingface import ConfigError, UnknownTypeError, left_out
 from headway.jobspec.catalog.models import models
 from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
@@ -62,9 +63,7 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False, are_size
 def _meant_preset(name: str) -> Hint:
     """Return the hint for a preset that the catalogue does not have: its name there; else the one of the same size and the nearest
     version, or of the same version and the nearest size."""
-    stem = re.sub(r"[-_](instruct|chat|base|hf|it|v0\.[0-9])(?=[-_]|$)", "", name.lower().rpartition("/")[2]).removeprefix(
-        "meta-"
-    )
+    stem = form_repair.preset(name)
     stem = re.sub(
         r"^([a-z]+)-?([0-9.]+)-([0-9])", lambda found: f"{found[1]}{_DASH.get(found[1], '')}{found[2]}-{found[3]}", stem
     )
@@ -96,6 +95,9 @@ def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:
     if missing == ["max_positions"]:
         message = "learned positions need `max_positions`, the longest sequence that they cover"
         yield Problem("HW311", JOB, _place(model, "positions"), message, "for example `max_positions: 2048`")
+    elif missing == ["ffn_hidden"] and whole.experts is not None and whole.layers is not None and expert_layers(whole) == 0:
+        # The blocks were meant to have experts, which is the problem.
+        return
     elif missing:
         hint = f"add them, or start from a published model: `preset: {_EXAMPLE}`"
         yield Problem("HW311", JOB, ("model",), f"the model is missing {listed(missing)}", hint, at_key=True)
@@ -136,8 +138,15 @@ def _check_experts(model: Model, whole: Model) -> Iterator[Problem]:
         )
     if whole.layers is not None and expert_layers(whole) == 0:
         message = f"none of the {whole.layers} blocks has experts"
-        hint = f"the first to have them is block {experts.first_dense + experts.every}: `first_dense` + `every`"
-        yield Problem("HW311", JOB, _place(model, "experts", "layers"), message, hint, at_key=True)
+        place = "first_dense" if experts.first_dense and experts.every <= whole.layers else "every"
+        most = max(0, whole.layers - experts.every) if place == "first_dense" else whole.layers - experts.first_dense
+        hint = f"the first to have them is block {experts.first_dense + experts.every}, `first_dense` + `every`: use at most {most} here"
+        at = (
+            (*path, place)
+            if model.experts is not None and place in experts.model_fields_set
+            else _place(model, "experts", "layers")
+        )
+        yield Problem("HW311", JOB, at, message, hint, at_key=True)
 
 
 def _check_groups(model: Model, whole: Model) -> Iterator[Problem]:

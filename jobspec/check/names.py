@@ -1,15 +1,22 @@
 """Checks names: those that must differ within a list, and those of hosts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from headway.jobspec.document import Path
 from headway.jobspec.problem import Problem
+from headway.jobspec.suggest import Hint, did_you_mean
 
 _SSH_PORT = 22
 # "This host on this network" (RFC 6890), then multicast (RFC 5771), reserved addresses and broadcast (RFC 6890).
 _OF_NO_HOST = (IPv4Network("0.0.0.0/8"), IPv4Network("224.0.0.0/3"))
+
+
+def group_hint(name: str, groups: Mapping[str, bool]) -> Hint:
+    """Return the hint for a group of nodes that there is not; `groups` are those that there are, and whether their nodes have GPUs."""
+    with_gpus = [each for each, has_gpus in groups.items() if has_gpus] or list(groups)
+    return did_you_mean(name, groups, "groups", with_gpus[0] if len(with_gpus) == 1 else None)
 
 
 def check_unique(

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from headway.jobspec.aliases import values
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import Nic as NicModel
 from headway.jobspec.catalog.nics import is_configured, nics
@@ -306,13 +307,27 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 
 def _meant_gpu(name: str) -> Hint:
     """Return the hint for a GPU that the catalogue does not have: the one of the same chip, if there is one."""
+    name = re.sub(r"^[0-9]{1,2}x(?=[A-Za-z])", "", name, flags=re.IGNORECASE)
     words = [each for each in re.split(r"[-_ ]+", name.upper()) if each not in ("NVIDIA", "AMD", "HGX", "DGX", "INSTINCT")]
     same = [each for each in gpus() if words and each.upper().partition("-")[0] == words[0]]
     if len(same) == 1:
         return Hint(f"did you mean `{same[0]}`?", same[0])
+    # `A100-80GB-SXM` has the words of `A100-SXM-80`.
+    told = {each: _words_of_gpu(each) for each in same}
+    alike = [each for each, words in told.items() if words <= _words_of_gpu(name)]
+    # The size of the memory alone, where others have another one.
+    sizes = {each: {word for word in words if word.isdecimal()} for each, words in told.items()}
+    alike = alike or [each for each, size in sizes.items() if size and size <= _words_of_gpu(name)]
+    if len(alike) == 1:
+        return Hint(f"did you mean `{alike[0]}`?", alike[0])
     if same and nearest(name, same) is None:
         return Hint(f"of this chip the catalogue has {listed(same)}")
     return did_you_mean(name, gpus(), "GPUs")
+
+
+def _words_of_gpu(name: str) -> set[str]:
+    """Return the parts of a GPU's name, as the catalogue writes them: `SXM5` is `SXM`, `80GB` is `80`."""
+    return {re.sub(r"^(SXM)\d$", r"\1", re.sub(r"^(\d+)GI?B?$", r"\1", each)) for each in re.split(r"[-_ ]+", name.upper())}
 
 
 def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
@@ -336,7 +351,9 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
         at, fabric = (*path, "nics", place, "fabric"), by_name.get(nic.fabric)
         if fabric is None:
             message = f"`{nic.name}` is on `{nic.fabric}`, but no fabric has that name"
-            near = did_you_mean(nic.fabric, by_name, "fabrics")
+            roles = values(nic.fabric, [each.role for each in fabrics])
+            meant = [each.name for each in fabrics if each.role in roles]
+            near = did_you_mean(nic.fabric, by_name, "fabrics", meant[0] if len(meant) == 1 else None)
             yield Problem("HW236", CLUSTER, at, message, near.text, fix=near.fix)
         elif fabric.transport not in _RDMA:
             message = f"`{nic.name}` is an RDMA adapter, but the fabric `{fabric.name}` is {fabric.transport}"

@@ -6,6 +6,7 @@ from math import ceil, prod
 from headway.jobspec.check.domains import check_domains
 from headway.jobspec.check.layout import check_idle_stages, check_mesh, sizes_of
 from headway.jobspec.check.multiples import divisors, listed_numbers
+from headway.jobspec.check.names import group_hint
 from headway.jobspec.check.tiers import check_reach
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_parts
@@ -20,7 +21,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.suggest import listed
 from headway.runner.contract import Mesh
 
 # The scheduler that starts a job on no fewer nodes than it asks for.
@@ -48,7 +49,7 @@ def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     names = [nodes.name for nodes in cluster.node_groups]
     if job.group is not None and job.group not in names:
         message = f"`{cluster.name}` has no group of nodes `{job.group}`"
-        near = did_you_mean(job.group, names, "groups")
+        near = group_hint(job.group, {nodes.name: nodes.gpu is not None for nodes in cluster.node_groups})
         yield Problem("HW411", JOB, ("group",), message, near.text, fix=near.fix)
 
 
@@ -81,19 +82,28 @@ def _check_nodes(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         most = f"use at most {free} in total"
         # Fewer nodes that the layout does not divide would be the next mistake.
         if path == ("nodes",) and (whole := _most_whole(job, group, free - job.resilience.spares)) is not None:
-            most += "" if whole == free - job.resilience.spares else f", for example `nodes: {whole}`, which the layout divides"
+            most += (
+                ""
+                if whole == free - job.resilience.spares
+                else f", for example `nodes: {whole}`, which the layout and the batch divide"
+            )
         yield Problem("HW403", JOB, path, message, f"{most}, or {other}")
 
 
 def _most_whole(job: TrainingJob, group: NodeGroup, free: int) -> int | None:
     """Return the most nodes, of so many, whose ranks the layout divides; None if none of the next numbers below does."""
     ranks = job.gpus or group.gpus or group.procs or 1
+    batches_of = [batch for _, batch in batches(job) if _is_whole(batch)] if job.batch is not None else []
     for nodes in range(free, max(0, free - _TRIED), -1):
         try:
-            resolve_mesh(job.layout, nodes * ranks)
+            mesh = resolve_mesh(job.layout, nodes * ranks)
         except MeshError:
             continue
-        return nodes
+        # A batch that is not whole on them would be the next mistake.
+        replicas = mesh.dp_replicate * mesh.dp_shard
+        parts = [(global_sequences(batch), batch.micro_sequences * replicas) for batch in batches_of]
+        if all(sequences % step == 0 for sequences, step in parts):
+            return nodes
     return None
 
 
@@ -105,7 +115,7 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     place: Path = ("min_nodes",)
     if fewest > job.nodes:
         message = f"the fewest nodes are {fewest}, and the most {job.nodes}"
-        yield Problem("HW435", JOB, place, message, f"exchange them: `nodes: {{min: {job.nodes}, max: {fewest}}}`")
+        yield Problem("HW435", JOB, place, message, f"use at most {job.nodes} for the fewest, or exchange the two")
         return
     if fewest == job.nodes:
         return
@@ -135,7 +145,7 @@ def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     try:
         resolve_mesh(job.layout, world_size)
     except MeshError as error:
-        axis, hint = _culprit(job.layout, world_size, group)
+        axis, hint = _culprit(job.layout, world_size, job.nodes, group)
         ranks = f"{counted(job.nodes, 'node')} of {counted(world_size // job.nodes, 'rank')} on `{cluster.name}`"
         yield Problem("HW301", JOB, ("layout", axis), f"{error}: {ranks}", hint)
 
@@ -266,7 +276,7 @@ def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
         return None
 
 
-def _culprit(layout: Layout, world_size: int, group: NodeGroup) -> tuple[str, str]:
+def _culprit(layout: Layout, world_size: int, nodes: int, group: NodeGroup) -> tuple[str, str]:
     """Return the degree to change, if one is enough `dp_shard` or else the largest, and the remedy."""
     degrees = {axis: degree for axis, degree in layout.model_dump(include=set(Mesh().axes)).items() if degree is not None}
     others = {axis: prod(degrees.values()) // degree for axis, degree in degrees.items()}
@@ -275,7 +285,13 @@ def _culprit(layout: Layout, world_size: int, group: NodeGroup) -> tuple[str, st
         return "dp_shard", f"leave `dp_shard` out, or set it to {world_size // others['dp_shard']}"
     axis = max(alone or degrees, key=lambda name: degrees[name])
     if not alone:
-        return axis, f"choose degrees whose product {'divides' if layout.dp_shard is None else 'is'} {world_size}"
+        ranks, product = world_size // nodes, prod(degrees.values())
+        fewer = (
+            f"write `nodes: {product // ranks}`, or "
+            if product % ranks == 0 and product // ranks <= group.count - group.held_back
+            else ""
+        )
+        return axis, f"{fewer}choose degrees whose product {'divides' if layout.dp_shard is None else 'is'} {world_size}"
     left = world_size // others[axis]
     numbers = divisors(left) if layout.dp_shard is None else [left]
     if axis == "tp" and group.gpus is not None:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from posixpath import normpath
 
-from headway.jobspec.check.names import check_unique
+from headway.jobspec.check.names import check_unique, group_hint
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.placement import USER
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.storage import Storage
-from headway.jobspec.suggest import did_you_mean, listed
+from headway.jobspec.suggest import listed
 
 # Directories that hold a node's temporary files (file-hierarchy(7)).
 _OF_EACH_NODE = ("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")
@@ -50,7 +50,7 @@ def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
             if group not in known:
                 message = f"`{storage.name}` is for the nodes `{group}`, but no group has that name"
                 at = ("storage", index, "groups", place)
-                near = did_you_mean(group, known, "groups")
+                near = group_hint(group, {nodes.name: nodes.gpu is not None for nodes in cluster.node_groups})
                 yield Problem("HW236", CLUSTER, at, message, near.text, fix=near.fix)
 
 

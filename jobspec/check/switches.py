@@ -36,6 +36,8 @@ _SHARED = IPv4Network("100.64.0.0/10")
 _RATES = (1, 10, 25, 40, 50, 100, 200, 400, 800, 1600)
 _FASTEST_LANE = 200
 
+# Operating systems that run on the switches of one vendor.
+_VENDORS = {"nvue": "NVIDIA", "eos": "Arista"}
 _TRANSPORTS = {"ethernet": "Ethernet", "infiniband": "InfiniBand"}
 
 # A plan holds each cable with both of its ends; to make one with a quarter of this many took 6 s of one core and 0.24 GB. Three tiers
@@ -176,7 +178,7 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
         return
     if model.name not in _models_for(fabric):
         message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"
-        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(_models_for(fabric))}")
+        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(_models_under(fabric, switches))}")
         return
     speed = speed_of(fabric, groups)
     lanes, room = lanes_of(switches, speed), model.ports * model.lanes
@@ -196,6 +198,13 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
                 yield Problem("HW526", CLUSTER, (*path, "lanes"), message, hint, fix=str(model.lanes))
                 return
             yield Problem("HW526", CLUSTER, (*path, key), message, f"use {most}Gb/s or less")
+
+
+def _models_under(fabric: Fabric, switches: Switches) -> list[str]:
+    """Return the models for the fabric's transport that its operating systems run on, as far as these are of one vendor."""
+    vendors = {_VENDORS[each.kind] for each in switches.os if each.kind in _VENDORS}
+    fitting = [name for name in _models_for(fabric) if models()[name].vendor in vendors]
+    return fitting or _models_for(fabric)
 
 
 def _models_for(fabric: Fabric) -> list[str]:

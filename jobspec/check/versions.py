@@ -38,7 +38,8 @@ def check_gpu_versions(cluster: Cluster) -> Iterator[Problem]:
     if versions.driver is not None:
         of_family = compatibility().family_drivers.get((versions.cuda or "0").split(".", maxsplit=1)[0], "0")
         oldest = {gpu: each for gpu, each in _oldest_drivers(cluster, compatibility()).items() if not is_older(each, of_family)}
-        yield from _check_gpu_driver(versions.driver, oldest)
+        own = compatibility().toolkit_drivers.get(major_minor(versions.cuda)) if versions.cuda is not None else None
+        yield from _check_gpu_driver(versions.driver, oldest, own)
     if versions.cuda is not None:
         yield from _check_gpu_cuda(versions.cuda, models, compatibility())
     if _all_from_amd(cluster):
@@ -114,11 +115,13 @@ def _models(cluster: Cluster) -> list[str]:
     return [gpu for gpu in described if gpu is not None]
 
 
-def _check_gpu_driver(driver: str, oldest: Mapping[str, str]) -> Iterator[Problem]:
+def _check_gpu_driver(driver: str, oldest: Mapping[str, str], of_toolkit: str | None) -> Iterator[Problem]:
     gpu = max(oldest, key=lambda gpu: ordering_key(oldest[gpu]), default=None)
     if gpu is not None and is_older(driver, oldest[gpu]):
         message = f"the GPU `{gpu}` needs the driver {oldest[gpu]} or newer, but the nodes have {driver}"
-        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, f'write `"{oldest[gpu]}"`, or a newer version')
+        # The driver that came with the CUDA, where that is newer: an older one would be the next problem.
+        wanted = max((oldest[gpu], *([of_toolkit] if of_toolkit else [])), key=ordering_key)
+        yield Problem("HW216", CLUSTER, ("versions", "driver"), message, f'write `"{wanted}"`, or a newer version')
 
 
 def _check_gpu_cuda(cuda: str, models: Sequence[str], known: Compatibility) -> Iterator[Problem]:

@@ -28,10 +28,10 @@ Value = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]
 # What jobs may set: a list of values, or of names; `any` for all.
 ANY = "any"
 _Allowed = Annotated[tuple[str, ...], Field(max_length=1024)]
-Allowed = Annotated[_Allowed, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | _Allowed)]
+Allowed = Annotated[_Allowed, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | str | _Allowed)]
 _OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
 _Options = Annotated[tuple[_OptionName, ...], Field(max_length=1024)]
-AllowedOptions = Annotated[_Options, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | _Options)]
+AllowedOptions = Annotated[_Options, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | _OptionName | _Options)]
 
 
 class Toleration(Section):

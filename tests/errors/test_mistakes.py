@@ -55,6 +55,31 @@ def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint:
 
 
 JOBS = [
+    # What the folder, the document and the name of another program show.
+    Mistake("cluster: iron\n", "", "HW202", None, "add `cluster: iron`"),
+    Mistake("apiVersion:", "apiversion:", "HW201", "apiVersion"),
+    value("kind: TrainingJob", "PyTorchJob", "HW207"),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: meta-llama/Llama-3.1-8B", "HW203", "{preset: llama-3.1-8b}"),
+    Mistake("  tp: 2\n", "  tp: 2\n  fsdp: true\n", "HW201", None, "write `sharding: parameters`", is_whole=False),
+    Mistake(
+        "nodes: 4", "nodes: 4\nsweep: {optimizer.lr: [0.1]}", "HW201", None, "write `grid: {optimizer.lr: [0.1]}`", is_whole=False
+    ),
+    Mistake(
+        "- kind: shared\n      every: 100 steps\n      keep: 3", "- shared: 2h", "HW201", None, "`{kind: shared, every: 2h}`"
+    ),
+    Mistake("    join: 10m", "    heartbeat: 10s", "HW201", None, "write `node`"),
+    value("steps: 1000", "2097152000 tokens", "HW203"),
+    Mistake('"--tp={layout.tp}"', '"--tp={{layout.tp}}"', "HW703", '"--tp={layout.tp}"'),
+    Mistake('"--tp={layout.tp}"', '"--tp={ layout.tp }"', "HW312", '"--tp={layout.tp}"'),
+    Mistake('"--tp={layout.tp}"', '"--tp={layout.tp}", "--o={output_dir}"', "HW312", '"--o={run_directory}"'),
+    # Fields that resemble one of another section, and values whose first mend would be refused next.
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {batch.size: [8, 16]}}", "HW240", None, "known fields of `batch`"),
+    Mistake("environment:\n", "secrets: [{name: HF_TOKEN, value: abc}]\nenvironment:\n", "HW201", None, "revoke it"),
+    Mistake("environment:\n", "secrets: [hf-token]\nenvironment:\n", "HW204", "HF_TOKEN"),
+    Mistake("HF_HOME: /data/hf", "NCCL_BUFFSIZE: 8MB", "HW436", None, 'write `"8388608"`', is_whole=False),
+    Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_SUBSYS: INIT,NETWORK", "HW436", '"INIT,NET"', is_whole=False),
+    value("steps: 1000", "0", hint="write `1` or more"),
+    Mistake("optimizer:\n", "lr_scheduler: {clip_norm: 1.0}\noptimizer:\n", "HW201", None, "`clip_norm: 1.0` under `optimizer`"),
     # What NCCL does not read, secrets with their value, and launchers.
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
     # The value that stands there, brought into the form of the field.
@@ -175,7 +200,7 @@ JOBS = [
     Mistake("{optimizer.lr}", "{optimizer.learning_rate}", "HW312", '"--lr={optimizer.lr}"'),
     Mistake("{batch.global}", "{batch.global_batch_size}", "HW312", '"--gb={batch.global}"'),
     value("HF_HOME: /data/hf", "1", "HW203", fix='"1"'),
-    Mistake("  HF_HOME", "  hf-home", "HW204", "hf_home"),
+    Mistake("  HF_HOME", "  hf-home", "HW204", "HF_HOME"),
     # Forms: the text that has it.
     Mistake("    budget: 3", "    budget: unlimited", "HW203", None, "for example `1000`"),
     value("tp: 2", "Auto", "HW203", fix="auto"),
@@ -299,6 +324,20 @@ JOBS = [
     ),
 ]
 CLUSTERS = [
+    Mistake("        dscp: 26", "        tos: 104", "HW201", None, "write `dscp: 26`"),
+    value("        dscp: 26", "AF31", "HW203", "26"),
+    value("interface: eth0", "[eth0]", "HW203", None, "write `eth0`"),
+    Mistake("account: research", "account: research\n    dependency: after_ok:1", "HW204", "afterok:1"),
+    Mistake("account: research", "account: research\n    host_network: true", "HW201", None, "is an option of `kubernetes`"),
+    value("transport: tcp", "ethernet", "HW205"),
+    value("gpu: H100-SXM-80", "H100-SXM-80:8", "HW204", None, "write `gpu: H100-SXM-80` and `gpus: 8`"),
+    value("gpu: H100-SXM-80", "H100-80GB-SXM5", "HW231"),
+    value("cpus: 96", "2x48", "HW203"),
+    Mistake("cpus: 96", "cpus: 96\n    hyperthreading: true", "HW201", None, "`threads_per_core`"),
+    Mistake("account: research", "account: research\n    node_names: n[1-8]", "HW203", None, "node_names: {gpu: "),
+    value("partition: main", "main debug", fix='"main,debug"'),
+    value("driver: 570.124.06", "570", "HW203", hint="for example `driver: 570.124.06`"),
+    Mistake('cuda: "12.8"', "cuda: 12", "HW203", None, 'for example `cuda: "12.8"`'),
     value("account: research", "research\n    memory: 2000MiB", "HW429", hint="did you mean `2TiB`?"),
     Mistake("host_memory: 2TiB", "host_memory_tib: 2", "HW201", None, "write `host_memory: 2TiB`"),
     Mistake("nic_speed: 400Gb/s", "nic_speed_gbps: 400", "HW201", None, "write `nic_speed: 400Gb/s`"),
@@ -337,7 +376,7 @@ CLUSTERS = [
     value("torch: 2.8.0", "v2.8.0+cu128"),
     Mistake("kind: slurm", "kind: k8s", "HW208", "kubernetes", is_whole=False),
     value("transport: roce", "rocev2", "HW205"),
-    Mistake("transport: roce", "transport: ethernet", "HW205", None, "write `roce` or `tcp`"),
+    Mistake("transport: roce", "transport: ethernet", "HW205", "roce", "write `roce`"),
     Mistake("nic: ConnectX-7", "nic: CX7", "HW231", "ConnectX-7"),
     Mistake("nics: [mlx5_0,", "nics: ['mlx5_0:1',", "HW204", "mlx5_0"),
     Mistake("interface: eth0", "interface: 'eth0:1'", "HW204", "eth0"),
@@ -409,6 +448,7 @@ RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
     ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['export A=\"two', 'lines\"', 'cat > notes <<EOF', \"it's\", EOF]"),
+    ("job.yaml", "HF_HOME: /data/hf", "NCCL_DEBUG_SUBSYS: '^init,Net'"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_ALGO: allreduce:ring,nvls"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_IB_HCA: mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
 ]

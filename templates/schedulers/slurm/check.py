@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
+from headway.jobspec.check.names import group_hint
 from headway.jobspec.check.shell_lines import check_quotes
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import SlurmRequest
-from headway.jobspec.suggest import did_you_mean
 from headway.templates.schedulers.containers import (
     IMAGE,
     check_hidden,
@@ -268,7 +268,8 @@ def check_cluster(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[Probl
         path: Path = ("scheduler", "options", "node_names", name)
         if name not in groups:
             message = f"`{name}` is not a group of nodes of `{cluster.name}`"
-            found.append(Problem("HW437", CLUSTER, path, message, did_you_mean(name, groups, "groups").text))
+            near = group_hint(name, {group.name: group.gpu is not None for group in cluster.groups})
+            found.append(Problem("HW437", CLUSTER, path, message, near.text, at_key=True, fix=near.fix))
         elif (listed := counted_up_to(names, groups[name])) != groups[name]:
             said = f"{listed}" if listed <= groups[name] else "more"
             message = f"`{names}` has {said} names, but `{name}` has {counted(groups[name], 'node')}"

@@ -13,6 +13,7 @@ from headway.templates.switches.nvue.options import NvueOptions
 from headway.templates.switches.nvue.render import front_ports, port_name
 
 # docs.nvidia.com cumulus-linux-516, Equal Cost Multipath Load Sharing, Adaptive Routing.
+_VENDOR = "NVIDIA"
 _ADAPTIVE_ASIC, _ADAPTIVE_GBPS = "Spectrum-4", (200, 400)
 
 
@@ -44,6 +45,9 @@ def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
 
 def _check_adaptive(path: Path, fabric: FabricPlan, switch: SwitchPlan) -> Iterator[Problem]:
     model = models().get(fabric.switch_model or "")
+    if model is not None and model.vendor != _VENDOR:
+        # Cumulus Linux does not run on it, which is the problem.
+        return
     if model is not None and model.asic != _ADAPTIVE_ASIC:
         message = f"adaptive routing needs a {_ADAPTIVE_ASIC}, but the {model.name} has a {model.asic}"
         yield Problem("HW513", CLUSTER, path, message, "leave `balancing` out")
