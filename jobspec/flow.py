@@ -10,6 +10,8 @@ from headway.jobspec.scalar import plain_scalar
 # Text that needs no quotes between brackets (YAML 1.2, 7.3.3), and some less.
 _PLAIN = re.compile(r"(?!-(?: |$))[\w./~+<-]([\w ./~+<>()=@*$%-]|:(?=[\w/]))*(?<! )")
 
+_LONGEST_FLOW = 120
+
 
 def flow(value: Any) -> str:
     """Return the value as YAML in one line, which a document may contain unchanged."""
@@ -20,6 +22,15 @@ def flow(value: Any) -> str:
     if isinstance(value, str) and _means_itself(value):
         return value
     return json.dumps(value, ensure_ascii=False)
+
+
+def short_flow(value: Any) -> str:
+    """Return the value as `flow` writes it, in backticks; a long one is cut."""
+    return shortened(flow(value))
+
+
+def shortened(text: str) -> str:
+    return f"`{text}`" if len(text) <= _LONGEST_FLOW else f"`{text[:_LONGEST_FLOW]}...`"
 
 
 def _means_itself(text: str) -> bool:

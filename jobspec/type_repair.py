@@ -1,0 +1,320 @@
+"""Finds what a value of the wrong type is meant to be: a number with its unit, a text in place of a list, a list in place of one value."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from headway.jobspec import form_repair, repair
+from headway.jobspec.catalog.models import models
+from headway.jobspec.document import Document, Path
+from headway.jobspec.flow import flow, short_flow
+from headway.jobspec.spec.fields import field_names, model_of
+from headway.jobspec.spec.written import AUTO, OrAuto
+from headway.jobspec.suggest import Hint
+from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
+
+MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
+GRID = ("sweep", "grid")
+# A line of a mapping without the space after its colon.
+_PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
+# Numbers of users and groups.
+_IDS = ("user", "group", "fs_group")
+_MOST_ADAPTERS = 64
+# The ends of a range; as many fields show what a section of switches is like.
+_TWO = 2
+
+
+def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
+    """Return what to write for a value of the wrong type; None if that is unknown."""
+    value = document.value(path)
+    if isinstance(value, dict | list):
+        return _of_collection(kind, loc, info, value)
+    if path not in document.scalars or value is None:
+        return None
+    if str(value).lower() == AUTO and info is not None and any(isinstance(each, OrAuto) for each in info.metadata):
+        return Hint(f"write `{AUTO}`", AUTO)
+    if kind == "string_type":
+        quoted = _in_quotes(document, path, loc)
+        # What is refused next mends nothing: `"570"` is no version either.
+        is_item = isinstance(loc[-1], int)
+        return quoted if is_item or info is None or quoted.fix is None or accepts(info, quoted.fix.strip('"')) else None
+    if kind in ("int_type", "int_from_float", "float_type"):
+        return _of_number(kind, loc, info, document, value)
+    if kind == "bool_type":
+        return repair.boolean(value)
+    if kind in ("tuple_type", "list_type") and loc[-1] == "nics" and isinstance(value, int) and 0 < value <= _MOST_ADAPTERS:
+        names = flow([f"mlx5_{number}" for number in range(value)])
+        return Hint(f"write `{names}`, with the names that `ibv_devices` prints", names)
+    if kind in ("tuple_type", "list_type"):
+        return _accepted_list(repair.lists(value, short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
+    return _of_mapping(loc, info, value) if kind in MAPPINGS else None
+
+
+def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
+    """Return the section, or the item, that a single value is short for."""
+    if (form := _of_section(loc, value)) is not None:
+        return form
+    if isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
+        one = f"{{{pair[1]}: {pair[2]}}}"
+        return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
+    if ratio := re.fullmatch(r"([0-9.]{1,8}):1", str(value)):
+        value = repair.plain_number(ratio[1])
+    if (section := fitted(info, value, str(loc[-1]))) != value:
+        # Of an item, the field is the list around it.
+        section = section[0] if isinstance(loc[-1], int) and isinstance(section, list) else section
+        return Hint(f"write `{flow(section)}`", flow(section))
+    if (short := _only_required(info, value)) is not None:
+        return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}")
+    if value is True and (switched := _all_on(info)) is not None:
+        return Hint(f"write for example `{switched}`", switched)
+    return _in_example(info, value) if isinstance(value, str) else None
+
+
+def _of_section(loc: Path, value: Any) -> Hint | None:
+    """Return the section that Docker's `/data:/data:ro`, or the code of a problem alone, is short for."""
+    if loc == ("model",) and (name := form_repair.preset(value)) in models():
+        return Hint(f"write `{{preset: {name}}}`", f"{{preset: {name}}}")
+    if loc[0] == "mounts" and (mount := repair.mount(value)) is not None:
+        written = flow(mount)
+        return Hint(f"write `{written}`", written)
+    if loc == ("batch",) and isinstance(value, int | str):
+        amount = f"{value} sequences" if isinstance(value, int) else repair.amount(value)
+        return (
+            None
+            if amount is None
+            else Hint(f"write `{{global: {amount}, micro: 1, sequence: 4096}}`, with the sequence's length of your own")
+        )
+    if loc[-1] == "login" and (login := form_repair.login(value)) is not None:
+        return Hint(f"write `{login}`", login)
+    if loc[0] == "ignore" and re.fullmatch(r"HW[0-9]{3}", str(value)):
+        return Hint(f"write `{{code: {value}, reason: ...}}`, with the reason why it may stay")
+    return None
+
+
+def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document, value: Any) -> Hint | None:
+    """Return the number, the range of nodes or the `auto` that a text or another number is meant to be."""
+    if loc[-1] in _IDS and value == "root":
+        return Hint("write `0`", "0")
+    if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
+        return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
+    if loc == ("nodes",) and (product := re.fullmatch(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})", str(value))):
+        return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
+    if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
+        return samples
+    if loc[-1] == "dscp" and (marked := _code_point(str(value).strip().upper())) is not None:
+        return Hint(f"write `{marked}`", str(marked))
+    if loc == ("steps",) and (steps := repair.steps_of_tokens(value, document)) is not None:
+        return Hint(f"write `{steps}`, the steps of so many tokens", str(steps))
+    if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:
+        return share
+    return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
+
+
+def _code_point(name: str) -> int | None:
+    """Return the DSCP of a name: assured forwarding (RFC 2597), class selectors (RFC 2474), expedited forwarding (RFC 3246)."""
+    if assured := re.fullmatch("AF([1-4])([1-3])", name):
+        return 8 * int(assured[1]) + 2 * int(assured[2])
+    if selector := re.fullmatch("CS([0-7])", name):
+        return 8 * int(selector[1])
+    return 46 if name == "EF" else None
+
+
+def _in_example(info: FieldInfo | None, value: str) -> Hint | None:
+    """Return the field's example with the text in place of the only one in its options: a path is written for the choice that reads it."""
+    example = info.examples[0] if info is not None and info.examples else None
+    if not isinstance(example, dict) or not ("/" in value or "*" in value):
+        return None
+    options = example.get("options", {})
+    if len(options) != 1 or not all(isinstance(each, list) and len(each) == 1 for each in options.values()):
+        return None
+    found = flow({**example, "options": {key: [value] for key in options}})
+    return Hint(f"write `{found}`", found)
+
+
+def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
+    """Return what to write for a mapping or a list where something else belongs."""
+    if isinstance(value, dict) and loc == ("nodes",):
+        return _range_of(value)
+    if isinstance(value, list) and loc == ("nodes",) and len(value) == _TWO and all(isinstance(each, int) for each in value):
+        return _range_of({"min": value[0], "max": value[1]})
+    if isinstance(value, list):
+        if kind in MAPPINGS:
+            return _pairs(value)
+        # Slurm joins features that a node must all have by `&`.
+        joined = ("&" if loc[-1] == "constraint" else ",").join(map(str, value))
+        if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
+            return Hint(f"write `{flow(joined)}`", flow(joined))
+        return (
+            _of_list(kind, value, info, inside=isinstance(loc[-1], int))
+            if kind in ("int_type", "float_type", "string_type")
+            else None
+        )
+    if kind == "string_type":
+        return _text_of_mapping(value, loc)
+    if kind not in ("tuple_type", "list_type") or not value:
+        return None
+    section = None if info is None else model_of(info.annotation)
+    if loc[:2] == GRID and section is None and (listed_values := _values_of_range(value, info)) is not None:
+        return Hint(f"write the values themselves, for example `{flow(listed_values)}`", flow(listed_values))
+    if loc[:2] == GRID and section is not None and field_names(section).keys() >= value.keys():
+        return Hint("write " + " and ".join(f"`{loc[-1]}.{key}: {flow(each)}`" for key, each in value.items()))
+    found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
+    if found is not None and found.fix == flow([value]):
+        return Hint(f"begin it with `- `: a list of one item, {short_flow([value])}")
+    if found is None and section is not None and 2 * len(value.keys() & field_names(section).keys()) > len(value):
+        return Hint("begin it with `- `: a list of one item")
+    return found
+
+
+def _text_of_mapping(value: Mapping[str, Any], loc: Path) -> Hint | None:
+    """Return the text that YAML has read as a mapping, or the secret that it refers to."""
+    if (quoted := _unquoted(value)) is not None:
+        return quoted
+    if isinstance(loc[-1], int) and len(value) == 1:
+        ((key, item),) = value.items()
+        if isinstance(item, dict) and len(item) == 1 and next(iter(item.values())) is None:
+            # YAML reads the braces of `{seed}` as a mapping.
+            item = f"{{{next(iter(item))}}}"
+        if not isinstance(item, str | int | float):
+            return None
+        # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
+        written = str(item).lower() if isinstance(item, bool) else str(item)
+        text = written if key == "name" else f"{key}={written}" if str(key).startswith("-") else f"{key}: {written}"
+        return Hint(f"write `{flow(text)}`", flow(text))
+    secret = _secret_of(value)
+    if secret is None:
+        return None
+    return Hint(f"leave it out here, and write `secrets: [{flow({'name': str(loc[-1]), **secret})}]`")
+
+
+def _values_of_range(value: Mapping[str, Any], info: FieldInfo | None) -> list[Any] | None:
+    """Return the values in a distribution of a search: `{min: 1.0e-4, max: 3.0e-4}`, `{values: [1, 2]}`."""
+    inner = next((each for each in value.values() if isinstance(each, list)), None)
+    found = inner if inner is not None else [each for each in value.values() if isinstance(each, int | float)]
+    return found if found and info is not None and all(accepts(info, each) for each in found) else None
+
+
+def _unquoted(value: Mapping[str, Any]) -> Hint | None:
+    """Return the text in braces that YAML reads as a mapping without a value: `{seed}`, which a script's argument may be."""
+    if len(value) != 1 or next(iter(value.values())) is not None:
+        return None
+    quoted = f'"{{{next(iter(value))}}}"'
+    return Hint(f"quote it: `{quoted}`", quoted)
+
+
+def _range_of(value: Mapping[str, Any]) -> Hint | None:
+    """Return the range of nodes that a mapping is meant to be: `{minimum: 4, maximum: 8}`."""
+    ends = {str(key).lower()[:3]: each for key, each in value.items() if isinstance(each, int)}
+    if not ends.keys() & {"min", "max"}:
+        return None
+    both = flow({end: ends.get(end, "...") for end in ("min", "max")})
+    return Hint(f"write `{both}`" if len(ends) > 1 else f"write both ends: `{both}`", both if len(ends) > 1 else None)
+
+
+def _accepted_list(candidates: Iterable[Any], info: FieldInfo | None, loc: Path) -> Hint | None:
+    """Return the hint for the first of the values that the field accepts: what is refused next mends nothing."""
+
+    def is_taken(value: Any) -> bool:
+        if info is None or loc[:2] != GRID:
+            return info is not None and accepts(info, value)
+        return isinstance(value, list) and all(accepts(info, each) for each in value)
+
+    found = next((each for each in candidates if is_taken(each)), None)
+    return None if found is None else Hint(f"write {short_flow(found)}", flow(found))
+
+
+def _secret_of(value: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return source and key of the Secret that an entry of Kubernetes' `env` refers to."""
+    reference = value.get("valueFrom")
+    found = reference.get("secretKeyRef") if isinstance(reference, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not isinstance(found.get("key"), str):
+        return None
+    return {"source": found["name"], "key": found["key"]}
+
+
+def _is_in_form(info: FieldInfo, text: str) -> bool:
+    """Return whether the field has a form in which commas separate parts, and takes the text."""
+    return not accepts(info, "\x00") and accepts(info, text)
+
+
+def _all_on(info: FieldInfo | None) -> str | None:
+    """Return a section whose fields are all true or false with the first two of them on: `overlap: true` says no more."""
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    on = {name: True for name, each in list(fields.items())[:2] if accepts(each, True)}
+    return flow(on) if len(on) == _TWO and all(accepts(each, True) for each in fields.values()) else None
+
+
+def _only_required(info: FieldInfo | None, value: Any) -> str | None:
+    """Return the one field of the section that must be set, which the value is most likely meant as: the path of a corpus."""
+    section = None if info is None else model_of(info.annotation)
+    required = {name: each for name, each in (field_names(section) if section else {}).items() if each.is_required()}
+    name = next(iter(required), "")
+    is_meant = len(required) == 1 and name not in KIND_OR_PRESET and isinstance(value, str) and accepts(required[name], value)
+    return name if is_meant else None
+
+
+def _of_list(kind: str, items: list[Any], info: FieldInfo | None, *, inside: bool) -> Hint | None:
+    """Return what to write for a list in place of one value, which may be `inside` of a list."""
+    if len(items) == 1 and info is not None and accepts(info, items[0]):
+        return Hint(f"write `{flow(items[0])}`", flow(items[0]))
+    if kind in ("int_type", "float_type"):
+        # `[0, 1, 2, 3]` are the indices of four devices.
+        if kind == "float_type" and not items:
+            return None
+        if kind == "float_type" or (all(isinstance(each, int) for each in items) and items != list(range(len(items)))):
+            return Hint(f"write one number, for example `{items[0]}`; values to compare belong in `sweep`")
+        return Hint(f"write `{len(items)}`, the number of them", str(len(items))) if items else None
+    joined = ",".join(map(str, items))
+    if inside and items and info is not None and accepts(info, [joined]) and not accepts(info, ["\x00"]):
+        return Hint(f"write `{flow(joined)}`", flow(joined))
+    return Hint("write each as an item of the list around it") if inside and items else None
+
+
+def _share_of_steps(value: Any, document: Document) -> Hint | None:
+    """Return the steps that a share of the run is, `3%` of `steps`."""
+    if isinstance(value, float) and 0 < value < 1:
+        value = f"{value * 100:g}%"
+    steps, share = document.value(("steps",)), re.fullmatch(r"([0-9.]{1,6})\s*%", str(value).strip())
+    if share is None:
+        return None
+    if not isinstance(steps, int) or share[1].count(".") > 1:
+        return Hint("write a number of steps")
+    found = round(float(share[1]) / 100 * steps)
+    return Hint(f"write `{found}`, which is {share[1]} % of {steps} steps", str(found))
+
+
+def _samples_of_steps(value: Any, document: Document) -> Hint | None:
+    """Return the samples of so many steps, `20 steps`, by the job's global batch."""
+    steps = re.fullmatch(r"([0-9]{1,12})\s*steps?", str(value).strip())
+    found = None if steps is None else repair.samples(int(steps[1]), document)
+    if steps is None or found is None:
+        return None
+    return Hint(f"write `{found}`: {steps[1]} steps of {found // max(1, int(steps[1]))} samples", str(found))
+
+
+def _pairs(items: list[Any]) -> Hint | None:
+    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
+    pairs: dict[str, Any] = {}
+    for item in items:
+        if isinstance(item, dict) and item.keys() == {"name", "value"}:
+            pairs[str(item["name"])] = item["value"]
+        elif isinstance(item, dict) and len(item) == 1:
+            pairs |= item
+        elif isinstance(item, str) and "=" in item:
+            name, _, pairs[name] = item.partition("=")
+        else:
+            return None
+    return Hint(f"write a mapping: `{flow(pairs)}`") if pairs else None
+
+
+def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:
+    """Return how to write a number or a boolean where text is required."""
+    if loc[-1] == "code" and re.fullmatch(r"[0-9]{3}", document.source(path)):
+        return Hint(f"write `HW{document.source(path)}`", f"HW{document.source(path)}")
+    if loc[-1] == "memory" and document.source(path).isdigit():
+        return Hint(f"write `{document.source(path)}Gi` or `{document.source(path)}Mi`")
+    key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
+    return Hint(f'put it in quotes: `{key}"{document.source(path)}"`', f'"{document.source(path)}"')
