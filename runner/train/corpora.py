@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ _READ_BYTES = 16 * 1024 * 1024
 # Problems and nodes in a message.
 _NAMED = 8
 
-Numbers = npt.NDArray[Any]
+Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class TokenText:
     def __init__(self, folder: Path, index: CorpusIndex) -> None:
         self.index = index
         names = [shard.name for shard in index.shards]
-        self._tokens = [np.memmap(folder / f"{name}.tokens", _DTYPES[index.dtype], "r") for name in names]
-        self._ends = [np.memmap(folder / f"{name}.ends", "<u8", "r") for name in names]
+        self._tokens: list[Numbers] = [np.memmap(folder / f"{name}.tokens", _DTYPES[index.dtype], "r") for name in names]
+        self._ends: list[Numbers] = [np.memmap(folder / f"{name}.ends", "<u8", "r") for name in names]
         # The first token of each shard, and after the last one the number of all.
         self._first = [0, *accumulate(shard.tokens for shard in index.shards)]
 
@@ -77,10 +77,10 @@ class TokenText:
     def starts(self, begin: int, count: int) -> Numbers:
         """Return, for each of `count` tokens from token `begin` on, the place among them at which its document begins, 0 if it
         begins before: (count,) int64."""
-        found = np.zeros(count, np.int64)
+        found: Numbers = np.zeros(count, np.int64)
         for shard, part in self._parts(begin, count):
             ends, place = self._ends[shard], self._first[shard] - begin
-            low, high = np.searchsorted(ends, (part.start, part.stop - 1), "right")
+            low, high = (int(np.searchsorted(ends, token, "right")) for token in (part.start, part.stop - 1))
             # Where a document ends, the next one begins; a shard begins with one.
             inside = place + np.concatenate(([0], ends[low:high].astype(np.int64)))
             inside = inside[inside >= 0]
