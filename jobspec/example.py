@@ -1,4 +1,4 @@
-"""Finds examples of a field that fit the document: the cluster of its folder, scripts beside it, its own groups and switches."""
+"""Finds examples of a field that fit the document: the cluster of its folder, scripts next to it, its own groups and switches."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def clusters_beside(document: Document) -> list[str]:
 
 
 def script_beside(document: Document) -> str | None:
-    """Return the Python file beside the document that is meant to be run: the only one, or the only one that trains."""
+    """Return the Python file next to the document that is meant to be run: the only one, or the only one that trains."""
     try:
         names = [each.name for each in _files(FilePath(document.name).parent, (".py",))]
     except OSError:

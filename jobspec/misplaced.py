@@ -70,7 +70,7 @@ def _in_one_home(
 def _beside_an_empty_one(
     found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
 ) -> Iterator[tuple[Problem, set[Path]]]:
-    """Yield one problem for each empty section whose fields are beside it."""
+    """Yield one problem for each empty section whose fields are next to it."""
     for details in found:
         loc = details["loc"]
         keys = [key for key, place in meant.items() if len(key) == 1 and place.target is not None and place.target[:-1] == loc]
@@ -84,7 +84,7 @@ def _beside_an_empty_one(
 def _items_outside(
     meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document, prefix: Path
 ) -> Iterator[tuple[Problem, set[Path]]]:
-    """Yield one problem for several fields of an item that are beside its list, which is not there: `{kind: shared, every: 2h}` in place
+    """Yield one problem for several fields of an item that are next to its list, which is not there: `{kind: shared, every: 2h}` in place
     of `tiers: [{kind: shared, every: 2h}]`."""
     for section in dict.fromkeys(loc[:-1] for loc in meant):
         locs = [loc for loc in meant if loc[:-1] == section]

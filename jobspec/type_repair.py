@@ -240,7 +240,7 @@ def _is_in_form(info: FieldInfo, text: str) -> bool:
 
 
 def _all_on(info: FieldInfo | None) -> str | None:
-    """Return a section whose fields are all true or false with the first two of them on: `overlap: true` says no more."""
+    """Return a section whose fields are all true or false with the first two of them on: `overlap: true` has no more in it."""
     section = None if info is None else model_of(info.annotation)
     fields = {} if section is None else field_names(section)
     on = {name: True for name, each in list(fields.items())[:2] if accepts(each, True)}

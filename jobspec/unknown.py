@@ -54,7 +54,7 @@ _SHOWN = 40
 _LONGEST = 120
 # Sections below another one.
 _DEEP = 2
-# The shortest word that says what a field is.
+# The shortest word that shows what a field is.
 _WORD = 4
 # The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
 _SHORT = ("kind", "preset", "key", "budget", "leaf", "compute", "sharding")
@@ -67,7 +67,7 @@ _TRAFFIC_CLASS = ("tos", "trafficclass", "tc", "ncclibtc", "dsfield", "tosbyte")
 # Slurm's notation for a number of GPUs.
 _GRES = re.compile(r"gpu(?::[\w.-]+)?:([0-9]{1,4})")
 # Where a note repeats the value.
-_VALUE = re.compile(r"\bVALUE\b")
+_VALUE = re.compile(r"\bVALUE(?=\b|MiB)")
 # The field that a note begins with.
 _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
@@ -75,7 +75,7 @@ _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 @dataclass(frozen=True)
 class Meaning:
     """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown. It is `sure`
-    where the table of names says so."""
+    where the table of names has it."""
 
     hint: Hint
     target: tuple[str, ...] | None = None
@@ -153,6 +153,14 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
     return found or Meaning(Hint(_known(owner, list(unknown.fields))))
 
 
+def _without_blank(unknown: _Unknown) -> Meaning | None:
+    """Return the field and the value that YAML reads as one key, because no blank follows the colon: `{node_mtbf:200d}`."""
+    name, colon, value = unknown.key.partition(":")
+    if not colon or unknown.value is not None or name not in unknown.fields:
+        return None
+    return unknown.at(name, Hint(f"write `{name}: {value}`, with a blank after the colon", f"{name}: {value}"))
+
+
 def _own_name(unknown: _Unknown) -> Meaning | None:
     """Return the field that the key names in another case or another number."""
     key, value, fields = unknown.key, unknown.value, unknown.fields
@@ -182,12 +190,12 @@ def _of_choice(unknown: _Unknown) -> Meaning | None:
 
 
 def _noted(unknown: _Unknown) -> Meaning | None:
-    """Return what the table says of the name in this section."""
+    """Return what the table has on the name in this section."""
     return _told(aliases.note(f"{unknown.kind}.{'.'.join(unknown.here)}", unknown.key) if unknown.here else None, unknown)
 
 
 def _noted_of_kind(unknown: _Unknown) -> Meaning | None:
-    """Return what the table says of the name in documents of this kind."""
+    """Return what the table has on the name in documents of this kind."""
     return None if unknown.in_options else _told(aliases.note(unknown.kind, unknown.key), unknown)
 
 
@@ -200,7 +208,7 @@ def _told(note: str | None, unknown: _Unknown) -> Meaning | None:
 
 
 def _by_path(unknown: _Unknown) -> Meaning | None:
-    """Return what a key with points is meant to be: the place of a field of the job, with the others beside it, or a field of a section
+    """Return what a key with points is meant to be: the place of a field of the job, with the others next to it, or a field of a section
     below: `restart.budget`."""
     key, fields, around = unknown.key, unknown.fields, unknown.around
     if "." not in key:
@@ -224,7 +232,7 @@ def _by_path(unknown: _Unknown) -> Meaning | None:
 
 
 def _field_of_change(unknown: _Unknown) -> Meaning | None:
-    """Return the entry of `set` that a field of the job is meant to be, beside the step of a change."""
+    """Return the entry of `set` that a field of the job is meant to be, next to the step of a change."""
     key, value = unknown.key, unknown.value
     info = field_of(unknown.model, (key,)) if "set" in unknown.fields else None
     if info is None or (not isinstance(value, dict) and not accepts(info, value)):
@@ -404,6 +412,7 @@ def _about(owner: type[BaseModel], name: str) -> str:
 
 # How the meaning of a field is found, the surest way first.
 _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
+    _without_blank,
     _own_name,
     _of_choice,
     _noted,

@@ -147,7 +147,7 @@ def _judge_of(path: PurePosixPath, wanted: Reading) -> Callable[[str], Severity 
 
 def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
     """A program does what all of its lines say, not its settings alone: the first line that is another one, besides comments. Lines that
-    somebody has added are a doubt."""
+    the site has added are a doubt."""
     numbers = [number for number, line in enumerate(found.splitlines()) if _is_code(line)]
     ours = [line.strip() for line in found.splitlines() if _is_code(line)]
     theirs = [line.strip() for line in wanted.splitlines() if _is_code(line)]

@@ -176,7 +176,7 @@ def _without_consequences(problems: list[Problem], documents: Mapping[str, Docum
 
 
 def _lacks_inventory(problems: Iterable[Problem], documents: Mapping[str, Document]) -> bool:
-    """Return whether a document that is, or may be meant as, an inventory has an error: it may have what clusters lack."""
+    """Return whether a document that is, or may be meant as, an inventory has an error: it may have what clusters do not have."""
     broken = {problem.document for problem in problems if problem.is_error}
     kinds = [kind_of(documents[name]) for name in broken if name in documents]
     return any(kind in (None, "Inventory") for kind in kinds)

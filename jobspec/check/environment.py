@@ -7,6 +7,7 @@ from functools import cache
 
 from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
+from headway.jobspec.catalog.torch_values import unknown_to_torch
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.flow import flow
 from headway.jobspec.form_repair import plain
@@ -73,6 +74,10 @@ def _others() -> tuple[str, ...]:
     return tuple(f"NCCL_{name}" for name in rows("variables")["others"])
 
 
+# Variables that nothing reads, and that much advice names.
+_ELSEWHERE: Mapping[str, str] = {
+    "NCCL_TIMEOUT": "leave it out, and set `resilience.timeouts.collective`, and `timeout` of `init_process_group` in a script"
+}
 _OF_NCCL = ("NCCL", "NCLL", "NCC_", "TORCH_NCCL")
 _BYTES = {"k": 2**10, "m": 2**20, "g": 2**30}
 _LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
@@ -253,7 +258,10 @@ def _check_misspelt(plan: JobPlan, transport: str | None) -> Iterator[Problem]:
     decided = {variable.name for variable in plan.env if variable.decided_by is not None}
     for name, value in plan.spec["environment"].items():
         path = ("environment", name)
-        if name.startswith(_OF_NCCL) and name not in _nccl():
+        if name in _ELSEWHERE:
+            message = f"neither NCCL nor torch reads `{name}`, so it has no effect"
+            yield Problem("HW436", JOB, path, message, _ELSEWHERE[name], Severity.WARNING, at_key=True)
+        elif name.startswith(_OF_NCCL) and name not in _nccl():
             near = nearest(name, _nccl(), 0.85) or (None if name.startswith(_others()) else _shorter(name))
             if near is not None:
                 message = f"`{name}` is not a variable that NCCL or torch reads, and resembles `{near}`"
@@ -307,7 +315,7 @@ def _unknown(name: str, value: str) -> tuple[str, str, str | None] | None:
     words, listed_words = WORDS.get(name, (frozenset[str](), ""))
     if words and value and value.upper() not in words:
         return f"`{name}` is `{value}`, which NCCL does not know: it uses its default", f"use {listed_words}", None
-    return None
+    return unknown_to_torch(name, value)
 
 
 def _shorter(name: str) -> str | None:

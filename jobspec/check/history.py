@@ -87,6 +87,15 @@ def _check_end(job: TrainingJob) -> Iterator[Problem]:
             if reached is not None and entry.from_step > reached:
                 hint = f"use at most {reached} in `from_step`: the run ends after {counted(reached, 'step')}"
             yield Problem("HW218", JOB, ("history", index, "set", "steps"), message, hint)
+        elif isinstance(steps, int) and reached is not None and entry.from_step > reached:
+            message = f"`from_step` {entry.from_step} is never reached: the run ends after {counted(reached, 'step')}"
+            hint = (
+                f"write `{reached}`, where it continues with more steps"
+                if entry.rollback_to is None
+                else f"use at most {reached}"
+            )
+            fix = str(reached) if entry.rollback_to is None else None
+            yield Problem("HW218", JOB, ("history", index, "from_step"), message, hint, fix=fix)
         elif end is not None and steps is None and reached is not None and entry.from_step > reached > begins:
             message = f"`from_step` {entry.from_step} is never reached: the run ends after {counted(reached, 'step')}"
             yield Problem("HW218", JOB, ("history", index, "from_step"), message, f"use at most {reached}")

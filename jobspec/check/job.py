@@ -9,7 +9,7 @@ from headway.jobspec.check.layout import check_layout, sizes_of
 from headway.jobspec.check.model import check_model
 from headway.jobspec.check.multiples import nearest_multiples
 from headway.jobspec.check.names import check_unique
-from headway.jobspec.check.shell_lines import check_quotes
+from headway.jobspec.check.shell_lines import check_shell
 from headway.jobspec.check.sweep import check_sweep
 from headway.jobspec.check.tiers import check_peer, check_tiers
 from headway.jobspec.flow import flow
@@ -260,7 +260,7 @@ def _check_end_of_decay(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _check_setup(job: TrainingJob) -> Iterator[Problem]:
-    yield from check_quotes(JOB, ("setup",), job.setup)
+    yield from check_shell(JOB, ("setup",), job.setup)
     for index, line in enumerate(job.setup):
         if line.split()[:1] == ["source"]:
             message = "`source` is not a command of POSIX shells, such as dash, which is `sh` on Debian and Ubuntu"

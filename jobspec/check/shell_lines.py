@@ -1,4 +1,4 @@
-"""Checks lines of POSIX shell, of `setup`, for what no shell can read."""
+"""Checks lines of POSIX shell, of `setup`, for what no shell can read, or only bash."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,90 @@ from dataclasses import dataclass, field
 
 from headway.jobspec.document import Path
 from headway.jobspec.flow import flow
-from headway.jobspec.problem import Problem
+from headway.jobspec.problem import JOB, Problem, Severity
 
 _SINGLE, _DOUBLE, _TICK, _OPEN = "'", '"', "`", ")"
 _HERE_DOCUMENT = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
 _BEFORE_WORD = " \t\n;&|()"
+# Words that begin a compound command, and the words that end it (POSIX.1-2024, 2.10); what follows the others is a command again.
+_ENDS = {"if": "fi", "do": "done", "case": "esac"}
+_BEFORE_COMMAND = frozenset(("if", "then", "elif", "else", "do", "while", "until", "!", "{"))
+_TOKEN = re.compile(r"(?P<operator>[;&|()\n]+)|[^\s;&|()]+")
+# Text in quotes, what a backslash quotes, and comments.
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;&|()])#[^\n]*", re.DOTALL)
+_BLANK_ASSIGNMENT = re.compile(r"\s*(?:(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s+=|export\s+(?P<exported>[A-Za-z_]\w*)=\s)\s*\S")
+_ARRAY = re.compile(r"(?<![^\s;&|])[A-Za-z_]\w*\+?=\(")
+_BASH_TEST = re.compile(r"(?<![^\s;&|(!])\[\[\s")
+_LAUNCHERS = ("torchrun", "deepspeed", "mpirun")
+
+
+def check_shell(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
+    """Report what no shell can read, and warn of what only bash can, and of lines that do not what they seem to do."""
+    quotes = list(check_quotes(document, path, lines))
+    yield from quotes
+    if not quotes:
+        yield from _check_ends(document, path, lines)
+        for index, line in enumerate(lines):
+            yield from _check_line(document, (*path, index), line)
+
+
+def _check_line(document: str, path: Path, line: str) -> Iterator[Problem]:
+    bare, words = _without_quotes(line), line.split()
+    if found := _BLANK_ASSIGNMENT.match(bare):
+        written = re.sub(r"\s*=\s*", "=", line, count=1)
+        message = f"a shell takes `{found['name'] or found['exported']}` for a word of its own: blanks around `=` set no variable"
+        yield Problem("HW210", document, path, message, f"write `{written}`", fix=flow(written))
+    elif _ARRAY.search(bare):
+        message = "arrays are bash's: `sh` of Debian and Ubuntu ends with a syntax error"
+        yield Problem("HW210", document, path, message, "use a variable with blanks between the words", Severity.WARNING)
+    elif _BASH_TEST.search(bare):
+        message = "`[[` is bash's: `sh` of Debian and Ubuntu does not have it"
+        written = line.replace("[[", "[").replace("]]", "]").replace(" == ", " = ")
+        is_same = "&&" not in bare.partition("]]")[0] and "=~" not in bare
+        hint = f"write `{written}`" if is_same else "write it with `[`, or with `case`"
+        yield Problem("HW210", document, path, message, hint, Severity.WARNING, fix=flow(written) if is_same else None)
+    elif line.startswith("#SBATCH"):
+        where = "`scheduler.slurm`" if document == JOB else "`scheduler.options`"
+        message = "the line is a comment here: Slurm reads `#SBATCH` at the top of the batch script only"
+        yield Problem("HW210", document, path, message, f"leave it out, and set the option under {where}", Severity.WARNING)
+    elif words and (words[0] in _LAUNCHERS or words[:2] == ["accelerate", "launch"]):
+        message = f"`{words[0]}` would train on each node before the job does: `setup` is done before headway starts the ranks"
+        hint = "leave it out, and name the training script in `run`"
+        yield Problem("HW210", document, path, message, hint, Severity.WARNING)
+
+
+def _check_ends(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
+    """Report the `if`, `do` or `case` that no line ends. A here-document may contain such words."""
+    script = "\n".join(lines)
+    if "<<" in script:
+        return
+    begun: list[tuple[str, int]] = []
+    is_command, number = True, 0
+    for token in _TOKEN.finditer(_without_quotes(script)):
+        word = token[0]
+        if token["operator"]:
+            number += word.count("\n")
+            is_command = True
+            continue
+        if is_command and word in _ENDS:
+            begun.append((word, number))
+        elif is_command and word in _ENDS.values() and (not begun or _ENDS[begun.pop()[0]] != word):
+            # Only a shell knows what is wrong here.
+            return
+        is_command = is_command and word in _BEFORE_COMMAND
+    if begun:
+        word, number = begun[-1]
+        message = f"`{word}` has no `{_ENDS[word]}`, so that no shell can read the lines"
+        whole = f"{lines[number].rstrip('; ')}; {_ENDS[word]}"
+        hint, fix = (f"write `{whole}`", flow(whole)) if number == len(lines) - 1 else (f"end it with `{_ENDS[word]}`", None)
+        yield Problem("HW210", document, (*path, number), message, hint, fix=fix)
+
+
+def _without_quotes(script: str) -> str:
+    """Return the script with `_` in place of what is in quotes, and without comments; its lines stay."""
+    return _QUOTED.sub(
+        lambda found: "\n" * found[0].count("\n") if found[0][0] == "#" else "_" + "\n" * found[0].count("\n"), script
+    )
 
 
 def check_quotes(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:

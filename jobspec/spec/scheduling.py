@@ -27,6 +27,8 @@ Value = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]
 
 # What jobs may set: a list of values, or of names; `any` for all.
 ANY = "any"
+# Each of these is meant as `any`.
+ALL = (("all",), ("*",))
 _Allowed = Annotated[tuple[str, ...], Field(max_length=1024)]
 Allowed = Annotated[_Allowed, BeforeValidator(one_or_many, json_schema_input_type=Literal["any"] | str | _Allowed)]
 _OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]

@@ -220,7 +220,7 @@ def _filters(machine: Machine, bgp: BgpView, up: dict[str, NeighborView]) -> Ite
 
 
 def _permits(lines: tuple[FilterLine, ...], network: Network) -> bool:
-    """Return what the first line that the network matches says; what matches none is denied."""
+    """Return what the first line that the network matches does with it; what matches none is denied."""
     for line in lines:
         whole = network_of(line.network) if line.network is not None else None
         if line.network is None or (

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
-from headway.jobspec.spec.scheduling import ANY
+from headway.jobspec.spec.scheduling import ALL, ANY
 from headway.jobspec.suggest import listed
 from headway.jobspec.units import format_bytes
 
@@ -59,7 +59,8 @@ def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:
         return
     for name, value in request_of(plan).items():
         opened = getattr(allow, name)
-        if opened is True or (opened and ANY in opened):
+        # A word for all, of which the cluster's own check warns.
+        if opened is True or (opened and (ANY in opened or opened in ALL)):
             continue
         if not opened:
             message = f"`{plan.cluster}` does not let jobs set `{name}` (`allow` of its scheduler)"

@@ -244,6 +244,23 @@ JOBS = [
     value("global: 256 sequences", "2097152", "HW213", fix="2097152 tokens"),
     Mistake("nodes: 4", "nodes: 4\nsecrets: [{name: HF, secret: tracking}]", "HW201", "source", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nsetup: [source /opt/venv/bin/activate]", "HW210", ". /opt/venv/bin/activate"),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['if [ -f e ]; then . ./e']", "HW210", '"if [ -f e ]; then . ./e; fi"'),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['for a in b; do', echo $a]", "HW210", None, "end it with `done`", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nsetup: [export OMP_NUM_THREADS = 8]", "HW210", "export OMP_NUM_THREADS=8"),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['[[ -d /s ]] || mkdir /s']", "HW210", '"[ -d /s ] || mkdir /s"'),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['hosts=($HOSTS)']", "HW210", None, "a variable with blanks", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['#SBATCH --qos=high']", "HW210", None, "under `scheduler.slurm`", is_whole=False),
+    Mistake(
+        "nodes: 4", "nodes: 4\nsetup: [torchrun train.py]", "HW210", None, "name the training script in `run`", is_whole=False
+    ),
+    Mistake("HF_HOME: /data/hf", 'NCCL_TIMEOUT: "1800"', "HW436", None, "`resilience.timeouts.collective`", is_whole=False),
+    Mistake("HF_HOME: /data/hf", 'TORCH_NCCL_ASYNC_ERROR_HANDLING: "true"', "HW436", '"1"'),
+    Mistake(
+        "HF_HOME: /data/hf",
+        "PYTORCH_CUDA_ALLOC_CONF: 'max_split_size_mb:128,expandable_segment=True'",
+        "HW436",
+        '"max_split_size_mb:128,expandable_segments:True"',
+    ),
     # Arithmetic: at the value that has to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
@@ -330,6 +347,9 @@ CLUSTERS = [
     Mistake("account: research", "account: research\n    dependency: after_ok:1", "HW204", "afterok:1"),
     Mistake("account: research", "account: research\n    host_network: true", "HW201", None, "is an option of `kubernetes`"),
     value("transport: tcp", "ethernet", "HW205"),
+    Mistake("account: research", "account: research\n    leaf_nodes: 8", "HW210", None, "`topology: tree`", is_whole=False),
+    Mistake("account: research", "account: research\n    allow: {qos: all}", "HW210", "any"),
+    Mistake("host_memory: 2TiB", "RealMemory: 2063937", "HW201", None, "write `host_memory: 2063937MiB`"),
     value("gpu: H100-SXM-80", "H100-SXM-80:8", "HW204", None, "write `gpu: H100-SXM-80` and `gpus: 8`"),
     value("gpu: H100-SXM-80", "H100-80GB-SXM5", "HW231"),
     value("cpus: 96", "2x48", "HW203"),
@@ -448,6 +468,12 @@ RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
     ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['export A=\"two', 'lines\"', 'cat > notes <<EOF', \"it's\", EOF]"),
+    (
+        "job.yaml",
+        "steps: 1000",
+        "steps: 1000\nsetup: ['case $A in', 'b) for c in d; do if true; then echo \"do\"; fi; done ;; esac # if', 'test a = b || D=e env']",
+    ),
+    ("job.yaml", "HF_HOME: /data/hf", "PYTORCH_ALLOC_CONF: 'roundup_power2_divisions:[64:8,>:1],expandable_segments:True'"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_DEBUG_SUBSYS: '^init,Net'"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_ALGO: allreduce:ring,nvls"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_IB_HCA: mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),

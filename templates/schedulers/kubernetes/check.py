@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
 from headway.jobspec.check.names import check_unique
-from headway.jobspec.check.shell_lines import check_quotes
+from headway.jobspec.check.shell_lines import check_shell
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, JobPlan
@@ -67,7 +67,7 @@ def _bytes_of(memory: str) -> int:
 
 def check_options(options: KubernetesOptions) -> Iterator[Problem]:
     """Check the lines of shell, and warn about a tag: the cluster's image is that of all jobs which set none."""
-    yield from check_quotes(CLUSTER, (*_OPTIONS, "setup"), options.setup)
+    yield from check_shell(CLUSTER, (*_OPTIONS, "setup"), options.setup)
     scheme, slashes, name = (options.image or "").partition("://")
     found = None if options.image is None or slashes else not_pinned(options.image)
     if slashes:

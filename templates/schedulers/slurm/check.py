@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.check.names import group_hint
-from headway.jobspec.check.shell_lines import check_quotes
+from headway.jobspec.check.shell_lines import check_shell
 from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
-from headway.jobspec.spec.scheduling import SlurmRequest
+from headway.jobspec.spec.scheduling import ALL, ANY, SlurmRequest
 from headway.templates.schedulers.containers import (
     IMAGE,
     check_hidden,
@@ -140,10 +140,20 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
         message = "`image_cache` has no effect: without `containers`, no job has an image"
         hint = "add `containers: pyxis` if pyxis is installed, or leave `image_cache` out"
         yield Problem("HW210", CLUSTER, (*own, "image_cache"), message, hint, at_key=True)
+    for name in ("leaf_nodes", "switch_wait"):
+        if getattr(options, name) is not None and options.topology != "tree":
+            message = f"`{name}` has no effect without `topology: tree`"
+            hint = f"set `topology: tree` if Slurm has topology/tree, or leave `{name}` out"
+            yield Problem("HW210", CLUSTER, (*own, name), message, hint, at_key=True)
+    for name, allowed in () if options.allow is None else options.allow:
+        if allowed in ALL:
+            message = f"`allow.{name}` has only the value `{allowed[0]}`, which jobs rarely mean"
+            hint = f"write `{ANY}` if jobs may set every value"
+            yield Problem("HW210", CLUSTER, (*own, "allow", name), message, hint, Severity.WARNING, fix=ANY)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
-    yield from check_quotes(CLUSTER, (*own, "setup"), options.setup)
-    yield from check_quotes(CLUSTER, (*own, "login", "setup"), () if options.login is None else options.login.setup)
+    yield from check_shell(CLUSTER, (*own, "setup"), options.setup)
+    yield from check_shell(CLUSTER, (*own, "login", "setup"), () if options.login is None else options.login.setup)
     for index, line in enumerate(options.setup):
         if line.split()[:1] == ["source"]:
             message = "the batch script is POSIX shell, in which `source` is no command (dash, Debian's and Ubuntu's `sh`)"
@@ -204,11 +214,6 @@ def _check_grace(options: SlurmOptions, plan: JobPlan) -> Iterator[Problem]:
 
 
 def _check_segment(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    for name, wanted in (("leaf_nodes", "tree"), ("switch_wait", "tree")):
-        if getattr(options, name) is not None and options.topology != wanted:
-            message = f"`{name}` has no effect without `topology: {wanted}`"
-            hint = f"set `topology: {wanted}` if Slurm has topology/{wanted}, or leave `{name}` out"
-            yield Problem("HW210", CLUSTER, ("scheduler", "options", name), message, hint, at_key=True)
     if options.topology == "tree":
         yield from _check_switches(options, plan, cluster)
     if plan.segment_nodes is None or (options.topology == "tree" and leaf_nodes(options, cluster) is None):

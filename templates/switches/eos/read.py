@@ -86,7 +86,7 @@ def read(text: str) -> Reading:
     is_banner = False
     for number, line in enumerate(text.splitlines(), 1):
         words = " ".join(line.split())
-        # A banner's text goes on to a line of its own.
+        # A banner's text continues to a line of its own.
         if is_banner:
             is_banner = line.strip() != "EOF"
             continue

@@ -15,7 +15,7 @@ _TEMPLATE = Path(__file__).parent / f"{FILE}.j2"
 
 # FRR's limit at compile time: `configure --enable-multipath=256` in Debian, 512 in SONiC. It refuses a line with more.
 MAX_PATHS = 256
-# Of upper tiers: all that they may have, and no default, which `show running-config` leaves out.
+# Of upper tiers: all that they may have, and no default, which `show running-config` omits.
 UPPER_PATHS = 255
 
 
