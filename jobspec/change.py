@@ -143,7 +143,7 @@ def meant_field(path: str, allowed: Collection[str]) -> Hint:
     found = [each for each in dict.fromkeys((*ends, *called)) if each in allowed]
     near = next((each for each in found if each.rpartition(".")[0] == section), None)
     inside = [each for each in allowed if section and each.startswith(f"{section}.")]
-    # A field of another section is not meant where the section is known: `batch.size` is no size of the model.
+    # Where the section exists, suggest only its own fields: `batch.size` does not mean the model's size.
     known = [each for each in ends if each in allowed] or found
     if near is None and len(known) == 1 and not inside:
         near = known[0]

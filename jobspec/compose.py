@@ -1,7 +1,6 @@
 """Merges a document with the bases that it extends into one document, each part of which has the file that it is from."""
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -9,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from headway.jobspec.document import Document, Path, clipped
+from headway.jobspec.example import bases_beside
 from headway.jobspec.load import MAX_VALUES, load_file
 from headway.jobspec.problem import Problem
 from headway.jobspec.suggest import file_like, listed
@@ -19,8 +19,6 @@ OWN = frozenset({"apiVersion", "kind", "name", "partial", "extends"})
 MAX_BASES = 8
 """Bases that one document names, and bases above each other."""
 MAX_FILES = 64
-# The files of a folder that are looked at for a base.
-_MOST_BESIDE = 200
 """Bases of one document in all, each as often as it is named."""
 
 # Keys that identify a mapping: values of another one are not inherited.
@@ -143,7 +141,7 @@ class _Composition:
         message = f"documents extend each other in a cycle: {listed(each.name for each in turned)}"
         hint = "remove `extends` from one of them"
         if len(ring) == 1:
-            others = _beside(document)
+            others = bases_beside(document)
             named = f", for example `extends: {others[0]}`" if len(others) == 1 else ""
             message, hint = f"`{document.name}` extends itself", f"name the base in `extends`{named}, or leave it out"
         self._problem("HW114", document, path, message, hint)
@@ -151,21 +149,6 @@ class _Composition:
     def _problem(self, code: str, document: Document, path: Path, message: str, hint: str | None) -> None:
         self.whole = False
         self.problems.append(Problem(code, document.name, path, message, hint))
-
-
-def _beside(document: Document) -> list[str]:
-    """Return the names of the other documents in the folder that are bases: those that say so, or are called so."""
-    folder = FilePath(document.name).parent
-    try:
-        files = sorted(each for each in folder.iterdir() if each.suffix in (".yaml", ".yml"))[:_MOST_BESIDE]
-        return [
-            each.name
-            for each in files
-            if each.name != FilePath(document.name).name
-            and ("base" in each.name or re.search(r"^partial: *true", each.read_text(errors="replace"), re.MULTILINE))
-        ]
-    except OSError:
-        return []
 
 
 def _file_of(document: Document, name: str) -> str:

@@ -34,11 +34,21 @@ def clusters_beside(document: Document) -> list[str]:
     try:
         if folder.absolute().name == "inventory":
             folder = folder.absolute().parent
-        heads = [each.read_bytes()[:_HEAD_BYTES].decode(errors="replace") for each in _files(folder, (".yaml", ".yml"))]
+        heads = [head_of(each) for each in _files(folder, (".yaml", ".yml"))]
     except OSError:
         return []
-    found = [_name(head) for head in heads if re.search(r"^kind: *Cluster\s*$", head, re.MULTILINE)]
+    found = [name_in(head) for head in heads if re.search(r"^kind: *Cluster\s*$", head, re.MULTILINE)]
     return [name for name in dict.fromkeys(found) if name]
+
+
+def bases_beside(document: Document) -> list[str]:
+    """Return the names of the other files in the document's folder that are bases: those that are `partial`, or are called so."""
+    own = FilePath(document.name)
+    try:
+        files = [each for each in _files(own.parent, (".yaml", ".yml")) if each.name != own.name]
+        return [each.name for each in files if "base" in each.name or re.search(r"^partial: *true", head_of(each), re.MULTILINE)]
+    except OSError:
+        return []
 
 
 def script_beside(document: Document) -> str | None:
@@ -67,7 +77,13 @@ def _files(folder: FilePath, suffixes: tuple[str, ...]) -> list[FilePath]:
     return [each for each in found if each.is_file()]
 
 
-def _name(head: str) -> str | None:
+def head_of(file: FilePath) -> str:
+    """Return the beginning of the file, in which a document has its name. Raises OSError."""
+    return file.read_bytes()[:_HEAD_BYTES].decode(errors="replace")
+
+
+def name_in(head: str) -> str | None:
+    """Return the `name` of a document that begins so."""
     found = re.search(r"^name: *[\"']?([a-z0-9][-a-z0-9]*)", head, re.MULTILINE)
     return None if found is None else found[1]
 

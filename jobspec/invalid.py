@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from headway.jobspec import form_repair, repair
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Path, Span, dotted
-from headway.jobspec.example import example_in
+from headway.jobspec.example import example_in, head_of, name_in
 from headway.jobspec.flow import flow, shortened
 from headway.jobspec.forms import form
 from headway.jobspec.load import load_bytes
@@ -28,7 +28,7 @@ from headway.jobspec.spec.scheduling import Constraint, NodeList
 from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO, OrAuto, OrRange
-from headway.jobspec.suggest import Hint, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, as_clause, joined_or, listed, nearest
 from headway.jobspec.type_repair import GRID, of_type
 from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
 from headway.jobspec.unknown import (
@@ -78,8 +78,6 @@ _ALIKE = 2
 # Words for all that there is.
 _ALL = frozenset(("all", "max", "maximum", "default", "any", "everything", "full"))
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
-# The name of a document is near its top.
-_HEAD_BYTES = 65_536
 
 # How a text is brought into its form, by the form's regular expression.
 _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
@@ -362,11 +360,10 @@ def _name_in_file(document: Document, path: Path) -> Hint | None:
     if path[0] != "cluster" or folder is None or not isinstance(file, str) or not file.endswith((".yaml", ".yml")):
         return None
     try:
-        text = (folder / file).read_bytes()[:_HEAD_BYTES].decode(errors="replace")
+        found = name_in(head_of(folder / file))
     except OSError:
         return None
-    found = re.search(r"^name: *[\"']?([a-z0-9][-a-z0-9]*)", text, re.MULTILINE)
-    return None if found is None else Hint(f"write `{found[1]}`, the `name` in that document", found[1])
+    return None if found is None else Hint(f"write `{found}`, the `name` in that document", found)
 
 
 def _with_commas(loc: Path, value: Any, info: FieldInfo | None) -> Hint | None:
@@ -444,18 +441,11 @@ def _about(loc: Path, model: type[BaseModel], document: Document, path: Path, ve
     owner, name = holder_of(model, loc)
     if owner is None or name not in field_descriptions(owner):
         return None
-    description, info = _as_clause(field_descriptions(owner)[name]), field_names(owner)[name]
+    description, info = as_clause(field_descriptions(owner)[name]), field_names(owner)[name]
     found = example_in(document, path) if loc[-1] == name else None
     if found is not None and accepts(info, found.value):
         return f"{verb} {'' if found.is_the_one else 'for example '}`{name}: {flow(found.value)}`: {description}"
     return f"{verb} for example `{name}: {_example(info)}`: {description}" if loc[-1] == name and info.examples else description
-
-
-def _as_clause(sentence: str) -> str:
-    """Return its first sentence without its full stop and capital; `CPU cores` keeps its own."""
-    sentence = sentence.partition(". ")[0]
-    first = sentence[:1] if any(each.isupper() for each in sentence.partition(" ")[0][1:]) else sentence[:1].lower()
-    return first + sentence[1:].rstrip(".")
 
 
 def _example(info: FieldInfo) -> str:

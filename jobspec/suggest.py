@@ -118,3 +118,10 @@ def joined_or(parts: Sequence[str]) -> str:
 def joined_and(parts: Sequence[str]) -> str:
     """Return the parts as a list: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def as_clause(sentence: str) -> str:
+    """Return its first sentence without its full stop and capital; `CPU cores` keeps its own."""
+    sentence = sentence.partition(". ")[0]
+    first = sentence[:1] if any(each.isupper() for each in sentence.partition(" ")[0][1:]) else sentence[:1].lower()
+    return first + sentence[1:].rstrip(".")

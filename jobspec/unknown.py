@@ -17,7 +17,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
-from headway.jobspec.suggest import Hint, did_you_mean, joined_and, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest
 from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
@@ -405,9 +405,7 @@ def _stem(word: str) -> str:
 
 
 def _about(owner: type[BaseModel], name: str) -> str:
-    """Return the first sentence of the field's description, as a clause."""
-    text = field_descriptions(owner)[name].partition(". ")[0].rstrip(".")
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+    return as_clause(field_descriptions(owner)[name])
 
 
 # How the meaning of a field is found, the surest way first.

@@ -146,13 +146,13 @@ def _judge_of(path: PurePosixPath, wanted: Reading) -> Callable[[str], Severity 
 
 
 def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
-    """A program does what all of its lines say, not its settings alone: the first line that is another one, besides comments. Lines that
-    the site has added are a doubt."""
+    """Yield a problem for the first line that differs, since a program does what all of its lines say; comments do not count. Lines that
+    the site has added are a warning."""
     numbers = [number for number, line in enumerate(found.splitlines()) if _is_code(line)]
     ours = [line.strip() for line in found.splitlines() if _is_code(line)]
     theirs = [line.strip() for line in wanted.splitlines() if _is_code(line)]
     steps = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes() if ours != theirs else []
-    changed = next((step for step in steps if step[0] in {"replace", "delete", "insert"} and step[4] > step[3]), None)
+    changed = next((step for step in steps if step[0] != "equal" and step[4] > step[3]), None)
     added = next((step for step in steps if step[0] == "delete"), None)
     step = changed or added
     if step is not None:

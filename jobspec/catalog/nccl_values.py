@@ -12,11 +12,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
 }
 """Algorithms and protocols of collectives, in any case."""
-SUBSYSTEMS = frozenset(
-    (
-        *("ALL", "INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC"),
-        *("CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS"),
-    )
+SUBSYSTEMS = (
+    *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG"),
+    *("PROFILE", "RAS", "ALL"),
 )
 """Subsystems in NCCL_DEBUG_SUBSYS, in any case (src/debug.cc)."""
 _DEBUG = frozenset({"VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE"})

@@ -18,7 +18,7 @@ from headway.jobspec.spec.nodes import NodeGroup
 from headway.jobspec.suggest import did_you_mean, nearest
 
 # Names of switches that differ by a letter or two.
-_MISSPELT = 0.85
+MISSPELT = 0.85
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic:
     shape, _ = cabling.rails[nodes.name, nic.name]
     if nic.switch not in shape.leaves:
         message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
-        leaf = nearest(nic.switch, shape.leaves, _MISSPELT)
+        leaf = nearest(nic.switch, shape.leaves, MISSPELT)
         hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.sizes.leaves - 1)}`"
         if leaf is None and shape.sizes.leaves > 1 and nic.switch in cabling.switches:
             # The leaf of the other fabric that has the same number.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from headway.jobspec.check.cables import Cabling, check_nics, check_room
+from headway.jobspec.check.cables import MISSPELT, Cabling, check_nics, check_room
 from headway.jobspec.check.names import check_host, check_unique, group_hint, normal_host
 from headway.jobspec.check.switches import in_network
 from headway.jobspec.document import Path
@@ -149,7 +149,7 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
             )
         ]
         hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
-        near = nearest(name, cabling.switches, _MISSPELT)
+        near = nearest(name, cabling.switches, MISSPELT)
         if near is not None:
             hint = f"did you mean `{near}`? {hint}"
         yield Problem("HW520", document, path, message, hint, fix=near)
@@ -223,8 +223,6 @@ def _unnamed(name: str, taken: set[str]) -> str | None:
 
 # A gap in more numbers than these is not looked for.
 _MOST_LISTED = 1000
-# Names of switches that differ by a letter or two.
-_MISSPELT = 0.85
 
 
 @dataclass(frozen=True)

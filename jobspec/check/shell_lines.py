@@ -24,17 +24,27 @@ _LAUNCHERS = ("torchrun", "deepspeed", "mpirun")
 
 
 def check_shell(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
-    """Report what no shell can read, and warn of what only bash can, and of lines that do not what they seem to do."""
-    quotes = list(check_quotes(document, path, lines))
+    """Report what no shell can read, and warn about what only bash can, and about lines without the effect that they seem to have.
+
+    The text of a here-document is no shell, so that of lines with one only the quotes are checked.
+    """
+    quotes, script = list(_check_quotes(document, path, lines)), "\n".join(lines)
     yield from quotes
-    if not quotes:
-        yield from _check_ends(document, path, lines)
-        for index, line in enumerate(lines):
-            yield from _check_line(document, (*path, index), line)
+    if quotes or not lines or "<<" in script:
+        return
+    bare = _without_quotes(script)
+    # An item of the list may have several lines.
+    items = [index for index, item in enumerate(lines) for _ in item.split("\n")]
+    if (unended := _unended(bare)) is not None:
+        word, number = unended
+        yield _without_end(document, path, word, items[number], lines)
+    for index, line, code in zip(items, script.split("\n"), bare.split("\n"), strict=True):
+        yield from _check_line(document, (*path, index), line, code)
 
 
-def _check_line(document: str, path: Path, line: str) -> Iterator[Problem]:
-    bare, words = _without_quotes(line), line.split()
+def _check_line(document: str, path: Path, line: str, bare: str) -> Iterator[Problem]:
+    """Check one line; `bare` is what is not in quotes of it."""
+    words = bare.split()
     if found := _BLANK_ASSIGNMENT.match(bare):
         written = re.sub(r"\s*=\s*", "=", line, count=1)
         message = f"a shell takes `{found['name'] or found['exported']}` for a word of its own: blanks around `=` set no variable"
@@ -48,7 +58,7 @@ def _check_line(document: str, path: Path, line: str) -> Iterator[Problem]:
         is_same = "&&" not in bare.partition("]]")[0] and "=~" not in bare
         hint = f"write `{written}`" if is_same else "write it with `[`, or with `case`"
         yield Problem("HW210", document, path, message, hint, Severity.WARNING, fix=flow(written) if is_same else None)
-    elif line.startswith("#SBATCH"):
+    elif line.startswith("#SBATCH") and not bare.strip():
         where = "`scheduler.slurm`" if document == JOB else "`scheduler.options`"
         message = "the line is a comment here: Slurm reads `#SBATCH` at the top of the batch script only"
         yield Problem("HW210", document, path, message, f"leave it out, and set the option under {where}", Severity.WARNING)
@@ -58,14 +68,11 @@ def _check_line(document: str, path: Path, line: str) -> Iterator[Problem]:
         yield Problem("HW210", document, path, message, hint, Severity.WARNING)
 
 
-def _check_ends(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
-    """Report the `if`, `do` or `case` that no line ends. A here-document may contain such words."""
-    script = "\n".join(lines)
-    if "<<" in script:
-        return
+def _unended(bare: str) -> tuple[str, int] | None:
+    """Return the last `if`, `do` or `case` that nothing ends, and the number of its line; None if all end. `bare` has no quotes."""
     begun: list[tuple[str, int]] = []
     is_command, number = True, 0
-    for token in _TOKEN.finditer(_without_quotes(script)):
+    for token in _TOKEN.finditer(bare):
         word = token[0]
         if token["operator"]:
             number += word.count("\n")
@@ -75,14 +82,18 @@ def _check_ends(document: str, path: Path, lines: Sequence[str]) -> Iterator[Pro
             begun.append((word, number))
         elif is_command and word in _ENDS.values() and (not begun or _ENDS[begun.pop()[0]] != word):
             # Only a shell knows what is wrong here.
-            return
+            return None
         is_command = is_command and word in _BEFORE_COMMAND
-    if begun:
-        word, number = begun[-1]
-        message = f"`{word}` has no `{_ENDS[word]}`, so that no shell can read the lines"
-        whole = f"{lines[number].rstrip('; ')}; {_ENDS[word]}"
-        hint, fix = (f"write `{whole}`", flow(whole)) if number == len(lines) - 1 else (f"end it with `{_ENDS[word]}`", None)
-        yield Problem("HW210", document, (*path, number), message, hint, fix=fix)
+    return begun[-1] if begun else None
+
+
+def _without_end(document: str, path: Path, word: str, index: int, lines: Sequence[str]) -> Problem:
+    message = f"`{word}` has no `{_ENDS[word]}`, so that no shell can read the lines"
+    hint, fix = f"end it with `{_ENDS[word]}`", None
+    if index == len(lines) - 1 and "\n" not in lines[index]:
+        whole = f"{lines[index].rstrip('; ')}; {_ENDS[word]}"
+        hint, fix = f"write `{whole}`", flow(whole)
+    return Problem("HW210", document, (*path, index), message, hint, fix=fix)
 
 
 def _without_quotes(script: str) -> str:
@@ -92,7 +103,7 @@ def _without_quotes(script: str) -> str:
     )
 
 
-def check_quotes(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
+def _check_quotes(document: str, path: Path, lines: Sequence[str]) -> Iterator[Problem]:
     """Report the quote that no line closes. The lines are one script: a quote or a here-document may continue in the next one."""
     if unclosed("\n".join(lines)) is None:
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, WORDS, number_of, unknown_choice
+from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.suggest import nearest
 from headway.templates.reading import Fault, Setting
@@ -46,11 +46,6 @@ def _above(bound: int) -> Callable[[str], bool]:
 
 
 _LEAVE = "leave it out"
-# src/debug.cc of v2.30.7
-_SUBSYSTEMS = (
-    *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG"),
-    *("PROFILE", "RAS", "ALL"),
-)
 _UNLESS = "leave it out, unless you are looking for a fault"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _RDMA_OFF = "NCCL uses no RDMA adapter, and collectives between nodes run over TCP at a tenth of the speed"
@@ -372,13 +367,13 @@ def _harmful(name: str, value: str, harm: _Harm) -> Fault:
 
 def _subsystems(name: str, value: str) -> Iterator[Fault]:
     unknown = next(
-        (word for word in value.lstrip("^").split(",") if word.strip() and word.strip().upper() not in _SUBSYSTEMS), None
+        (word for word in value.lstrip("^").split(",") if word.strip() and word.strip().upper() not in SUBSYSTEMS), None
     )
     if unknown is not None:
         message = (
-            f"`{name}` has `{unknown}`, which NCCL does not know; it logs nothing of that, and a failure has no reason in the log"
+            f"`{name}` has `{unknown}`, which is not a subsystem of NCCL; the log has no lines of it that would explain a failure"
         )
-        yield Fault("HW861", name, message, f"use {', '.join(_SUBSYSTEMS)}", doubtful=True)
+        yield Fault("HW861", name, message, f"use {', '.join(SUBSYSTEMS)}", doubtful=True)
 
 
 def _chosen(name: str, value: str) -> Iterator[Fault]:

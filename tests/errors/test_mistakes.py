@@ -246,6 +246,7 @@ JOBS = [
     Mistake("nodes: 4", "nodes: 4\nsetup: [source /opt/venv/bin/activate]", "HW210", ". /opt/venv/bin/activate"),
     Mistake("nodes: 4", "nodes: 4\nsetup: ['if [ -f e ]; then . ./e']", "HW210", '"if [ -f e ]; then . ./e; fi"'),
     Mistake("nodes: 4", "nodes: 4\nsetup: ['for a in b; do', echo $a]", "HW210", None, "end it with `done`", is_whole=False),
+    Mistake("nodes: 4", 'nodes: 4\nsetup: [A=1, "if true\\nthen B=1"]', "HW210", None, "end it with `fi`", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nsetup: [export OMP_NUM_THREADS = 8]", "HW210", "export OMP_NUM_THREADS=8"),
     Mistake("nodes: 4", "nodes: 4\nsetup: ['[[ -d /s ]] || mkdir /s']", "HW210", '"[ -d /s ] || mkdir /s"'),
     Mistake("nodes: 4", "nodes: 4\nsetup: ['hosts=($HOSTS)']", "HW210", None, "a variable with blanks", is_whole=False),
@@ -473,6 +474,9 @@ RIGHT = [
         "steps: 1000",
         "steps: 1000\nsetup: ['case $A in', 'b) for c in d; do if true; then echo \"do\"; fi; done ;; esac # if', 'test a = b || D=e env']",
     ),
+    # What is in a here-document or in quotes is no shell, and an item may have several lines.
+    ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['cat > ib.conf <<EOF', 'timeout = 22', '[[ x', EOF]"),
+    ("job.yaml", "steps: 1000", 'steps: 1000\nsetup: ["A=\'\\nb = c\\n[[ if\'", "if true\\nthen B=1\\nfi"]'),
     ("job.yaml", "HF_HOME: /data/hf", "PYTORCH_ALLOC_CONF: 'roundup_power2_divisions:[64:8,>:1],expandable_segments:True'"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_DEBUG_SUBSYS: '^init,Net'"),
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_ALGO: allreduce:ring,nvls"),
