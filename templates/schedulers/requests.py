@@ -59,7 +59,7 @@ def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:
         return
     for name, value in request_of(plan).items():
         opened = getattr(allow, name)
-        # A word for all, of which the cluster's own check warns.
+        # The cluster's own check refuses these words for every value.
         if opened is True or (opened and (ANY in opened or opened in ALL)):
             continue
         if not opened:

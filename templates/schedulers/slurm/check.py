@@ -147,9 +147,8 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
             yield Problem("HW210", CLUSTER, (*own, name), message, hint, at_key=True)
     for name, allowed in () if options.allow is None else options.allow:
         if allowed in ALL:
-            message = f"`allow.{name}` has only the value `{allowed[0]}`, which jobs rarely mean"
-            hint = f"write `{ANY}` if jobs may set every value"
-            yield Problem("HW210", CLUSTER, (*own, "allow", name), message, hint, Severity.WARNING, fix=ANY)
+            message = f"`allow.{name}` allows the value `{allowed[0]}` only, and the word for every value is `{ANY}`"
+            yield Problem("HW210", CLUSTER, (*own, "allow", name), message, f"write `{ANY}`", fix=ANY)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
     yield from check_shell(CLUSTER, (*own, "setup"), options.setup)
