@@ -15,7 +15,8 @@ from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
 from headway.jobspec.invalid import describe
-from headway.jobspec.load import load_file
+from headway.jobspec.line_repair import with_tried_mend
+from headway.jobspec.load import load_bytes, load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.short import with_node_range, with_trainer
 from headway.jobspec.spec.cluster import Cluster
@@ -37,6 +38,8 @@ MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
 _VERSION = "apiversion"
 # The code of a missing field.
 _MISSING = "HW202"
+# An anchor, an alias or a merge key.
+_ANCHOR = "HW106"
 _SECOND_DOCUMENT = "HW112"
 _LEADING_ZERO = "HW110"
 _NUMBERS = (_LEADING_ZERO, "HW111")
@@ -72,6 +75,7 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     """
     document, unreadable = load(path)
     if len(unreadable) > MAX_PROBLEMS or not isinstance(document.data, dict) or _head_problems(document):
+        unreadable = [with_tried_mend(problem, document, _problems_left) for problem in unreadable]
         return document, None, unreadable + _head_problems(document)
     composed = _composed(document, load)
     composed = replace(composed, document=with_node_range(with_trainer(with_first_point(composed.document))))
@@ -79,6 +83,7 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     unreadable = [*unreadable, *composed.problems]
     places = {(problem.document, problem.span) for problem in unreadable}
     judged = [problem for problem in invalid if problem.at_key or _place(composed.document, problem) not in places]
+    judged = [problem for problem in judged if not _is_merged(problem, composed.document, unreadable)]
     unreadable = [_for_its_field(problem, composed.document) for problem in unreadable]
     if not composed.whole:
         return composed.document, None, unreadable + said_only(judged)
@@ -86,6 +91,23 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
         # What is missing here may be after the line that begins the second document.
         return composed.document, None, unreadable + said_only(judged)
     return composed.document, parsed, unreadable + judged
+
+
+def _is_merged(problem: Problem, document: Document, unreadable: Iterable[Problem]) -> bool:
+    """Return whether the field is missing from a mapping with a merge key, which would bring it."""
+    first = document.values.get(problem.path)
+    if problem.code != _MISSING or first is None:
+        return False
+    last = max(span for path, span in document.values.items() if path[: len(problem.path)] == problem.path)
+    return any(each.code == _ANCHOR and each.span is not None and first[:2] <= each.span[:2] <= last[:2] for each in unreadable)
+
+
+def _problems_left(text: str) -> int | None:
+    """Return the number of problems of a document with this text, without those that another one may mend; None if it cannot be read."""
+    document, unreadable = load_bytes("", text.encode())
+    if not isinstance(document.data, dict) or _head_problems(document):
+        return None
+    return len(unreadable) + len(said_only(parse(document)[1]))
 
 
 def _for_its_field(problem: Problem, document: Document) -> Problem:

@@ -17,6 +17,7 @@ from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
 
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 GRID = ("sweep", "grid")
+POINTS = ("sweep", "points")
 # A line of a mapping without the space after its colon.
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 # Numbers of users and groups.
@@ -30,7 +31,7 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
     if isinstance(value, dict | list):
-        return _of_collection(kind, loc, info, value)
+        return _of_collection(kind, loc, info, value, _raw(document, path))
     if path not in document.scalars or value is None:
         return None
     if str(value).lower() == AUTO and info is not None and any(isinstance(each, OrAuto) for each in info.metadata):
@@ -133,8 +134,19 @@ def _in_example(info: FieldInfo | None, value: str) -> Hint | None:
     return Hint(f"write `{found}`", found)
 
 
-def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
-    """Return what to write for a mapping or a list where something else belongs."""
+def _raw(document: Document, path: Path) -> str | None:
+    """Return the text of a mapping or a list as its line has it; None if it is on several lines."""
+    inside = [span for place, span in document.values.items() if place[: len(path)] == path and place != path]
+    span = document.values.get(path)
+    if span is None or any(each.line != span.line for each in inside):
+        return None
+    return re.sub(r"\s+#.*", "", document.origin(path).lines()[span.line][span.column :]).rstrip()
+
+
+def _of_collection(
+    kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any], raw: str | None = None
+) -> Hint | None:
+    """Return what to write for a mapping or a list where something else belongs; `raw` is its text."""
     if isinstance(value, dict) and loc == ("nodes",):
         return _range_of(value)
     if isinstance(value, list) and loc == ("nodes",) and len(value) == _TWO and all(isinstance(each, int) for each in value):
@@ -152,14 +164,19 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
             else None
         )
     if kind == "string_type":
-        return _text_of_mapping(value, loc)
-    if kind not in ("tuple_type", "list_type") or not value:
-        return None
+        return _text_of_mapping(value, loc, raw)
+    return _list_of_mapping(loc, info, value) if kind in ("tuple_type", "list_type") and value else None
+
+
+def _list_of_mapping(loc: Path, info: FieldInfo | None, value: dict[str, Any]) -> Hint | None:
+    """Return the list that a mapping is meant to be."""
     section = None if info is None else model_of(info.annotation)
     if loc[:2] == GRID and section is None and (listed_values := _values_of_range(value, info)) is not None:
         return Hint(f"write the values themselves, for example `{flow(listed_values)}`", flow(listed_values))
     if loc[:2] == GRID and section is not None and field_names(section).keys() >= value.keys():
         return Hint("write " + " and ".join(f"`{loc[-1]}.{key}: {flow(each)}`" for key, each in value.items()))
+    if loc == POINTS:
+        return _points(value)
     found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
     if found is not None and found.fix == flow([value]):
         return Hint(f"begin it with `- `: a list of one item, {short_flow([value])}")
@@ -168,10 +185,14 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
     return found
 
 
-def _text_of_mapping(value: Mapping[str, Any], loc: Path) -> Hint | None:
+def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hint | None:
     """Return the text that YAML has read as a mapping, or the secret that it refers to."""
     if (quoted := _unquoted(value)) is not None:
         return quoted
+    if isinstance(loc[-1], int) and raw is not None and '{"' in raw and not raw.startswith("{"):
+        # JSON in an argument, in which a brace of its own is written twice.
+        text = raw.replace("{", "{{").replace("}", "}}") if loc[-2] in ("argv", "run") else raw
+        return Hint(f"write `{flow(text)}`", flow(text))
     if isinstance(loc[-1], int) and len(value) == 1:
         ((key, item),) = value.items()
         if isinstance(item, dict) and len(item) == 1 and next(iter(item.values())) is None:
@@ -187,6 +208,14 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path) -> Hint | None:
     if secret is None:
         return None
     return Hint(f"leave it out here, and write `secrets: [{flow({'name': str(loc[-1]), **secret})}]`")
+
+
+def _points(value: Mapping[str, Any]) -> Hint:
+    """Return the points that a mapping is meant to be: a list of mappings, each with one value of a field."""
+    columns = {key: each if isinstance(each, list) else [each] for key, each in value.items()}
+    count = max(map(len, columns.values()), default=1)
+    rows = [{key: each[min(at, len(each) - 1)] for key, each in columns.items() if each} for at in range(count)]
+    return Hint(f"begin each point with `- `, and give it one value of each field: {short_flow(rows)}", flow(rows))
 
 
 def _values_of_range(value: Mapping[str, Any], info: FieldInfo | None) -> list[Any] | None:

@@ -51,6 +51,9 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     """The document in the file, parsed and checked by itself; `load` reads the file and its bases."""
     document, parsed, unreadable = read(path, load)
     judged = [] if parsed is None else list(check_spec(parsed))
+    # What cannot be read, as an alias, is not judged as a value as well.
+    unread = {problem.span for problem in unreadable}
+    judged = [problem for problem in judged if problem.at_key or document.values.get(problem.path) not in unread]
     judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
     unfilled = check_unfilled(document) if not unreadable or parsed is not None else ()
     further = capped([*check_secrets(document), *unfilled], document.name)
