@@ -270,6 +270,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     hint = (
         _name_in_file(document, path)
         or _with_commas(loc, document.value(path), info)
+        or _two_items(context.get("pattern"), path, document.value(path))
         or _of_form(context.get("pattern"), document.value(path))
         or _at_limit(details, info, loc)
     )
@@ -389,6 +390,14 @@ def _with_commas(loc: Path, value: Any, info: FieldInfo | None) -> Hint | None:
     """Return the partitions with the commas that Slurm has between them, where they are separated by blanks."""
     text = re.sub(r"[\s,;]+", ",", value.strip()) if loc[-1] == "partition" and isinstance(value, str) else ""
     return Hint(f"write `{flow(text)}`", flow(text)) if "," in text and info is not None and accepts(info, text) else None
+
+
+def _two_items(pattern: Any, path: Path, value: Any) -> Hint | None:
+    """Return the items of a list in brackets that a comma is missing between."""
+    parts = value.split() if isinstance(value, str) and pattern is not None and isinstance(path[-1], int) else []
+    if len(parts) < _ALIKE or not all(re.search(str(pattern), each) for each in parts):
+        return None
+    return Hint(f"write `{', '.join(parts)}`, with a comma between them")
 
 
 def _of_form(pattern: Any, value: Any) -> Hint | None:

@@ -17,20 +17,23 @@ from headway.jobspec.problem import Problem
 _SYNTAX = "HW105"
 # A spec is a page or two. Of a longer text, each try would take long.
 _LONGEST = 32_768
-# The tries, and the problems that a document with other mistakes may have after the right one.
-_MOST, _FEW = 48, 2
+# The tries.
+_MOST = 48
 _FIELD = re.compile(r"(\s*)((?:- +)*)([\w.-]+):(?=\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 
 
 class _Change(NamedTuple):
-    """What is wrong with a line, and the text with the change; `fix` replaces `place`, if the change is in one line."""
+    """What is wrong with a line, and the text with the change; `fix` replaces `place`, if the change is in one line. A document with other
+    mistakes may have so many problems `left` after the change, and the change is in so many lines, its `size`."""
 
     message: str
     hint: str
     place: Span
     lines: list[str]
     fix: str | None = None
+    left: int = 0
+    size: int = 1
 
 
 def with_tried_mend(problem: Problem, document: Document, judge: Callable[[str], int | None]) -> Problem:
@@ -39,18 +42,16 @@ def with_tried_mend(problem: Problem, document: Document, judge: Callable[[str],
     lines, span = document.lines(), problem.span
     if problem.code != _SYNTAX or span is None or len(document.text) > _LONGEST or span.line >= len(lines):
         return problem
-    best, fewest = None, _FEW + 1
+    best, fewest = None, (1 << 10, 0)
     if problem.fix is not None and span.line == span.end_line:
         line = lines[span.line]
         mended = f"{line[: span.column]}{problem.fix}{line[span.end_column :]}"
         left = judge("\n".join([*lines[: span.line], mended, *lines[span.line + 1 :]]))
-        if left == 0:
-            return problem
-        fewest = fewest if left is None else left
+        fewest = fewest if left is None else (left, 0)
     for _, change in zip(range(_MOST), _changes(lines, span.line), strict=False):
-        left = judge("\n".join(change.lines)) if fewest else None
-        if left is not None and left < fewest:
-            best, fewest = change, left
+        left = None if fewest[0] == 0 and fewest[1] <= change.size else judge("\n".join(change.lines))
+        if left is not None and left <= change.left and (left, change.size) < fewest:
+            best, fewest = change, (left, change.size)
     if best is None:
         return problem
     return replace(problem, message=f"the text is not YAML: {best.message}", hint=best.hint, span=best.place, fix=best.fix)
@@ -64,6 +65,8 @@ def _changes(lines: list[str], at: int) -> Iterator[_Change]:
             yield from _blank_after_dash(lines, here)
     for here in (at, before):
         if here is not None and starred(lines[here]) == lines[here]:
+            yield from _with_colon(lines, here)
+            yield from _separated(lines, here)
             yield from _quoted(lines, here)
     for here in (at, before):
         if here is not None:
@@ -94,6 +97,28 @@ def _blank_after_dash(lines: list[str], at: int) -> Iterator[_Change]:
     yield _Change("no blank after the `-`", f"write `{shown}`{more}", place, changed, None if more else fix)
 
 
+def _with_colon(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the field with a colon: in place of `=`, or after the name of a section."""
+    found = re.fullmatch(r"(\s*(?:- +)?)([A-Za-z_][\w-]*)(?:\s*=\s*(\S.*?))?\s*", lines[at])
+    if found is None:
+        return
+    fix = f"{found[2]}:" + (f" {found[3]}" if found[3] else "")
+    place = Span(at, found.end(1), at, len(lines[at].rstrip()))
+    message = "`=` in place of `:`" if found[3] else f"no `:` after the name of the section `{found[2]}`"
+    yield _Change(message, f"write `{fix}`", place, [*lines[:at], f"{found[1]}{fix}", *lines[at + 1 :]], fix)
+
+
+def _separated(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the mapping in braces with commas between its fields."""
+    found = re.search(r"\{.*\}", lines[at])
+    fix = "" if found is None else re.sub(r"(?<=[\w\]}\"']) +(?=[A-Za-z_][\w.-]*: )", ", ", found[0])
+    if found is None or fix == found[0]:
+        return
+    changed = f"{lines[at][: found.start()]}{fix}{lines[at][found.end() :]}"
+    place = Span(at, found.start(), at, found.end())
+    yield _Change("no `,` between two fields", f"write `{fix}`", place, [*lines[:at], changed, *lines[at + 1 :]], fix)
+
+
 def _quoted(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the value in quotes, for one that begins like a mapping or a list, or has a `: ` in it."""
     found = re.match(r"(\s*(?:- +)*(?:[\w.-]+:\s+)?)(\S.*?)\s*$", lines[at])
@@ -107,6 +132,11 @@ def _quoted(lines: list[str], at: int) -> Iterator[_Change]:
         else f"a value that begins with `{found[2][0]}` is {what}"
     )
     place = Span(at, found.end(1), at, found.end(2))
+    if '{"' in found[2] and found[1].endswith("- ") and not found[2].startswith("{"):
+        # JSON in an argument, in which a brace of its own is written twice.
+        doubled = json.dumps(found[2].replace("{", "{{").replace("}", "}}"), ensure_ascii=False)
+        message = "JSON in an argument is not quoted"
+        yield _Change(message, f"write `{doubled}`", place, [*lines[:at], f"{found[1]}{doubled}", *lines[at + 1 :]], doubled)
     yield _Change(message, f"quote it: `{quoted}`", place, [*lines[:at], f"{found[1]}{quoted}", *lines[at + 1 :]], quoted)
 
 
@@ -119,7 +149,7 @@ def _moved(lines: list[str], at: int) -> Iterator[_Change]:
     siblings = next(
         (here for here in range(at + 1, len(lines)) if not _BLANK.match(lines[here]) and _indent(lines[here]) < own), None
     )
-    ends = dict.fromkeys(_last(lines, len(lines) if end is None else end) for end in (below, siblings))
+    ends = dict.fromkeys(_last(lines, len(lines) if end is None else end) for end in (at + 1, below, siblings))
     for column, like in _columns(lines, at).items():
         for end in ends:
             shift = column - own
@@ -139,7 +169,7 @@ def _moved(lines: list[str], at: int) -> Iterator[_Change]:
             hint = f"indent it by {_spaces(column)}, {like}{also}"
             place = Span(at, 0, at, own) if own and is_one else _word(lines[at], at)
             fix = " " * column if own and is_one else f"{' ' * column}{lines[at][: place.end_column]}" if is_one else None
-            yield _Change(message, hint, place, changed, fix)
+            yield _Change(message, hint, place, changed, fix, left=1, size=end - at)
 
 
 def _last(lines: Sequence[str], end: int) -> int:
@@ -191,7 +221,7 @@ def _with_dash(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the line as an item of the list before it, in the column of the others."""
     before = next((lines[here] for here in range(at - 1, -1, -1) if re.match(r"\s*- ", lines[here])), None)
     text = lines[at].strip()
-    if before is None or text.startswith("-") or not text:
+    if before is None or text.startswith("- ") or not text:
         return
     changed = f"{' ' * _indent(before)}- {text}"
     place = Span(at, _indent(lines[at]), at, len(lines[at].rstrip()))

@@ -15,8 +15,7 @@ from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
 from headway.jobspec.invalid import describe
-from headway.jobspec.line_repair import with_tried_mend
-from headway.jobspec.load import load_bytes, load_file
+from headway.jobspec.load import load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.short import with_node_range, with_trainer
 from headway.jobspec.spec.cluster import Cluster
@@ -75,7 +74,6 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     """
     document, unreadable = load(path)
     if len(unreadable) > MAX_PROBLEMS or not isinstance(document.data, dict) or _head_problems(document):
-        unreadable = [with_tried_mend(problem, document, _problems_left) for problem in unreadable]
         return document, None, unreadable + _head_problems(document)
     composed = _composed(document, load)
     composed = replace(composed, document=with_node_range(with_trainer(with_first_point(composed.document))))
@@ -100,14 +98,6 @@ def _is_merged(problem: Problem, document: Document, unreadable: Iterable[Proble
         return False
     last = max(span for path, span in document.values.items() if path[: len(problem.path)] == problem.path)
     return any(each.code == _ANCHOR and each.span is not None and first[:2] <= each.span[:2] <= last[:2] for each in unreadable)
-
-
-def _problems_left(text: str) -> int | None:
-    """Return the number of problems of a document with this text, without those that another one may mend; None if it cannot be read."""
-    document, unreadable = load_bytes("", text.encode())
-    if not isinstance(document.data, dict) or _head_problems(document):
-        return None
-    return len(unreadable) + len(said_only(parse(document)[1]))
 
 
 def _for_its_field(problem: Problem, document: Document) -> Problem:

@@ -49,8 +49,19 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
         names = flow([f"mlx5_{number}" for number in range(value)])
         return Hint(f"write `{names}`, with the names that `ibv_devices` prints", names)
     if kind in ("tuple_type", "list_type"):
+        if (dashes := _blanks_after_dashes(document, path, value)) is not None:
+            return dashes
         return _accepted_list(repair.lists(value, short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
     return _of_mapping(loc, info, value) if kind in MAPPINGS else None
+
+
+def _blanks_after_dashes(document: Document, path: Path, value: Any) -> Hint | None:
+    """Return that a text in the place of a list is its items without the blank after their `-`."""
+    span = document.values[path]
+    lines = document.origin(path).lines()[span.line : span.end_line + 1]
+    if not isinstance(value, str) or not lines or not all(re.match(r"\s*-[^-\s]", line) for line in lines if line.strip()):
+        return None
+    return Hint(f"put a blank after the `-` of each item, as in `- {lines[0].strip()[1:]}`")
 
 
 def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
@@ -190,16 +201,14 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hi
     if (quoted := _unquoted(value)) is not None:
         return quoted
     if isinstance(loc[-1], int) and raw is not None and '{"' in raw and not raw.startswith("{"):
-        # JSON in an argument, in which a brace of its own is written twice.
-        text = raw.replace("{", "{{").replace("}", "}}") if loc[-2] in ("argv", "run") else raw
-        return Hint(f"write `{flow(text)}`", flow(text))
+        return _argument(raw) if loc[-2] in ("argv", "run") else Hint(f"write `{flow(raw)}`", flow(raw))
     if isinstance(loc[-1], int) and len(value) == 1:
         ((key, item),) = value.items()
         if isinstance(item, dict) and len(item) == 1 and next(iter(item.values())) is None:
             # YAML reads the braces of `{seed}` as a mapping.
             item = f"{{{next(iter(item))}}}"
         if not isinstance(item, str | int | float):
-            return None
+            return None if raw is None or loc[-2] not in ("argv", "run") else _argument(raw)
         # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
         written = str(item).lower() if isinstance(item, bool) else str(item)
         text = written if key == "name" else f"{key}={written}" if str(key).startswith("-") else f"{key}: {written}"
@@ -208,6 +217,12 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hi
     if secret is None:
         return None
     return Hint(f"leave it out here, and write `secrets: [{flow({'name': str(loc[-1]), **secret})}]`")
+
+
+def _argument(raw: str) -> Hint:
+    """Return an argument in quotes, in which a brace of its own, as JSON has them, is written twice."""
+    text = flow(raw.replace("{", "{{").replace("}", "}}"))
+    return Hint(f"write `{text}`", text)
 
 
 def _points(value: Mapping[str, Any]) -> Hint:

@@ -208,6 +208,10 @@ def _told(note: str | None, unknown: _Unknown) -> Meaning | None:
         return None
     told = _TOLD.match(note)
     written = _with_value(note, unknown.value, unknown.around.get("lr"), unknown.document)
+    # In the section itself its name is not written again: `compute: fp8` in `precision`.
+    nested = re.fullmatch(r"write `(\w+): \{([^{}]*)\}`", written)
+    if nested is not None and unknown.here[-1:] == (nested[1],):
+        written = f"write `{nested[2]}`"
     return Meaning(Hint(written), (*unknown.here, told[1]) if told is not None and told[1] in unknown.fields else None, sure=True)
 
 
@@ -289,6 +293,8 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     whole = f"{unknown.around.get(own[0])}-{str(unknown.value).lower()}"
     if own[0] == "preset" and unknown.around["preset"] not in models() and whole in models():
         return unknown.at("preset", Hint(f"leave it out, and write `preset: {whole}`"))
+    if isinstance(unknown.value, dict | list) and isinstance(unknown.around.get(own[0]), dict | list):
+        return unknown.at(own[0], Hint(f"move what is in it to `{own[0]}`, which is its name here"))
     # What is set already is not written again.
     return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set"))
 
@@ -368,10 +374,11 @@ def _may_be_meant(info: FieldInfo, value: Any) -> bool:
 def _fields_of_one(unknown: _Unknown) -> Meaning | None:
     """Return the section that has all the fields of an unknown one: torchtitan's `lr_scheduler` has those of `optimizer`."""
     value = unknown.value
-    home = _home_of_all(value, unknown.model) if isinstance(value, dict) and not unknown.in_options else None
-    if home is None:
+    found = _home_of_all(value, unknown) if isinstance(value, dict) and not unknown.in_options else None
+    if found is None:
         return None
-    written = joined_and([f"`{name}: {flow(each)}`" for name, each in value.items()])
+    home, names = found
+    written = joined_and([f"`{names[key]}: {flow(each)}`" for key, each in value.items()])
     return Meaning(Hint(f"write {written} under `{home}`" if len(written) <= _LONGEST else f"write its fields under `{home}`"))
 
 
@@ -404,11 +411,12 @@ def _by_words(unknown: _Unknown) -> Meaning | None:
     """Return the one field whose name is a part of the key, or whose description has its words."""
     key, fields = unknown.key, unknown.fields
     squeezed = aliases.squeezed(key)
-    inside = [each for each in unknown.free if len(each) >= _WORD and aliases.squeezed(each) in squeezed and unknown.fits(each)]
+    may_be = [each for each in unknown.free if _may_be_meant(fields[each], unknown.value)]
+    inside = [each for each in may_be if len(each) >= _WORD and aliases.squeezed(each) in squeezed and unknown.fits(each)]
     if len(inside) == 1:
         return unknown.at(inside[0], _renamed(inside[0], unknown))
     stems = [_stem(each) for each in aliases.normal(key).split("_") if len(each) >= _WORD]
-    said = {name: text.lower() for name, text in field_descriptions(unknown.owner).items() if name in unknown.free}
+    said = {name: text.lower() for name, text in field_descriptions(unknown.owner).items() if name in may_be}
     told = [name for name, text in said.items() if stems and all(stem in text for stem in stems)]
     if len(told) != 1:
         return None
@@ -537,11 +545,25 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _home_of_all(value: Mapping[str, Any], model: type[BaseModel]) -> str | None:
-    """Return the only section at the top of which all these are fields."""
-    sections = {name: model_of(info.annotation) for name, info in field_names(model).items()}
-    homes = [name for name, each in sections.items() if each is not None and value and value.keys() <= field_names(each).keys()]
-    return homes[0] if len(homes) == 1 else None
+def _home_of_all(value: Mapping[str, Any], unknown: _Unknown) -> tuple[str, dict[str, str]] | None:
+    """Return the only section at the top of which all these are fields, also by other programs' names, and the name of each there."""
+    found = []
+    for section, info in field_names(unknown.model).items():
+        model = model_of(info.annotation)
+        fields = {} if model is None else field_names(model)
+        names = {key: _name_in(section, key, each, fields, unknown.kind) for key, each in value.items()}
+        if value and fields and None not in names.values():
+            found.append((section, {key: name for key, name in names.items() if name is not None}))
+    own = [each for each in found if all(key == name for key, name in each[1].items())] or found
+    return own[0] if len(own) == 1 else None
+
+
+def _name_in(section: str, key: str, value: Any, fields: Mapping[str, FieldInfo], kind: str) -> str | None:
+    """Return the name of the section's field that other programs call `key`, if it takes the value."""
+    if key in fields:
+        return key
+    called = [place[-1] for place in aliases.places(kind, key) if place[:-1] == (section,)]
+    return next((name for name in called if accepts(fields[name], value)), None)
 
 
 def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
@@ -557,6 +579,8 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
+    if "time: VALUE" in note and (found := repair.quantity("time", value)) is not None:
+        value = value if found.fix is None else found.fix
     if _VALUE.search(note):
         is_short = isinstance(value, str | int | float) and 0 < len(str(value)) <= _SHOWN
         return _VALUE.sub(lambda _: flow(value) if is_short else "...", note)

@@ -23,7 +23,8 @@ from headway.jobspec.check.unfilled import check_unfilled
 from headway.jobspec.compose import Load
 from headway.jobspec.document import Document
 from headway.jobspec.ignore import accepted, check_codes
-from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
+from headway.jobspec.load import load_bytes
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, parse, read, said_only
 from headway.jobspec.problem import CLUSTER, JOB, Problem, capped, locate
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
@@ -59,6 +60,16 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     further = capped([*check_secrets(document), *unfilled], document.name)
     found = [*unreadable, *further, *locate(judged, {JOB: document.name, CLUSTER: document.name})]
     return CheckedDocument(document, parsed, tuple(accepted(found, document, document.name)))
+
+
+def problems_left(text: str) -> int | None:
+    """Return the number of problems of a document with this text, without those that another one may mend; None if it cannot be read."""
+    document, unreadable = load_bytes("", text.encode())
+    parsed, invalid = parse(document) if isinstance(document.data, dict) else (None, [])
+    if parsed is None:
+        return None
+    judged = [] if invalid else list(check_spec(parsed))
+    return len(unreadable) + len(said_only([*invalid, *(each for each in judged if each.is_error)]))
 
 
 def check_spec(parsed: AnyParsed) -> Iterator[Problem]:
