@@ -53,7 +53,7 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     document, parsed, unreadable = read(path, load)
     judged = [] if parsed is None else list(check_spec(parsed))
     # What cannot be read, as an alias, is not judged as a value as well.
-    unread = {problem.span for problem in unreadable}
+    unread = {problem.span for problem in unreadable if problem.span is not None}
     judged = [problem for problem in judged if problem.at_key or document.values.get(problem.path) not in unread]
     judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
     unfilled = check_unfilled(document) if not unreadable or parsed is not None else ()

@@ -86,7 +86,7 @@ JOBS = [
     Mistake("nodes: 4", "nodes: 4x8", "HW203", "4"),
     Mistake("nodes: 4", "nodes: 64", "HW403", None, "for example `nodes: 4`"),
     Mistake("nodes: 4", 'nodes: 4\nscheduler: {slurm: {dependency: "1234"}}', "HW204", "afterok:1234"),
-    value("micro: 1", "48", "HW305", hint="set `micro: 16`, or another divisor of 16"),
+    value("micro: 1", "48", "HW305", hint="set `micro` to 1, 2, 4, 8 or 16"),
     Mistake("HF_HOME: /data/hf", "NCCL_ALGO: Rings", "HW436", "Ring"),
     Mistake("HF_HOME: /data/hf", "NCCL_PROTO: ^LL,Simpel", "HW436", '"^LL,Simple"', is_whole=False),
     Mistake("HF_HOME: /data/hf", "NCCL_IB_RETRY_CNT: '9'", "HW436", None, "use a number within them"),
@@ -276,8 +276,60 @@ JOBS = [
     Mistake("HF_HOME: /data/hf", "HF_HOME: data: hf", "HW105", '"data: hf"'),
     Mistake("HF_HOME: /data/hf", 'HF_HOME: "data" hf', "HW105", '"data hf"'),
     Mistake("argv: [", "argv: [[", "HW105", None, "close it with `]`"),
-    Mistake("  tp: 2", " tp: 2", "HW105", None, "the line before has 2 spaces"),
-    Mistake("nodes: 4", "  nodes: 4", "HW105", None, "indent it like the line before"),
+    Mistake("  tp: 2", " tp: 2", "HW105", "  ", "indent it by 2 spaces, like `dp_shard`"),
+    Mistake("nodes: 4", "  nodes: 4", "HW105", "", "indent it by 0 spaces, like `cluster`"),
+    # A line in the column of another section, items without their blank or their dash, and texts that begin like a mapping.
+    Mistake("      every: 100 steps", "    every: 100 steps", "HW105", "      ", "indent it by 6 spaces, like `kind`"),
+    Mistake("      every: 100 steps", "        every: 100 steps", "HW105", "      ", "indent it by 6 spaces, like `kind`"),
+    Mistake("    budget: 3", "   budget: 3\n    refill_steps: 9", "HW105", "    ", "indent it by 4 spaces"),
+    Mistake("    - kind: shared", "    -kind: shared", "HW105", "- kind: shared"),
+    Mistake("environment:\n", "setup:\n  - export A=1\n  -export B=2\nenvironment:\n", "HW105", "- export B=2"),
+    Mistake("environment:\n", "setup:\n  -export A=1\n  -export B=2\nenvironment:\n", "HW203", None, "put a blank after the `-`"),
+    Mistake("environment:\n", "setup:\n  - export A=1\n  export B=2\nenvironment:\n", "HW105", "- export B=2"),
+    Mistake("checkpoint:\n", "checkpoint\n", "HW105", "checkpoint:"),
+    Mistake("  tp: 2", "  tp = 2", "HW105", "tp: 2"),
+    Mistake("cluster: iron", "cluster: {iron} # the only one", "HW203", None, ""),
+    Mistake("argv: [train.py,", "argv: [train.py, {?compile}--compile,", "HW105", None, "quote", is_whole=False),
+    # JSON in an argument.
+    Mistake("trainer:\n", 'run:\n  - train.py\n  - --x={"a": 1}\ntrainer:\n', "HW203", r'"--x={{\"a\": 1}}"', is_whole=False),
+    # What shells and templates fill in, and headway does not.
+    Mistake("cluster: iron", "cluster: ${CLUSTER}", "HW204", None, "for example `cluster: iron`"),
+    Mistake("nodes: 4", "nodes: $NODES", "HW203", None, "in place of `$NODES`, which nothing fills in"),
+    Mistake("nodes: 4", "nodes: {nodes}", "HW203", None, "in place of `{nodes}`"),
+    Mistake("lr: 3.0e-4", 'lr: "{{ lr }}"', "HW203", None, "for example `lr: 0.0003`"),
+    Mistake("time: 7d", "time: ${TIME:-7d}", "HW204", None, "in place of `${TIME:-7d}`"),
+    Mistake("recompute: full", "recompute: <mode>", "HW205", None, "in place of `<mode>`"),
+    value("time: 7d", "30m12h", fix="12h30m"),
+    # The name and the value that the rest of the document, or of the section, leaves.
+    Mistake(
+        "preset: llama-3.1-8b", "preset: llama-3.1\n  size: 8b", "HW201", None, "write `preset: llama-3.1-8b`", is_whole=False
+    ),
+    Mistake(
+        "preset: llama-3.1-8b", "preset: llama-3.1-8b\n  max_seq_len: 8192", "HW201", None, "leave it out: rotary", is_whole=False
+    ),
+    Mistake("preset: llama-3.1-8b", "preset: phi-4", "HW309", None, "set `config`"),
+    Mistake("nodes: 4", "nodes: 4\ngpu: H100-SXM-80", "HW201", None, "set `gpu` of a node group in the cluster"),
+    Mistake(
+        "  spares: 0", "  spares: 0\n  elastic: {min: 2, max: 4}", "HW201", None, "write `nodes: {min: 2, max: 4}` at the top"
+    ),
+    Mistake("  compute: bf16", "  compute: bf16\n  dtype: fp32", "HW201", "parameters", is_whole=False),
+    Mistake("  compute: bf16", "  compute: bf16\n  fp8: true", "HW201", None, "write `compute: fp8`", is_whole=False),
+    Mistake("recompute: full", "gradient_checkpointing: true", "HW201", None, "write `recompute: full`"),
+    Mistake("nodes: 4", "nodes: 4\nmounts: [{source: /a, path: /b}]", "HW201", "target"),
+    Mistake("environment:\n", "envs: {A: b}\nenvironment:\n", "HW201", None, "move what is in it to `environment`"),
+    Mistake("environment:\n", "secrets: [HF_HOME]\nenvironment:\n", "HW215", None, "leave `HF_HOME` out of `secrets`"),
+    Mistake(
+        "optimizer:\n", "lr_scheduler: {decay_type: cosine}\noptimizer:\n", "HW201", None, "`schedule: cosine` under `optimizer`"
+    ),
+    Mistake("limits:\n", "data: {kind: dataset}\nlimits:\n", "HW208", None, "the job's trainer takes no `data`", is_whole=False),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nsweep: {points: {optimizer.lr: [1.0e-4, 3.0e-4]}}",
+        "HW203",
+        None,
+        "[{optimizer.lr: 0.0001}, {optimizer.lr: 0.0003}]",
+    ),
+    Mistake("- kind: shared\n", "- kind: memory\n", "HW709", None, "every: 100 steps", is_whole=False),
     Mistake("nodes: 4", "nodes:\u00a04", "HW105", " "),
     Mistake("nodes: 4", "nodes: 4\n---", "HW112", None, "put each document into a separate file"),
     Mistake("  dp_shard: 16\n", "  dp_shard:16\n", "HW105", "dp_shard: 16"),
@@ -448,6 +500,17 @@ CLUSTERS = [
         "account: research", "account: research\n    image_cache: /local/images", "HW210", None, "or leave `image_cache` out"
     ),
     Mistake("account: research", "account: research\n    topology: block", "HW210", None, "leave it out"),
+    Mistake("account: research", "account: research\n    node_names: {gpu: 'n[001-128]'}", "HW437", None, "write `n[001-008]`"),
+    Mistake("mlx5_1, mlx5_2", "mlx5_1 mlx5_2", "HW204", None, "write `mlx5_1, mlx5_2`"),
+    Mistake("ecn: {min: 1MiB, max", "ecn: {min: 1MiB max", "HW105", "{min: 1MiB, max: 2MiB, percent: 5}"),
+    Mistake("carries: collectives", "carries: storage", "HW503", "collectives"),
+    Mistake(
+        "role: management\n    transport: tcp",
+        "role: scale-out\n    transport: roce\n    classes: [{name: s, carries: storage, dscp: 8, lossless: true}]",
+        "HW519",
+        "storage",
+        is_whole=False,
+    ),
     Mistake("account: research", "account: <your-account>", "HW703", None, "write the value itself"),
     Mistake("    gpus: 8", "    gres: gpu:8", "HW201", None, "write `gpus: 8`"),
     Mistake(
