@@ -68,10 +68,14 @@ def _changes(lines: list[str], at: int) -> Iterator[_Change]:
             yield from _with_colon(lines, here)
             yield from _separated(lines, here)
             yield from _quoted(lines, here)
-    for here in (at, before):
-        if here is not None:
-            yield from _moved(lines, here)
-    yield from _with_dash(lines, at)
+    is_field = _FIELD.match(lines[at]) is not None
+    if not is_field:
+        yield from _with_dash(lines, at)
+    moved = [change for here in (at, before) if here is not None for change in _moved(lines, here)]
+    # Columns are even, but in documents that are indented otherwise.
+    yield from sorted(moved, key=lambda change: len(change.fix or "") % 2)
+    if is_field:
+        yield from _with_dash(lines, at)
 
 
 def _line_before(lines: Sequence[str], at: int) -> int | None:
@@ -143,6 +147,8 @@ def _quoted(lines: list[str], at: int) -> Iterator[_Change]:
 def _moved(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the line, with those below it, in the column of each section that is open there."""
     own = _indent(lines[at])
+    if not _FIELD.match(lines[at]) and not lines[at].lstrip(" ").startswith("- "):
+        return
     below = next(
         (here for here in range(at + 1, len(lines)) if not _BLANK.match(lines[here]) and _indent(lines[here]) <= own), None
     )
