@@ -16,9 +16,9 @@ from headway.jobspec.problem import Problem
 
 _SYNTAX = "HW105"
 # A spec is a page or two. Of a longer text, each try would take long.
-_LONGEST = 32_768
+_LONGEST = 16_384
 # The tries.
-_MOST = 48
+_MOST = 32
 _FIELD = re.compile(r"(\s*)((?:- +)*)([\w.-]+):(?=\s|$)")
 _BLANK = re.compile(r"\s*(?:#|$)")
 

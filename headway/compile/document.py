@@ -62,9 +62,10 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     return CheckedDocument(document, parsed, tuple(accepted(found, document, document.name)))
 
 
-def problems_left(text: str) -> int | None:
-    """Return the number of problems of a document with this text, without those that another one may mend; None if it cannot be read."""
-    document, unreadable = load_bytes("", text.encode())
+def problems_left(name: str, text: str) -> int | None:
+    """Return the number of errors of a document with this text, in a file of that name, without those that another document may mend; None
+    if it cannot be read."""
+    document, unreadable = load_bytes(name, text.encode())
     parsed, invalid = parse(document) if isinstance(document.data, dict) else (None, [])
     if parsed is None:
         return None

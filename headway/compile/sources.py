@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,7 +77,10 @@ class Sources:
         if path not in self._loaded:
             content = self._content(path)
             document, problems = load_file(path) if content is None else load_bytes(str(path), content)
-            self._loaded[path] = document, [with_tried_mend(each, document, problems_left) for each in problems]
+            self._loaded[path] = (
+                document,
+                [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems],
+            )
         return self._loaded[path]
 
     def read(self, path: Path) -> CheckedDocument:
