@@ -395,6 +395,10 @@ def _with_commas(loc: Path, value: Any, info: FieldInfo | None) -> Hint | None:
 def _two_items(pattern: Any, path: Path, value: Any) -> Hint | None:
     """Return the items of a list in brackets that a comma is missing between."""
     parts = value.split() if isinstance(value, str) and pattern is not None and isinstance(path[-1], int) else []
+    items = [each for each in parts if each != "-"]
+    if parts[1:2] == ["-"] and len(parts) == 2 * len(items) - 1 and all(re.search(str(pattern), each) for each in items):
+        # Deeper lines with a dash continue the text before them.
+        return Hint(f"indent the `- ` of {listed(items[1:])} like that of the first item")
     if len(parts) < _ALIKE or not all(re.search(str(pattern), each) for each in parts):
         return None
     return Hint(f"write `{', '.join(parts)}`, with a comma between them")

@@ -20,6 +20,8 @@ _LONGEST = 16_384
 # The tries.
 _MOST = 32
 _FIELD = re.compile(r"(\s*)((?:- +)*)([\w.-]+):(?=\s|$)")
+# U+FF1A, U+FF0C and others, which keyboards for Chinese and Japanese write.
+_FULL_WIDTH = {0xFF1A: ":", 0xFF0C: ",", 0xFF0D: "-", 0xFF3B: "[", 0xFF3D: "]", 0xFF5B: "{", 0xFF5D: "}", 0x3000: " "}
 _BLANK = re.compile(r"\s*(?:#|$)")
 
 
@@ -103,7 +105,12 @@ def _blank_after_dash(lines: list[str], at: int) -> Iterator[_Change]:
 
 def _with_colon(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the field with a colon: in place of `=`, or after the name of a section."""
-    found = re.fullmatch(r"(\s*(?:- +)?)([A-Za-z_][\w-]*)(?:\s*=\s*(\S.*?))?\s*", lines[at])
+    if (plain := lines[at].translate(_FULL_WIDTH)) != lines[at]:
+        place = Span(at, _indent(lines[at]), at, len(lines[at].rstrip()))
+        fix = re.sub(r":(?=\S)", ": ", plain.strip())
+        changed = f"{' ' * _indent(lines[at])}{fix}"
+        yield _Change("signs of full width", f"write `{fix}`", place, [*lines[:at], changed, *lines[at + 1 :]], fix)
+    found = re.fullmatch(r"(\s*(?:- +)?)([A-Za-z_][\w-]*)(?:\s*(?:=>|:=|->|==?)\s*(\S.*?))?\s*", lines[at])
     if found is None:
         return
     fix = f"{found[2]}:" + (f" {found[3]}" if found[3] else "")
@@ -115,7 +122,7 @@ def _with_colon(lines: list[str], at: int) -> Iterator[_Change]:
 def _separated(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the mapping in braces with commas between its fields."""
     found = re.search(r"\{.*\}", lines[at])
-    fix = "" if found is None else re.sub(r"(?<=[\w\]}\"']) +(?=[A-Za-z_][\w.-]*: )", ", ", found[0])
+    fix = "" if found is None else re.sub(r"(?<=[\w\]}\"'])(?: *;)? +(?=[A-Za-z_][\w.-]*: )", ", ", found[0])
     if found is None or fix == found[0]:
         return
     changed = f"{lines[at][: found.start()]}{fix}{lines[at][found.end() :]}"

@@ -70,6 +70,7 @@ _PER_TERA: Mapping[str, str] = {"": "1", "g": "0.001", "t": "1", "p": "1000"}
 # Fields in which `k` is 1024.
 _IN_TOKENS = ("sequence", "max_positions")
 _TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "minutes": "m", "hours": "h", "days": "d"}
+_SMALLER: Mapping[str, str] = {"d": "h", "h": "m", "m": "s"}
 _MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _OF_NODES = frozenset(
     (
@@ -568,6 +569,9 @@ def _time(text: str) -> str | Hint | None:
 def _time_parts(text: str) -> str | None:
     """Return a time that is written as numbers with words: `1 day and 12 hrs`."""
     parts: list[tuple[int, str, Decimal]] = []
+    # `15m30` is 15 minutes and 30 seconds.
+    if rest := re.fullmatch(r"(?:.*[0-9]\s*)?([dhm])\s*[0-9]{1,2}", text, re.IGNORECASE):
+        text = f"{text}{_SMALLER[rest[1].lower()]}"
     at = 0
     while at < len(text):
         found = _TIME_PART.match(text, at)
