@@ -74,12 +74,12 @@ def _beside_an_empty_one(
     for details in found:
         loc = details["loc"]
         keys = [key for key, place in meant.items() if len(key) == 1 and place.target is not None and place.target[:-1] == loc]
-        keys = keys or _after(loc, meant, model, document)
-        if details["type"] in MAPPINGS and details["input"] is None and not prefix and keys:
-            names = listed([str(key[-1]) for key in keys])
-            message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(keys) == 1 else ''} in it"
+        below: list[Path] = [*keys] or _after(loc, meant, model, document)
+        if details["type"] in MAPPINGS and details["input"] is None and not prefix and below:
+            names = listed([str(key[-1]) for key in below])
+            message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(below) == 1 else ''} in it"
             hint = f"indent {names} below `{loc[-1]}`"
-            yield Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *keys}
+            yield Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *below}
 
 
 def _after(loc: Path, meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document) -> list[Path]:

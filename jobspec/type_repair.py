@@ -20,6 +20,8 @@ GRID = ("sweep", "grid")
 POINTS = ("sweep", "points")
 # A line of a mapping without the space after its colon.
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
+# Nodes, and the GPUs of each.
+_PRODUCT = re.compile(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})")
 # Numbers of users and groups.
 _IDS = ("user", "group", "fs_group")
 _MOST_ADAPTERS = 64
@@ -111,9 +113,7 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint("write `0`", "0")
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
-    if (loc == ("nodes",) or loc[-1] == "count") and (
-        product := re.fullmatch(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})", str(value))
-    ):
+    if loc[-1] in ("nodes", "count") and (product := _PRODUCT.fullmatch(str(value))):
         return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
     if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
         return samples

@@ -297,6 +297,11 @@ JOBS = [
     Mistake("time: 7d", "time: ${TIME:-7d}", "HW204", None, "in place of `${TIME:-7d}`"),
     Mistake("recompute: full", "recompute: <mode>", "HW205", None, "in place of `<mode>`"),
     value("time: 7d", "30m12h", fix="12h30m"),
+    value("join: 10m", "15m30", fix="15m30s"),
+    Mistake("nodes: 4", "nodes => 4", "HW105", "nodes: 4"),
+    Mistake("nodes: 4", "nodes\uff1a 4", "HW105", "nodes: 4"),
+    Mistake("  attempt:\n    time: 7d", "  attempt:\n  time: 7d", "HW203", None, "indent `time` below `attempt`"),
+    Mistake("environment:\n", "secrets:\n- HF_TOKEN\n  - API_KEY\nenvironment:\n", "HW204", None, "indent the `- ` of `API_KEY`"),
     # The name and the value that the rest of the document, or of the section, leaves.
     Mistake(
         "preset: llama-3.1-8b", "preset: llama-3.1\n  size: 8b", "HW201", None, "write `preset: llama-3.1-8b`", is_whole=False
