@@ -26,8 +26,8 @@ _BLANK = re.compile(r"\s*(?:#|$)")
 
 
 class _Change(NamedTuple):
-    """What is wrong with a line, and the text with the change; `fix` replaces `place`, if the change is in one line. A document with other
-    mistakes may have so many problems `left` after the change, and the change is in so many lines, its `size`."""
+    """A mistake of a line, and the text without it; `fix` replaces `place`, if the change is in one line. A document with other mistakes may
+    have so many problems `left` after the change, and the change is in so many lines, its `size`."""
 
     message: str
     hint: str
