@@ -26,7 +26,7 @@ _BLANK = re.compile(r"\s*(?:#|$)")
 
 
 class _Change(NamedTuple):
-    """A mistake of a line, and the text without it; `fix` replaces `place`, if the change is in one line. A document with other mistakes may
+    """A mistake of a line, and the text without it; `fix` replaces `place`, if the change is in one line. A document with others may
     have so many problems `left` after the change, and the change is in so many lines, its `size`."""
 
     message: str
