@@ -146,7 +146,7 @@ def _joined(files: Mapping[str, Reading]) -> Machine:
     devices = {file: reading.device for file, reading in files.items() if reading.device is not None}
     first = next(iter(devices.values()))
     name = next((device.name for device in devices.values() if device.name), None) or _named(next(iter(files)), first)
-    role = next((device.role for device in devices.values() if device.role), None) or _role(name)
+    role = next((device.role for device in devices.values() if device.role), None) or role_of(name)
     ports: dict[str, Port] = {}
     bgp, bgp_file = None, ""
     for file, device in devices.items():
@@ -189,7 +189,8 @@ def _host_folder(path: PurePosixPath) -> PurePosixPath | None:
     return PurePosixPath(*parts[: len(parts) - parts[::-1].index("hosts") + 1])
 
 
-def _role(name: str) -> str | None:
+def role_of(name: str) -> str | None:
+    """Return the role that a switch's name shows."""
     lower = name.lower()
     if "spine" in lower:
         return "spine"
