@@ -116,7 +116,9 @@ def _add(known: dict[frozenset[tuple[int, str]], JoinedPorts], link: JoinedPorts
 def is_within(inner: Network, outer: Network) -> bool:
     """Return whether the network is a part of the other one."""
     if isinstance(inner, ipaddress.IPv4Network) and isinstance(outer, ipaddress.IPv4Network):
-        return inner.subnet_of(outer)
+        # `subnet_of` takes five times as long, and a fabric has thousands of links.
+        differing = int(inner.network_address) ^ int(outer.network_address)
+        return inner.prefixlen >= outer.prefixlen and not differing >> (outer.max_prefixlen - outer.prefixlen)
     return isinstance(inner, ipaddress.IPv6Network) and isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)
 
 
