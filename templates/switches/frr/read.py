@@ -46,9 +46,13 @@ _ONE_VALUE = re.compile(
     r"|timers connect|timers|advertisement-interval|bfd profile"
     r"|detect-multiplier|receive-interval|transmit-interval) (.+)"
 )
+# How the words before such a value begin.
 _VALUED = frozenset(
-    "frr hostname log description ipv6 ip bgp timers maximum-paths remote-as interface peer-group update-source advertisement-interval "
-    "bfd detect-multiplier receive-interval transmit-interval".split()
+    {
+        *("frr", "hostname", "log", "description", "ipv6", "ip", "bgp", "timers", "maximum-paths", "remote-as", "interface"),
+        *("peer-group", "update-source", "advertisement-interval", "bfd", "detect-multiplier"),
+        *("receive-interval", "transmit-interval"),
+    }
 )
 _NEIGHBOR = re.compile(r"neighbor (\S+) (.+)")
 
