@@ -57,7 +57,8 @@ class GroupPlan:
 
     Jobs may plan with `count` less `held_back` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
     the adapters on the fabric between the nodes, in the order of their rails, `other_nics` those on other fabrics. `gpu_model` is the GPU
-    that the cluster file describes because the catalogue does not have it.
+    that the cluster file describes because the catalogue does not have it. `grow_to` are the nodes of the group in the fabric between them
+    when that has the size that it is planned for; None where it has the present ones.
     """
 
     name: str
@@ -78,6 +79,7 @@ class GroupPlan:
     hourly_cost: float | None = None
     threads_per_core: int = 1
     other_nics: tuple[FabricNics, ...] | None = field(default=None, metadata=OMITTED)
+    grow_to: int | None = field(default=None, metadata=OMITTED)
 
     @property
     def known_gpu(self) -> Gpu | None:
@@ -201,7 +203,8 @@ class FabricPlan:
 
 @dataclass(frozen=True, slots=True)
 class PortPlan:
-    """A port with a cable in it. `index` counts from 0; `peer_port` is the port or adapter at the other end.
+    """A port with a cable in it, or for the cable of a device to come. `index` counts from 0; `peer_port` is the port or adapter at the
+    other end.
 
     `role`: `node` or `fabric`. `address` is this end's own with its prefix length; None on unnumbered links between switches.
     """
@@ -225,6 +228,7 @@ class SwitchPlan:
     `block` is the network of a leaf's links to nodes; None on spines, and where the links of one leaf are no network.
 
     `host` and `ssh_port` are where SSH answers at its management port; None when no inventory has them, as `guid`, that of InfiniBand.
+    `port_count` are all ports of a switch of InfiniBand, with and without a cable.
     """
 
     name: str
@@ -239,11 +243,22 @@ class SwitchPlan:
     ssh_port: int = 22
     serial: str | None = None
     guid: str | None = field(default=None, metadata=OMITTED)
+    port_count: int | None = field(default=None, metadata=OMITTED)
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
         """Its ports to other switches: the interfaces of its BGP sessions."""
         return tuple(port for port in self.ports if port.role == "fabric")
+
+
+@dataclass(frozen=True)
+class ComingSwitch:
+    """A switch that comes when the fabric grows, and for which those that exist have ports."""
+
+    name: str
+    fabric: str
+    role: str
+    asn: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +301,10 @@ class FailurePlan:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """The cluster against which a job is resolved."""
+    """The cluster against which a job is resolved. `hash` is that of its document, at the size that a fabric may grow to.
+
+    `coming` are switches that do not exist yet; nodes to come are peers of ports alone.
+    """
 
     name: str
     hash: str
@@ -300,6 +318,7 @@ class ClusterPlan:
     storage: tuple[StoragePlan, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     failures: FailurePlan = field(default_factory=FailurePlan)
+    coming: tuple[ComingSwitch, ...] = field(default=(), metadata=OMITTED)
     schema: str = CLUSTER_PLAN_SCHEMA
 
     @property
@@ -329,13 +348,23 @@ class ClusterPlan:
 
     @cached_property
     def switch_roles(self) -> Mapping[str, str]:
-        """The role of each switch by its name."""
-        return {switch.name: switch.role for switch in self.switches}
+        """The role of each switch by its name, those to come too."""
+        return {switch.name: switch.role for switch in self.switches} | {switch.name: switch.role for switch in self.coming}
 
     @cached_property
     def switch_asns(self) -> Mapping[str, int | None]:
-        """The AS number of each switch by its name."""
-        return {switch.name: switch.asn for switch in self.switches}
+        """The AS number of each switch by its name, those to come too."""
+        return {switch.name: switch.asn for switch in self.switches} | {switch.name: switch.asn for switch in self.coming}
+
+    @cached_property
+    def devices(self) -> frozenset[str]:
+        """Names of the nodes and switches that exist."""
+        return frozenset({node.name for node in self.nodes}.union(switch.name for switch in self.switches))
+
+    def cabled(self, switch: SwitchPlan) -> tuple[PortPlan, ...]:
+        """Return the ports of the switch with a device at the other end that exists."""
+        there = self.devices
+        return tuple(port for port in switch.ports if port.peer in there)
 
     @cached_property
     def link_addresses(self) -> Mapping[str, Mapping[str, tuple[str, str]]]:

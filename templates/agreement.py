@@ -150,7 +150,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
     for file, reading in readings.items():
         switch = owners[file]
         if switch is not None and reading.routing is not None and not _is_foreign(reading):
-            yield from _routing_of_plan(file, reading.routing, switch)
+            yield from _routing_of_plan(file, reading.routing, switch, cluster)
 
 
 def _is_foreign(reading: Reading) -> bool:
@@ -170,7 +170,7 @@ def _ends_of(
 ) -> Iterable[str]:
     """Return the ports and adapters that the plan has in the file of a switch or node."""
     if switch is not None:
-        return [port.name for port in switch.ports]
+        return [port.name for port in cluster.cabled(switch)]
     is_adapters = any("congestion control of priority" in view.says for view in reading.qos.values())
     return cluster.nics_on(node, fabric.name) if node is not None and is_adapters else ()
 
@@ -372,9 +372,12 @@ def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
             yield from _routing_of(file, reading.routing, other, view)
 
 
-def _routing_of_plan(file: str, found: RoutingView, switch: SwitchPlan) -> Iterator[Disagreement]:
-    uplinks = frozenset(port.name for port in switch.uplinks)
-    yield from _routing_of(file, found, "the cluster file", RoutingView(switch.asn, switch.router_id, uplinks))
+def _routing_of_plan(file: str, found: RoutingView, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Disagreement]:
+    uplinks = frozenset(port.name for port in cluster.cabled(switch) if port.role == "fabric")
+    # Ports to switches that do not exist yet may have neighbors.
+    coming = frozenset(port.name for port in switch.uplinks) - uplinks
+    wanted_neighbors = uplinks | (coming & (found.neighbors or frozenset()))
+    yield from _routing_of(file, found, "the cluster file", RoutingView(switch.asn, switch.router_id, wanted_neighbors))
     wanted = min(len(uplinks), _MOST_PATHS)
     if found.max_paths is not None and found.max_paths < wanted:
         message = f"BGP uses {found.max_paths} of {len(uplinks)} equal paths: ECMP leaves links idle"

@@ -3,8 +3,8 @@
 import difflib
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from headway.compile import PlannedCluster
@@ -20,7 +20,7 @@ from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import is_script
 from headway.templates.hosts.units import is_unit
-from headway.templates.kind import of_plan
+from headway.templates.kind import Files, of_plan
 from headway.templates.reading import Reading, Setting
 from headway.templates.switches import SWITCHES
 
@@ -105,6 +105,7 @@ def changed_settings(
     by_tail = {path.parts[2:]: path for path in readable}
     lengths = {len(tail) for tail in by_tail}
     by_switch = {(path.name, path.parts[_SWITCH]): path for path in readable if len(path.parts) > _SWITCH}
+    before_growth = _without_coming(cluster)
     without_bfd = {fabric for (fabric, _), chosen in cluster.switches.items() if getattr(chosen, "bfd_ms", 0) is None}
     for found in slow_sessions(readings, cluster.plan, without_bfd):
         yield _problem_of(found, readings)
@@ -122,13 +123,31 @@ def changed_settings(
             continue
         if path is not None and reader is not None:
             wanted = reader(rendered[path])
-            yield from _changes(file, reading, wanted, _judge_of(path, wanted))
+            bare = before_growth(path)
+            yield from _changes(file, reading, wanted, _judge_of(path, wanted), None if bare is None else reader(bare))
             if is_script(path.name):
                 yield from _changed_script(file, documents[file].text, rendered[path])
         else:
             hint = "name it as `headway render` does, in a folder with its device's name"
             message = "it has no counterpart among the cluster's rendered files; only its traffic classes were compared"
             yield Problem("HW605", file, (), message, hint)
+
+
+def _without_coming(cluster: PlannedCluster) -> Callable[[PurePosixPath], str | None]:
+    """Return what renders a switch's file without its ports for devices to come: shut ports are as good there until those come. It
+    returns None for other files."""
+    plan = cluster.plan
+    concerned = {switch.name for switch in plan.switches if not plan.devices.issuperset(port.peer for port in switch.ports)}
+
+    @cache
+    def files() -> Files:
+        switches = tuple(replace(switch, ports=plan.cabled(switch)) for switch in plan.switches)
+        return replace(cluster, plan=replace(plan, switches=switches)).files()
+
+    def text(path: PurePosixPath) -> str | None:
+        return files()[path] if not concerned.isdisjoint(path.parts) else None
+
+    return text
 
 
 def _judge_of(path: PurePosixPath, wanted: Reading) -> Callable[[str], Severity | None]:
@@ -227,15 +246,26 @@ def _same_dscp(found: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> M
     return {**found, "NCCL_IB_TC": Setting(wanted["NCCL_IB_TC"].value, traffic_class.line)}
 
 
-def _changes(file: str, found: Reading, wanted: Reading, judge: Callable[[str], Severity | None] = of_plan) -> Iterator[Problem]:
+def _changes(
+    file: str,
+    found: Reading,
+    wanted: Reading,
+    judge: Callable[[str], Severity | None] = of_plan,
+    bare: Reading | None = None,
+) -> Iterator[Problem]:
+    """Yield a problem for each setting that is not as it is wanted, nor, where there is a `bare` reading, as that has it."""
+    either = wanted.settings if bare is None else bare.settings
     for key, setting in wanted.settings.items():
-        severity = judge(key) if key not in found.settings else None
+        severity = judge(key) if key not in found.settings and key in either else None
         if severity is not None:
             message = f"`{key}` is missing; the cluster file sets {setting.value or 'it'}"
             yield Problem("HW603", file, (), message, _HINT, severity)
     for key, setting in found.settings.items():
         expected = wanted.settings.get(key)
         if expected is not None and expected.value == setting.value:
+            continue
+        other = either.get(key)
+        if other is not None and other.value == setting.value:
             continue
         severity = judge(key)
         if severity is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.jobspec.catalog.switches import switches as models
-from headway.jobspec.plan import ClusterPlan, LinkPlan, SwitchPlan
+from headway.jobspec.plan import ClusterPlan, LinkPlan, PortPlan, SwitchPlan
 from headway.jobspec.resolve.links import FabricShape
 from headway.jobspec.spec.fabric import GBPS
 
@@ -103,7 +103,7 @@ def losses(cluster: ClusterPlan, shape: FabricShape) -> Iterator[Loss]:
     leaves = [switch for switch in cluster.switches if switch.fabric == shape.fabric and switch.role == "leaf"]
     to_node: dict[str, Counter[str]] = defaultdict(Counter)
     for leaf in leaves:
-        for port in leaf.ports:
+        for port in cluster.cabled(leaf):
             if port.role == "node":
                 to_node[port.peer][leaf.name] += port.gbps
     if to_node:
@@ -113,9 +113,11 @@ def losses(cluster: ClusterPlan, shape: FabricShape) -> Iterator[Loss]:
         yield Loss("a leaf", "the nodes on it", whole)
     if shape.sizes.tiers > 1:
         yield Loss(
-            "a cable from a leaf to a spine", "the nodes on the leaf", min(_left(leaf, one_spine=False) for leaf in leaves)
+            "a cable from a leaf to a spine",
+            "the nodes on the leaf",
+            min(_left(cluster.cabled(leaf), one_spine=False) for leaf in leaves),
         )
-        yield Loss("a spine", "the nodes on a leaf below it", min(_left(leaf, one_spine=True) for leaf in leaves))
+        yield Loss("a spine", "the nodes on a leaf below it", min(_left(cluster.cabled(leaf), one_spine=True) for leaf in leaves))
     if shape.sizes.tiers > 2:
         sizes = shape.sizes
         of_pod = sizes.pod_spines * sizes.spine_up
@@ -129,14 +131,14 @@ def _fastest(cluster: ClusterPlan, shape: FabricShape) -> int:
     )
 
 
-def _left(leaf: SwitchPlan, *, one_spine: bool) -> float:
-    """Return the share of the leaf's bandwidth that is left without one uplink, or without all to one spine."""
-    down = sum(port.gbps for port in leaf.ports if port.role == "node")
+def _left(ports: Sequence[PortPlan], *, one_spine: bool) -> float:
+    """Return the share of a leaf's bandwidth that is left without one uplink, or without all to one spine."""
+    down = sum(port.gbps for port in ports if port.role == "node")
     to_spine: Counter[str] = Counter()
-    for port in leaf.uplinks:
+    for port in (port for port in ports if port.role == "fabric"):
         to_spine[port.peer] += port.gbps
     up = to_spine.total()
-    lost = max(to_spine.values()) if one_spine else max(port.gbps for port in leaf.uplinks)
+    lost = max(to_spine.values()) if one_spine else max(port.gbps for port in ports if port.role == "fabric")
     before = min(down, up) or up
     return min(before, up - lost) / before
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
+from headway.jobspec.resolve.growth import growing_group, grown_count, in_places
 from headway.jobspec.resolve.links import Cable, FabricShape, LeafPort
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.spec.fabric import Fabric
@@ -38,12 +39,18 @@ def resolve_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGrou
     one. Observations must name ports of `shape`.
     """
     nodes = list(_attached(shape, fabric, groups, observed))
-    positions = _positions(shape, nodes)
-    for node in nodes:
-        position = positions[node.name]
-        for adapter, rail in node.adapters.items():
-            stays = rail in node.observed or (node.is_sure and position == node.wanted)
-            yield Cable(node.name, adapter, node.observed.get(rail) or shape.place(position, rail), stays)
+    yield from _cables(shape, nodes, _positions(shape, nodes, set()))
+
+
+def all_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
+    """Return the same, and then those of the nodes that are to come to the leaves that exist."""
+    nodes = list(_attached(shape, fabric, groups, observed))
+    taken: set[LeafPort] = set()
+    yield from _cables(shape, nodes, _positions(shape, nodes, taken))
+    coming = list(_coming(shape, fabric, groups))
+    for cable in _cables(shape, coming, _positions(shape, coming, taken) if coming else {}):
+        if cable.place.leaf < shape.sizes.leaves:
+            yield cable
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,17 @@ class _Attached:
         return tuple(rail for rail in self.adapters.values() if rail not in self.observed)
 
 
+def _cables(shape: FabricShape, nodes: Iterable[_Attached], positions: Mapping[str, int]) -> Iterator[Cable]:
+    for node in nodes:
+        position = positions[node.name]
+        for adapter, rail in node.adapters.items():
+            stays = rail in node.observed or (node.is_sure and position == node.wanted)
+            yield Cable(node.name, adapter, node.observed.get(rail) or shape.place(position, rail), stays)
+
+
 def _attached(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[_Attached]:
     counted = 0
-    for nodes in groups:
+    for nodes in in_places(fabric, groups):
         adapters = adapters_on(nodes, fabric)
         for index in range(nodes.count if adapters else 0):
             name = f"{nodes.name}-{index + 1}"
@@ -74,6 +89,18 @@ def _attached(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], o
             wanted = shape.position(next(iter(seen.values()))) if seen else counted + index
             yield _Attached(name, adapters, seen, wanted, bool(seen) or counted == 0)
         counted += nodes.count if adapters else 0
+
+
+def _coming(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[_Attached]:
+    """Yield the nodes to come whose places are on leaves that exist."""
+    growing = growing_group(fabric, groups)
+    if growing is None:
+        return
+    adapters = adapters_on(growing, fabric)
+    before = sum(nodes.count for nodes in groups if nodes is not growing and adapters_on(nodes, fabric))
+    room = shape.sizes.leaves // shape.sizes.width * shape.sizes.unit
+    for index in range(growing.count, min(grown_count(fabric, groups), room - before)):
+        yield _Attached(f"{growing.name}-{index + 1}", adapters, {}, before + index, is_sure=False)
 
 
 def _observed_places(shape: FabricShape, adapters: Mapping[str, int], node: ObservedNode | None) -> Mapping[int, LeafPort]:
@@ -85,10 +112,10 @@ def _observed_places(shape: FabricShape, adapters: Mapping[str, int], node: Obse
     }
 
 
-def _positions(shape: FabricShape, nodes: Sequence[_Attached]) -> Mapping[str, int]:
-    """Return the position of each node's open rails, by its name: requested positions first, so that no displaced node
-    displaces another."""
-    taken = {place for node in nodes for place in node.observed.values()}
+def _positions(shape: FabricShape, nodes: Sequence[_Attached], taken: set[LeafPort]) -> Mapping[str, int]:
+    """Return the position of each node's open rails, by its name, and add their places to `taken`: requested positions first, so that no
+    displaced node displaces another."""
+    taken.update(place for node in nodes for place in node.observed.values())
     found: dict[str, int] = {}
     for node in nodes:
         places = [shape.place(node.wanted, rail) for rail in node.open_rails]

@@ -4,15 +4,18 @@ Nodes come in units of as many as a leaf has ports for, and the leaf for rail r 
 Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its pod and plane,
 spine i of each pod to the i-th group of cores. All switches of the top tier have one AS number, and so have the spines of a pod: no path
 of one plane comes into another, and it keeps a switch from being a way between two of the tier above (RFC 7938, section 5.2.1).
+
+A switch has the ports of all devices that `grow_to` plans from the first day on: its file does not change when they come. A cable is
+only planned between devices that exist.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
-from headway.jobspec.plan import LinkPlan, PortPlan, SwitchPlan
+from headway.jobspec.plan import ComingSwitch, LinkPlan, PortPlan, SwitchPlan
 from headway.jobspec.resolve.sizes import LeafPorts, Sizes, ports_and_speeds, sizes_of
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
@@ -128,6 +131,12 @@ class FabricShape:
         """Return the position of a node that has an adapter there."""
         return place.leaf // self.sizes.width * self.sizes.unit + place.port // self.sizes.leaf_rails
 
+    def ports_of(self, role: str) -> int:
+        """Return the ports of a switch, with and without a cable."""
+        if role == "leaf":
+            return max(self.ports.every if self.ports.lanes == self.ports.up_lanes else 0, self.down + self.sizes.leaf_up)
+        return max(self.spec.spine_ports or 0 if role == "spine" else 0, self.ports.every_up)
+
     def pod_of(self, leaf: int) -> int:
         return 0 if self.sizes.tiers < 3 else leaf // self.sizes.width // self.sizes.pod_units
 
@@ -137,11 +146,11 @@ class FabricShape:
         return range(first + self.plane_of(leaf), first + self.sizes.pod_spines, self.planes)
 
     def leaves_of(self, spine: int) -> list[int]:
-        """Return leaves that the spine is linked to."""
+        """Return leaves that the spine is linked to, those to come too."""
         pod, place = divmod(spine, self.sizes.pod_spines)
         plane, of_pod = place % self.planes, self.sizes.pod_units * self.sizes.width
         first = pod * of_pod
-        last = min(first + of_pod, self.sizes.leaves) if self.sizes.tiers > 2 else self.sizes.leaves
+        last = min(first + of_pod, self.sizes.most_leaves) if self.sizes.tiers > 2 else self.sizes.most_leaves
         return [leaf for leaf in range(first, last) if self.plane_of(leaf) == plane]
 
     def cores_of(self, spine: int) -> range:
@@ -151,8 +160,8 @@ class FabricShape:
         return range(first, first + group)
 
     def spines_of_core(self, core: int) -> range:
-        """Return spines that the core is linked to: one of every pod."""
-        return range(core // self.sizes.core_group, self.sizes.spines, self.sizes.pod_spines)
+        """Return spines that the core is linked to: one of every pod, those to come too."""
+        return range(core // self.sizes.core_group, self.sizes.most_spines, self.sizes.pod_spines)
 
     def uplink_port(self, spine: int, link: int) -> int:
         """Return port of a leaf."""
@@ -182,6 +191,9 @@ class FabricShape:
     def core_loopback(self, index: int) -> str:
         return str(self._loopbacks[self._loopbacks.num_addresses // 4 + index + 1])
 
+    def leaf_asn(self, leaf: int) -> int:
+        return self.spec.asn + 1 + leaf
+
     def spine_asn(self, spine: int) -> int:
         return self.spec.asn if self.sizes.tiers < 3 else self.spec.asn + POD_ASNS + spine // self.sizes.pod_spines
 
@@ -210,7 +222,7 @@ def last_asn(switches: Switches, sizes: Sizes) -> int:
 
 
 def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[SwitchPlan]:
-    """Yield leaves, spines, then cores, of a fabric that passed its checks."""
+    """Yield leaves, spines, then cores, of a fabric that passed its checks; `cables` are those of nodes to come too."""
     of_leaf: dict[int, list[Cable]] = {}
     for cable in sorted(cables, key=lambda cable: cable.place):
         of_leaf.setdefault(cable.place.leaf, []).append(cable)
@@ -223,25 +235,36 @@ def resolve_switches(shape: FabricShape, cables: Sequence[Cable]) -> Iterator[Sw
         yield _switch(shape, shape.core(core), "core", core, tuple(_pod_links(shape, core)))
 
 
+def coming_switches(shape: FabricShape) -> Iterator[ComingSwitch]:
+    """Yield the switches to come that those which exist have ports for: leaves of their pods, and spines of more pods."""
+    sizes = shape.sizes
+    of_pods = sizes.pods * sizes.pod_units * sizes.width
+    for leaf in range(sizes.leaves, min(sizes.most_leaves, of_pods) if sizes.tiers > 1 else 0):
+        yield ComingSwitch(shape.leaf(leaf), shape.fabric, "leaf", shape.leaf_asn(leaf) if shape.is_routed else None)
+    for spine in range(sizes.spines, sizes.most_spines if sizes.cores else 0):
+        yield ComingSwitch(shape.spine(spine), shape.fabric, "spine", shape.spine_asn(spine) if shape.is_routed else None)
+
+
 def _switch(shape: FabricShape, name: str, role: str, index: int, ports: tuple[PortPlan, ...]) -> SwitchPlan:
     """Return the switch with its AS number, loopback and network; InfiniBand's have none."""
     if not shape.is_routed:
-        return SwitchPlan(name, shape.fabric, role, index, None, None, ports)
+        return SwitchPlan(name, shape.fabric, role, index, None, None, ports, port_count=shape.ports_of(role))
     if role == "leaf":
-        asn, loopback, block = shape.spec.asn + 1 + index, shape.leaf_loopback(index), shape.leaf_block(index)
+        asn, loopback, block = shape.leaf_asn(index), shape.leaf_loopback(index), shape.leaf_block(index)
         return SwitchPlan(name, shape.fabric, role, index, asn, loopback, ports, block)
     if role == "spine":
         return SwitchPlan(name, shape.fabric, role, index, shape.spine_asn(index), shape.spine_loopback(index), ports)
     return SwitchPlan(name, shape.fabric, role, index, shape.spec.asn, shape.core_loopback(index), ports)
 
 
-def resolve_links(switches: Sequence[SwitchPlan]) -> Iterator[LinkPlan]:
-    """Return each cable once, from its upper end of a node's cable and the lower end of any other: a leaf is end a of both."""
+def resolve_links(switches: Sequence[SwitchPlan], nodes: Container[str]) -> Iterator[LinkPlan]:
+    """Return each cable between devices that exist once, from its upper end of a node's cable and the lower end of any other: a leaf is
+    end a of both. `nodes` are the names of those that exist."""
     ranks = {switch.name: RANKS[switch.role] for switch in switches}
     for switch in switches:
         rank = RANKS[switch.role]
         for port in switch.ports:
-            if port.role == "node" or ranks[port.peer] > rank:
+            if port.peer in nodes if port.role == "node" else ranks.get(port.peer, 0) > rank:
                 address = _other_end(port.address) if port.address else None
                 yield LinkPlan(switch.name, port.name, port.peer, port.peer_port, port.gbps, port.metres, address)
 

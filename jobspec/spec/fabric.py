@@ -54,8 +54,9 @@ the nodes, their adapters and the model; `headway plan` shows them."""
     model: str | None = Field(None, examples=["SN5600"])
     """Model of the switches in the catalogue (docs/models.md)."""
     grow_to: int | None = Field(None, ge=1, le=200_000, examples=[512])
-    """Nodes that the fabric is sized for. Until there are so many, new nodes add leaves and whole pods, and no cable, address or \
-AS number changes; the present number when left out."""
+    """Nodes that the fabric is sized for; the present number when left out. Until there are so many, new nodes add leaves and whole \
+pods, and no cable and no file of a switch, host or job changes: switches have the ports of what is to come. Of several groups the last \
+one with GPUs grows."""
     tiers: Literal[1, 2, 3] | None = Field(None, examples=[2])
     """Tiers of switches; the fewest that connect all nodes when left out."""
     leaves: int | None = Field(None, ge=1, le=16384, examples=[2])

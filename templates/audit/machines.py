@@ -116,7 +116,9 @@ def _add(known: dict[frozenset[tuple[int, str]], JoinedPorts], link: JoinedPorts
 def is_within(inner: Network, outer: Network) -> bool:
     """Return whether the network is a part of the other one."""
     if isinstance(inner, ipaddress.IPv4Network) and isinstance(outer, ipaddress.IPv4Network):
-        return inner.subnet_of(outer)
+        # `subnet_of` takes five times as long, and a fabric has thousands of links.
+        differing = int(inner.network_address) ^ int(outer.network_address)
+        return inner.prefixlen >= outer.prefixlen and not differing >> (outer.max_prefixlen - outer.prefixlen)
     return isinstance(inner, ipaddress.IPv6Network) and isinstance(outer, ipaddress.IPv6Network) and inner.subnet_of(outer)
 
 
@@ -146,7 +148,7 @@ def _joined(files: Mapping[str, Reading]) -> Machine:
     devices = {file: reading.device for file, reading in files.items() if reading.device is not None}
     first = next(iter(devices.values()))
     name = next((device.name for device in devices.values() if device.name), None) or _named(next(iter(files)), first)
-    role = next((device.role for device in devices.values() if device.role), None) or _role(name)
+    role = next((device.role for device in devices.values() if device.role), None) or role_of(name)
     ports: dict[str, Port] = {}
     bgp, bgp_file = None, ""
     for file, device in devices.items():
@@ -189,7 +191,8 @@ def _host_folder(path: PurePosixPath) -> PurePosixPath | None:
     return PurePosixPath(*parts[: len(parts) - parts[::-1].index("hosts") + 1])
 
 
-def _role(name: str) -> str | None:
+def role_of(name: str) -> str | None:
+    """Return the role that a switch's name shows."""
     lower = name.lower()
     if "spine" in lower:
         return "spine"

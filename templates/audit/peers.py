@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
 from headway.templates.audit.finding import Finding
+from headway.templates.audit.machines import role_of
 from headway.templates.reading import Reading, Traits
 
 # One of four may be the odd one; of three, one port in ten may be another kind of port.
@@ -23,7 +25,11 @@ def check_peers(readings: Mapping[str, Reading], fabrics: Mapping[str, str]) -> 
         if reading.device is not None:
             by_kind.setdefault((reading.device.os, fabrics.get(file)), {})[file] = reading.traits()
     for traits in by_kind.values():
-        odd = _odd({(file, ""): each.device for file, each in traits.items()})
+        roles = {file: _role(file, readings[file]) for file in traits}
+        count = Counter(roles.values())
+        # The only spine differs from leaves in what its tier is for, such as the number of its ports.
+        alone = {file for file, role in roles.items() if role is not None and count[role] == 1}
+        odd = [each for each in _odd({(file, ""): each.device for file, each in traits.items()}) if each[0][0] not in alone]
         odd += _odd({(file, port): own for file, each in traits.items() for port, own in each.ports.items()})
         for (file, port), differences in odd:
             shown = [_shown(key, ours, theirs) for key, ours, theirs in differences[:_LISTED]]
@@ -40,6 +46,11 @@ def check_peers(readings: Mapping[str, Reading], fabrics: Mapping[str, str]) -> 
                 "make it like the others, if this is not meant",
                 doubtful=True,
             )
+
+
+def _role(file: str, reading: Reading) -> str | None:
+    device = reading.device
+    return None if device is None else device.role or role_of(device.name or PurePosixPath(file).parent.name)
 
 
 def _odd(members: Mapping[tuple[str, str], Mapping[str, str]]) -> list[tuple[tuple[str, str], list[tuple[str, str, str]]]]:

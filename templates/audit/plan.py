@@ -1,6 +1,7 @@
 """Compares the configuration of a switch whose ports have names of its own with its plan: ports, addresses, BGP, classes."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from headway.jobspec.plan import ClassPlan, ClusterPlan, PortPlan, SwitchPlan
@@ -42,13 +43,15 @@ def differences(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterat
             hint = "give its hostname a name of the cluster's switches"
             yield Finding("HW605", file, "", f"the cluster has no switch {machine.name}; only the file itself was checked", hint)
             continue
+        there = replace(switch, ports=cluster.cabled(switch))
         for port in switch.ports:
-            yield from _port(file, machine, port)
+            if port.peer in cluster.devices or _is_set_up(machine, port):
+                yield from _port(file, machine, port)
         yield from _unplanned(file, machine, switch)
-        yield from _bgp(file, machine, switch)
+        yield from _bgp(file, machine, there)
         qos = cluster.fabric(switch.fabric).qos
         if qos is not None:
-            yield from _classes(file, machine, switch, qos.classes, qos.lossless_priorities)
+            yield from _classes(file, machine, there, qos.classes, qos.lossless_priorities)
 
 
 def slow_sessions(readings: Mapping[str, Reading], cluster: ClusterPlan, without_bfd: Collection[str]) -> Iterator[Finding]:
@@ -74,6 +77,12 @@ def _planned(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
         (file, reading), *_ = machine.files.items()
         switch = switch_of(file, reading, cluster)
         yield file, machine, None if switch is None else planned_as(switch, cluster, machine.os)
+
+
+def _is_set_up(machine: Machine, planned: PortPlan) -> bool:
+    """Whether a port for a device to come has an address, or leads to something: it may as well be shut until then."""
+    port = machine.ports.get(planned.name) or machine.ports.get(planned.name.removesuffix("/1"))
+    return port is not None and port.view.enabled is not False and bool(port.view.addresses or port.view.peer)
 
 
 def _port(file: str, machine: Machine, planned: PortPlan) -> Iterator[Finding]:

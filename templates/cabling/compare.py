@@ -41,6 +41,17 @@ class PlannedCables:
         return found
 
     @cached_property
+    def coming(self) -> Mapping[End, End]:
+        """The other end of each port for a device that does not exist yet, and back."""
+        there, found = self.cluster.devices, dict[End, End]()
+        for switch in self.cluster.switches:
+            for port in switch.ports:
+                if port.peer not in there:
+                    found[switch.name, port.name] = (port.peer, port.peer_port)
+                    found[port.peer, port.peer_port] = (switch.name, port.name)
+        return found
+
+    @cached_property
     def cables(self) -> frozenset[Cable]:
         """All of them."""
         return frozenset(frozenset({(link.a, link.a_port), (link.b, link.b_port)}) for link in self.cluster.links)
@@ -51,6 +62,7 @@ class PlannedCables:
         names = {switch.name: switch.name for switch in self.cluster.switches} | {
             node.name: node.name for node in self.cluster.nodes
         }
+        names |= {device: device for device, _ in self.coming}
         return names | {node.host: node.name for node in self.cluster.nodes if node.host}
 
     def end_of(self, seen: SeenEnd) -> End:
@@ -59,15 +71,19 @@ class PlannedCables:
             if port.lower() in self.adapters:
                 return self.adapters[port.lower()]
         device = self.devices.get(seen.device) or self.devices.get(seen.device.partition(".")[0], seen.device)
-        known = next((port for port in seen.ports if (device, port) in self.far), None)
+        known = next((port for port in seen.ports if (device, port) in self.far or (device, port) in self.coming), None)
         return device, known or next(iter(seen.ports), "?")
+
+    def planned(self, end: End) -> End | None:
+        """Return the other end of an end, whether its device exists or is to come."""
+        return self.far.get(end) or self.coming.get(end)
 
     def seen(self, reported: SeenCable) -> Cable:
         """Return the cable by its planned ends. A node whose adapters LLDP names otherwise, as network interfaces do, counts as
         connected by the planned one: its name alone is known."""
         own, far = self.end_of(reported.own), self.end_of(reported.far)
-        planned = self.far.get(own)
-        if planned is not None and far not in self.far and far[0] == planned[0] and far[0] not in self.cluster.switch_roles:
+        planned = self.planned(own)
+        if planned is not None and not self.planned(far) and far[0] == planned[0] and far[0] not in self.cluster.switch_roles:
             far = planned
         return frozenset({own, far})
 
@@ -77,7 +93,7 @@ def miscablings(cabling: PlannedCables, reports: Iterable[SeenCables]) -> Iterat
     reports = tuple(reports)
     covered = {cabling.devices.get(device, device) for report in reports for device in report.devices}
     seen = {cabling.seen(cable) for report in reports for cable in report.cables if _concerns(cabling, cable)}
-    stray = sorted((cable for cable in seen - cabling.cables if len(cable) > 1), key=sorted)
+    stray = sorted((cable for cable in seen - cabling.cables if len(cable) > 1 and not _has_come(cabling, cable)), key=sorted)
     explained: set[End] = set()
     for pair in _swapped(cabling, stray):
         explained |= pair.ends
@@ -90,6 +106,12 @@ def miscablings(cabling: PlannedCables, reports: Iterable[SeenCables]) -> Iterat
         if any(device in covered for device, _ in cable) and not any(end in explained for end in cable):
             a, b = sorted(cable)
             yield Miscabling("missing", f"no cable between {_name(a)} and {_name(b)}, or its link is down", cable)
+
+
+def _has_come(cabling: PlannedCables, cable: Cable) -> bool:
+    """Whether the cable is that of a device to come, which is in its place before the cluster file has it."""
+    a, b = cable
+    return cabling.coming.get(a) == b
 
 
 def _concerns(cabling: PlannedCables, cable: SeenCable) -> bool:
@@ -105,25 +127,27 @@ def _swapped(cabling: PlannedCables, stray: Iterable[Cable]) -> Iterator[Miscabl
     left = {end: cable for cable in stray for end in cable}
     done: set[Cable] = set()
     for cable in stray:
-        if cable in done or not all(end in cabling.far for end in cable):
-            continue
         a, b = sorted(cable)
-        other = left.get(cabling.far[a])
+        far = cabling.planned(a)
+        if cable in done or far is None or not cabling.planned(b):
+            continue
+        other = left.get(far)
         if other is None or other == cable or other in done or len(other) != 2:
             continue
-        (third,) = other - {cabling.far[a]}
-        if cabling.far.get(third) == b:
+        (third,) = other - {far}
+        if cabling.planned(third) == b:
             done |= {cable, other}
-            one, two = _name(cabling.far[a]), _name(b)
+            one, two = _name(far), _name(b)
             message = f"the cables in {one} and {two} are swapped: {_name(a)} belongs to {one}, {_name(third)} to {two}"
             yield Miscabling("swapped", message, cable | other)
 
 
 def _wrong(cabling: PlannedCables, cable: Cable) -> Miscabling:
-    a, b = sorted(cable, key=lambda end: (end not in cabling.far, end))
-    if a not in cabling.far:
+    a, b = sorted(cable, key=lambda end: (end not in cabling.far, end not in cabling.coming, end))
+    planned = cabling.planned(a)
+    if planned is None:
         return Miscabling("extra", f"a cable between {_name(a)} and {_name(b)}, which the plan does not have", cable)
-    message = f"the cable in {_name(a)} leads to {_name(b)}, not to {_name(cabling.far[a])}"
+    message = f"the cable in {_name(a)} leads to {_name(b)}, not to {_name(planned)}"
     return Miscabling("wrong", message, cable)
 
 

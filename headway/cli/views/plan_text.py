@@ -1,6 +1,7 @@
 """Prints the plan of a job or a cluster for people."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def print_cluster(console: "Console", plan: ClusterPlan, shapes: Mapping[str, Fa
         switches = [switch for switch in plan.switches if switch.fabric == fabric.name]
         if switches:
             _print_fabric(console, plan, fabric, shapes[fabric.name])
-            console.print(_switches(switches))
+            console.print(_switches(plan, switches))
 
 
 def _groups(plan: ClusterPlan) -> "Table":
@@ -164,8 +165,16 @@ def _print_fabric(console: "Console", plan: ClusterPlan, fabric: FabricPlan, sha
         if growth.most > growth.present
         else ""
     )
-    most = f"its leaves have room for {counted(growth.present, 'node')}{more}"
+    coming = _nodes_to_come(plan, fabric)
+    ready = f", and ports set up for {coming} that are to come" if coming else ""
+    most = f"its leaves have room for {counted(growth.present, 'node')}{ready}{more}"
     _print_facts(console, iter([("growth", most)]))
+
+
+def _nodes_to_come(plan: ClusterPlan, fabric: FabricPlan) -> int:
+    """Return the nodes to come that the leaves have ports for."""
+    ports = (port for switch in plan.switches if switch.fabric == fabric.name for port in switch.ports)
+    return len({port.peer for port in ports if port.role == "node"} - plan.devices)
 
 
 def _fabric_facts(fabric: FabricPlan, shape: FabricShape) -> _Facts:
@@ -199,13 +208,17 @@ def _tiers(plan: ClusterPlan, fabric: FabricPlan, shape: FabricShape) -> "Table"
     return table
 
 
-def _switches(switches: list[SwitchPlan]) -> "Table":
+def _switches(plan: ClusterPlan, switches: list[SwitchPlan]) -> "Table":
     table = _table("switch", "AS number", "loopback", "to nodes", "to switches", "Gbit/s")
     for switch in switches[:_ROWS_SHOWN]:
-        up = len(switch.uplinks)
+        there = Counter(port.role for port in plan.cabled(switch))
+        every = Counter(port.role for port in switch.ports)
+        cables = [
+            f"{there[role]} of {every[role]}" if every[role] > there[role] else str(there[role]) for role in ("node", "fabric")
+        ]
         speeds = ", ".join(sorted({str(port.gbps) for port in switch.ports}))
         numbers = (str(switch.asn or "-"), switch.router_id or "-")
-        table.add_row(switch.name, *numbers, str(len(switch.ports) - up), str(up), speeds)
+        table.add_row(switch.name, *numbers, *cables, speeds)
     if len(switches) > _ROWS_SHOWN:
         table.add_row("...", f"{len(switches) - _ROWS_SHOWN} more; --json has all")
     return table

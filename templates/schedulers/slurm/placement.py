@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from headway.jobspec.plan import ClusterPlan, JobPlan
+from headway.jobspec.plan import ClusterPlan, JobPlan, SwitchPlan
 from headway.jobspec.resolve.domains import Domains
 from headway.jobspec.units import format_seconds
 from headway.templates.schedulers.slurm.options import SlurmOptions
@@ -11,24 +11,34 @@ SWITCHES = "--switches"
 
 
 def leaf_nodes(options: SlurmOptions, cluster: ClusterPlan) -> int | None:
-    """Return the nodes below one leaf switch of topology/tree: by the options, or the most that share their leaves in the fabric's plan.
+    """Return the nodes below one leaf switch of topology/tree: by the options, or the most that share their leaves in the fabric's plan,
+    those to come too.
 
     None if neither has them.
     """
     if options.leaf_nodes is not None:
         return options.leaf_nodes
-    return max(Counter(leaves_of_nodes(cluster).values()).values(), default=None)
+    leaves: dict[str, set[str]] = {}
+    for leaf in _leaves(cluster):
+        for port in leaf.ports:
+            if port.role == "node":
+                leaves.setdefault(port.peer, set()).add(leaf.name)
+    return max(Counter(map(frozenset, leaves.values())).values(), default=None)
 
 
 def leaves_of_nodes(cluster: ClusterPlan) -> dict[str, tuple[str, ...]]:
     """Return the leaves of the scale-out fabric that each node is connected to, by the node's name; nothing without switches."""
-    fabric = None if cluster.scale_out is None else cluster.scale_out.name
-    leaves = {switch.name for switch in cluster.switches if switch.fabric == fabric and switch.role == "leaf"}
+    leaves = {leaf.name for leaf in _leaves(cluster)}
     found: dict[str, dict[str, None]] = {}
     for link in cluster.links:
         if link.a in leaves:
             found.setdefault(link.b, {})[link.a] = None
     return {node: tuple(sorted(names)) for node, names in found.items()}
+
+
+def _leaves(cluster: ClusterPlan) -> list[SwitchPlan]:
+    fabric = None if cluster.scale_out is None else cluster.scale_out.name
+    return [switch for switch in cluster.switches if switch.fabric == fabric and switch.role == "leaf"]
 
 
 def switches_of(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> str | None:
@@ -39,8 +49,8 @@ def switches_of(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> s
     below = leaf_nodes(options, cluster)
     if options.topology != "tree" or below is None or plan.nodes == 1 or any(_is_own(each) for each in options.directives):
         return None
-    fewest = -(-plan.nodes // below)
-    if fewest >= -(-cluster.group(plan.group).count // below):
+    fewest, group = -(-plan.nodes // below), cluster.group(plan.group)
+    if fewest >= -(-(group.grow_to or group.count) // below):
         return None
     return f"{fewest}" if options.switch_wait is None else f"{fewest}@{format_seconds(options.switch_wait)}"
 

@@ -46,6 +46,14 @@ _ONE_VALUE = re.compile(
     r"|timers connect|timers|advertisement-interval|bfd profile"
     r"|detect-multiplier|receive-interval|transmit-interval) (.+)"
 )
+# How the words before such a value begin.
+_VALUED = frozenset(
+    {
+        *("frr", "hostname", "log", "description", "ipv6", "ip", "bgp", "timers", "maximum-paths", "remote-as", "interface"),
+        *("peer-group", "update-source", "advertisement-interval", "bfd", "detect-multiplier"),
+        *("receive-interval", "transmit-interval"),
+    }
+)
 _NEIGHBOR = re.compile(r"neighbor (\S+) (.+)")
 
 _YES, _NO = "yes", "no"
@@ -114,20 +122,22 @@ def _command(line: str) -> _Command | None:
     if not words or words[0] in "!#":
         return None
     bare, path = words.removeprefix("no "), ""
-    if neighbor := _NEIGHBOR.fullmatch(bare):
+    if bare.startswith("neighbor ") and (neighbor := _NEIGHBOR.fullmatch(bare)):
         path, bare = f"neighbor {neighbor[1]}|", neighbor[2]
-    valued = _ONE_VALUE.fullmatch(bare)
+    valued = _ONE_VALUE.fullmatch(bare) if bare.partition(" ")[0] in _VALUED else None
     key, value = (valued[1], valued[2]) if valued else (bare, _YES)
-    is_block = words.startswith(_BLOCKS)
+    indent, value = len(line) - len(line.lstrip()), _NO if words.startswith("no ") else value
+    if not words.startswith(_BLOCKS):
+        return _Command(words, indent, path + key, value, False, False, False, False)
     return _Command(
         words,
-        len(line) - len(line.lstrip()),
+        indent,
         path + key,
-        _NO if words.startswith("no ") else value,
-        is_frr=is_block and _FRR.fullmatch(words) is not None,
-        is_outer=is_block and _OUTER.fullmatch(words) is not None,
-        is_inner=is_block and _INNER.fullmatch(words) is not None,
-        is_exit=is_block and (words == "end" or _EXIT.fullmatch(words) is not None),
+        value,
+        is_frr=_FRR.fullmatch(words) is not None,
+        is_outer=_OUTER.fullmatch(words) is not None,
+        is_inner=_INNER.fullmatch(words) is not None,
+        is_exit=words == "end" or _EXIT.fullmatch(words) is not None,
     )
 
 

@@ -5,8 +5,8 @@ Defaults: FRRouting/frr bgpd/bgp_vty.c (FRR_CFG_DEFAULT), by `frr defaults`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from headway.jobspec.problem import Severity
 from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, FilterLine, NeighborView, PortView, Traits
@@ -41,7 +41,7 @@ class Bgp:
     commands: Mapping[str, str]
     neighbors: Mapping[str, tuple[tuple[str, str, str], ...]]
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Neighbors and groups with a command outside of address families."""
         return [name for name, commands in self.neighbors.items() if any(not block for block, _, _ in commands)]
@@ -76,18 +76,45 @@ def traits(interfaces: Mapping[str, str], others: Mapping[str, str]) -> Traits:
     ports: dict[str, dict[str, str]] = {}
     for key, value in interfaces.items():
         interface, _, command = key.partition("|")
-        own = ports.setdefault(interface, {})
+        own = ports.get(interface)
+        if own is None:
+            own = ports[interface] = {}
         if command and not command.startswith(("description", "ip address", "ipv6 address", "shutdown")):
             own[command] = value
     for key, value in others.items():
         command, bar, below = key.partition("|")
-        name = f"{_INSTANCE.sub('router bgp *', command)}{bar}{below}" if command.startswith("router bgp ") else key
-        if name != "router bgp *" and not _is_of_switch(name) and _judge(key) is not None:
+        name = _name_of(command, below) if bar else _name_of(key, None)
+        if name is not None:
             device[name] = value
     # What all of its ports have is a trait of the switch.
     first, *rest = ports.values() or ({},)
-    common = {command: value for command, value in first.items() if all(each.get(command) == value for each in rest)}
+    common = {
+        command: value for command, value in first.items() if all(each == first or each.get(command) == value for each in rest)
+    }
     return Traits(device | {f"interface *|{command}": value for command, value in sorted(common.items())})
+
+
+def _name_of(command: str, below: str | None) -> str | None:
+    """Return the setting's name without the switch's AS number; None for one that is its own, or the site's."""
+    if not command.startswith("router bgp "):
+        key = command if below is None else f"{command}|{below}"
+        return None if _is_of_switch(key) or _judge(key) is None else key
+    block = _without_number(command)
+    if below is None:
+        return None if block == "router bgp *" or _is_of_switch(block) or _judge(command) is None else block
+    return _name_below(block, below)
+
+
+@lru_cache(4096)
+def _without_number(command: str) -> str:
+    return _INSTANCE.sub("router bgp *", command)
+
+
+@lru_cache(65536)
+def _name_below(block: str, below: str) -> str | None:
+    # The number of an instance makes no difference to what is judged.
+    name = f"{block}|{below}"
+    return None if _is_of_switch(name) or _judge(f"{block.replace('*', '1', 1)}|{below}") is None else name
 
 
 @lru_cache(65536)
@@ -366,26 +393,18 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
     profiles = {found[1] for key in values if key.startswith("bfd|") and (found := _PROFILE.fullmatch(key))}
     groups = {name for name in bgp.names if bgp.is_group(name)}
     for key, value in bgp.commands.items():
+        place = f"{instance}|{key}"
         if key.endswith("|bfd profile") and value not in profiles:
             message = (
                 f"there is no BFD profile {value}; the session runs with BFD's defaults, or without, and a dead link is found "
                 "later"
             )
-            yield Fault("HW845", f"{instance}|{key}", message, "define it below `bfd`, or correct the name")
-        if key.endswith(("|interface peer-group", "|peer-group")) and value not in {_YES, _NO} and value not in groups:
+            yield Fault("HW845", place, message, "define it below `bfd`, or correct the name")
+        if value not in groups and value not in {_YES, _NO} and key.endswith(("|interface peer-group", "|peer-group")):
             message = f"there is no peer group {value}; FRR refuses the line, and the link carries nothing"
-            yield Fault("HW845", f"{instance}|{key}", message, f"add `neighbor {value} peer-group`, or correct the name")
-        if key.endswith("|advertisement-interval") and (_number(value) or 0) > _SLOW_ADVERTISEMENT_S:
-            message = (
-                f"routes are announced every {value} s; after the loss of a link, collectives wait as long for the next path"
-            )
-            yield Fault("HW842", f"{instance}|{key}", message, "set 0", doubtful=True)
-        if key.endswith("|timers connect") and (_number(value) or 0) > _SLOW_CONNECT_S:
-            message = f"a lost session is tried again after {value} s; the link stays idle as long after it is mended"
-            yield Fault("HW842", f"{instance}|{key}", message, "set 1 to 10 seconds", doubtful=True)
-        if key.endswith("timers") or key == "timers bgp":
-            yield from _timers(f"{instance}|{key}", value)
-        yield from _exceptions(instance, key, value)
+            yield Fault("HW845", place, message, f"add `neighbor {value} peer-group`, or correct the name")
+        for fault in _of_command(key, value):
+            yield replace(fault, key=place)
     yield from _passive(values)
     unused = profiles - {value for key, value in bgp.commands.items() if key.endswith("|bfd profile")}
     for profile in sorted(unused if bgp.names and not any(key.startswith("bfd|peer") for key in values) else ()):
@@ -396,6 +415,24 @@ def faults(values: Mapping[str, str], bgp: Bgp | None) -> Iterator[Fault]:
     yield from _statics(values)
 
 
+@lru_cache(65536)
+def _of_command(key: str, value: str) -> tuple[Fault, ...]:
+    """Return the faults that a command of BGP has by itself, with its key: most switches have the same commands."""
+    return tuple(_alone(key, value))
+
+
+def _alone(key: str, value: str) -> Iterator[Fault]:
+    if key.endswith("|advertisement-interval") and (_number(value) or 0) > _SLOW_ADVERTISEMENT_S:
+        message = f"routes are announced every {value} s; after the loss of a link, collectives wait as long for the next path"
+        yield Fault("HW842", key, message, "set 0", doubtful=True)
+    if key.endswith("|timers connect") and (_number(value) or 0) > _SLOW_CONNECT_S:
+        message = f"a lost session is tried again after {value} s; the link stays idle as long after it is mended"
+        yield Fault("HW842", key, message, "set 1 to 10 seconds", doubtful=True)
+    if key.endswith("timers") or key == "timers bgp":
+        yield from _timers(key, value)
+    yield from _exceptions(key, value)
+
+
 def _passive(values: Mapping[str, str]) -> Iterator[Fault]:
     for key, value in values.items():
         if key.startswith("bfd|profile ") and key.endswith("|passive-mode") and value == _YES:
@@ -403,23 +440,23 @@ def _passive(values: Mapping[str, str]) -> Iterator[Fault]:
             yield Fault("HW841", key, message, "remove `passive-mode`", doubtful=True)
 
 
-def _exceptions(instance: str, key: str, value: str) -> Iterator[Fault]:
+def _exceptions(key: str, value: str) -> Iterator[Fault]:
     """Find a setting of BGP or of a neighbor that suits other networks, and not equal paths over links without IPv4 addresses."""
     words = key.rpartition("|")[2].split()
     if words == ["capability", "extended-nexthop"] and value == _NO:
         message = "the neighbor takes no IPv4 route with an IPv6 next hop; the session is up, and no route of the link is used"
-        yield Fault("HW839", f"{instance}|{key}", message, "remove `no neighbor ... capability extended-nexthop`")
+        yield Fault("HW839", key, message, "remove `no neighbor ... capability extended-nexthop`")
     if words[:1] == ["local-as"] and words[1:] and value == _YES:
         message = (
             f"it shows its neighbors AS {words[1]} and its own; its paths are longer than others, which are used in their place"
         )
-        yield Fault("HW834", f"{instance}|{key}", message, "remove `local-as`", doubtful=True)
+        yield Fault("HW834", key, message, "remove `local-as`", doubtful=True)
     if words[:2] == ["bgp", "dampening"] and value == _YES:
         message = "a path that went down and up is not used for minutes; a mended link idles"
-        yield Fault("HW842", f"{instance}|{key}", message, "remove `bgp dampening`", doubtful=True)
+        yield Fault("HW842", key, message, "remove `bgp dampening`", doubtful=True)
     if words[:2] == ["distance", "bgp"] and "255" in words and value == _YES:
         message = "routes of distance 255 are never installed; the switch has no route to other leaves"
-        yield Fault("HW838", f"{instance}|{key}", message, "remove `distance bgp`")
+        yield Fault("HW838", key, message, "remove `distance bgp`")
 
 
 def _statics(values: Mapping[str, str]) -> Iterator[Fault]:

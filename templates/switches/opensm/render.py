@@ -5,6 +5,7 @@ The settings: linux-rdma/opensm opensm/osm_subnet.c and doc/; `ar_updn`, `ar_ftr
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
@@ -29,7 +30,7 @@ def render_fabric(options: OpensmOptions, fabric: FabricPlan, cluster: ClusterPl
     files = {
         FILE: _configuration(options, fabric, cluster),
         PARTITIONS: _partitions(options, fabric),
-        NETLIST: _netlist(switches),
+        NETLIST: _netlist([replace(switch, ports=cluster.cabled(switch)) for switch in switches]),
     }
     if all(root.guid for root in roots):
         files[ROOTS] = "".join(f"{root.guid}\n" for root in roots)
@@ -129,18 +130,13 @@ def _adapter_id(port: PortPlan) -> str:
 
 def _switch(switch: SwitchPlan, ids: dict[str, str]) -> str:
     lines = [f"switchguid={switch.guid}"] if switch.guid else []
-    lines.append(f'Switch\t{_ports(switch)} "{ids[switch.name]}"\t\t# "{switch.name}"')
+    lines.append(f'Switch\t{switch.port_count} "{ids[switch.name]}"\t\t# "{switch.name}"')
     for port in switch.ports:
         if port.role == "node":
             lines.append(f'[{port.name}]\t"{_adapter_id(port)}"[1]\t\t# "{_adapter_id(port)}"')
         else:
             lines.append(f'[{port.name}]\t"{ids[port.peer]}"[{port.peer_port}]\t\t# "{port.peer}"')
     return "\n".join(lines) + "\n"
-
-
-def _ports(switch: SwitchPlan) -> int:
-    """Return the highest port of the switch; ibnetdiscover prints all of a model's, of which the plan knows those with a cable."""
-    return max((port.index + 1 for port in switch.ports), default=1)
 
 
 def _adapter(port: PortPlan, switch: SwitchPlan, ids: dict[str, str]) -> str:

@@ -38,6 +38,7 @@ _PERIOD_MS, _PORTS_OF_A_PERIOD, _LONGEST_POLL_MS = 200, 32, 1000
 _LOOPBACK = "Loopback0"
 # In the place of a description.
 _MARK = "DESCRIPTION"
+_LINK_LOCAL = {"ipv6_use_link_local_only": "enable"}
 
 # SONiC's roles: a switch with hosts, and those above it. The platform's buffer templates choose by them.
 _TYPES = {"leaf": "ToRRouter", "spine": "LeafRouter", "core": "SpineRouter"}
@@ -120,15 +121,18 @@ def _ports(switch: SwitchPlan, device: SonicDevice, keep: Collection[str]) -> Ta
     planned = {port.name: port for port in switch.ports}
     speeds = {port.lanes: port.gbps for port in reversed(switch.ports)}
     usual = next((port.gbps for port in switch.ports), None)
-    rows = _PortTable()
+    rows = _WrittenTable()
     for name, port in device.ports.items():
         if name in keep:
             continue
         cable = planned.get(name)
         if cable is None:
-            rows.add(name, _port(port, port.gbps or speeds.get(port.lanes.count(",") + 1, usual) or 0, is_up=False))
+            row, before, _ = _port(port, port.gbps or speeds.get(port.lanes.count(",") + 1, usual) or 0, is_up=False)
+            rows.add(name, row, before)
         else:
-            rows.add(name, _port(port, cable.gbps, is_up=True), f"{cable.peer} {cable.peer_port}")
+            row, before, after = _port(port, cable.gbps, is_up=True)
+            description = f"{cable.peer} {cable.peer_port}"
+            rows.add(name, {**row, "description": description}, before + encode_basestring_ascii(description) + after)
     return rows
 
 
@@ -161,20 +165,16 @@ def _port(port: SwitchPort, gbps: int, *, is_up: bool) -> _PortRow:
     return _PortRow(row, before, after)
 
 
-class _PortTable(dict[str, Row]):
-    """The ports of a switch, with the text of each."""
+class _WrittenTable(dict[str, Row]):
+    """A table with the text of each row: most ports of a fabric have the same, but for a name or two."""
 
     def __init__(self) -> None:
         super().__init__()
         self._texts: dict[str, str] = {}
 
-    def add(self, name: str, port: _PortRow, description: str | None = None) -> None:
-        """Add a port, with a description if a cable is in it."""
-        if description is None:
-            self[name], self._texts[name] = port.row, port.before
-        else:
-            self[name] = {**port.row, "description": description}
-            self._texts[name] = port.before + encode_basestring_ascii(description) + port.after
+    def add(self, name: str, row: Row, text: str) -> None:
+        """Add a row with its text, which is what `_row_text` returns."""
+        self[name], self._texts[name] = row, text
 
     def text(self, name: str) -> str:
         """Return it as `_table_text` does."""
@@ -183,10 +183,13 @@ class _PortTable(dict[str, Row]):
 
 def _addresses(switch: SwitchPlan) -> Tables:
     """Return addresses of links to nodes; those between switches use IPv6 with link-local addresses (RFC 5549)."""
-    interfaces: Table = {port.name: {"ipv6_use_link_local_only": "enable"} for port in switch.uplinks}
+    interfaces, local_text = _WrittenTable(), _row_text(_LINK_LOCAL)
     for port in switch.ports:
+        if port.role == "fabric":
+            interfaces.add(port.name, _LINK_LOCAL, local_text)
         if port.address:
-            interfaces |= {port.name: {}, f"{port.name}|{port.address}": {}}
+            interfaces.add(port.name, {}, "{}")
+            interfaces.add(f"{port.name}|{port.address}", {}, "{}")
     return {"INTERFACE": interfaces, "LOOPBACK_INTERFACE": {_LOOPBACK: {}, f"{_LOOPBACK}|{switch.router_id}/32": {}}}
 
 
@@ -196,10 +199,16 @@ def _neighbors(switch: SwitchPlan, cluster: ClusterPlan) -> Tables:
     kinds = {port.peer: "Server" if port.role == "node" else _TYPES[roles[port.peer]] for port in switch.ports}
     if not kinds:
         return {}
-    return {
-        "DEVICE_NEIGHBOR": {port.name: {"name": port.peer, "port": port.peer_port} for port in switch.ports},
-        "DEVICE_NEIGHBOR_METADATA": {name: {"type": kind} for name, kind in kinds.items()},
-    }
+    neighbors, metadata = _WrittenTable(), _WrittenTable()
+    for port in switch.ports:
+        name, peer_port = encode_basestring_ascii(port.peer), encode_basestring_ascii(port.peer_port)
+        text = f'{{\n            "name": {name},\n            "port": {peer_port}\n        }}'
+        neighbors.add(port.name, {"name": port.peer, "port": port.peer_port}, text)
+    rows = {kind: {"type": kind} for kind in kinds.values()}
+    texts = {kind: _row_text(row) for kind, row in rows.items()}
+    for name, kind in kinds.items():
+        metadata.add(name, rows[kind], texts[kind])
+    return {"DEVICE_NEIGHBOR": neighbors, "DEVICE_NEIGHBOR_METADATA": metadata}
 
 
 def _classes(qos: QosPlan) -> Tables:
@@ -378,7 +387,7 @@ def _text(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _shared_text(name: str, rows: Mapping[str, Any]) -> str:
-    return rows.text(name) if isinstance(rows, (_SharedTable, _PortTable)) else _table_text(name, rows)
+    return rows.text(name) if isinstance(rows, (_SharedTable, _WrittenTable)) else _table_text(name, rows)
 
 
 class _SharedTable(dict[str, Row]):
@@ -399,9 +408,15 @@ def _table_text(name: str, rows: Mapping[str, Any]) -> str:
 
 def _with_rows(name: str, rows: Iterable[str], texts: Mapping[str, str]) -> str:
     """Return the table of this name, given the text of each row."""
-    items = [f"        {encode_basestring_ascii(key)}: {texts[key]}" for key in sorted(rows, key=natural)]
+    items = [f"        {before}{texts[key]}" for key, before in _in_natural_order(tuple(rows))]
     inside = "{\n" + ",\n".join(items) + "\n    }" if items else "{}"
     return f"    {encode_basestring_ascii(name)}: {inside}"
+
+
+@lru_cache(512)
+def _in_natural_order(keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the keys in their order, each with its text: the switches of a tier have the same ports."""
+    return [(key, f"{encode_basestring_ascii(key)}: ") for key in sorted(keys, key=natural)]
 
 
 def _row_text(row: Any) -> str:
