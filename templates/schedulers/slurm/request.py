@@ -15,4 +15,5 @@ def with_request(options: SlurmOptions, plan: JobPlan) -> SlurmOptions:
         found["exclude"] = ",".join(filter(None, (options.exclude, asked["exclude"])))
     found["directives"] = (*options.directives, *asked.get("sbatch", ()))
     found["srun"] = (*options.srun, *asked.get("srun", ()))
+    found["apptainer"] = (*options.apptainer, *asked.get("apptainer", ()))
     return options.model_copy(update=found)

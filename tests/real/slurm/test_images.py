@@ -1,15 +1,12 @@
 """An image without headway, on hosts without Python, under real Slurms; and what runs is what was committed."""
 
-import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headway.cli.main import main
-from headway.infra.bundle import make_bundle
 from headway.runner.contract import RunDirectory
 from tests.faults.processes import processes_of
 from tests.faults.runs import LIMIT_S, only_run, wait_for_step, wait_until
@@ -45,13 +42,6 @@ checkpoint: {{tiers: [{{kind: shared, every: 10 steps}}], keep: 3}}
 """
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 QUICKSTART = Path(__file__).parents[3] / "examples/quickstart/job.yaml"
-
-
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For this Python only, which is all that its image has."""
-    own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
-    return make_bundle(tmp_path_factory.mktemp("bundle"), None, print, [own])[0]
 
 
 def git(folder: Path, *words: str) -> str:
