@@ -27,7 +27,7 @@ def _imported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *optio
     for file in (SCRIPTS / f"{case}.sbatch", *SCRIPTS.glob("*.sh")):
         shutil.copy(file, tmp_path)
     cluster = (HERE / "cluster.yaml").read_text()
-    if "apptainer" in case:
+    if re.search("(apptainer|singularity) (exec|run)", (SCRIPTS / f"{case}.sbatch").read_text()):
         cluster = cluster.replace("containers: pyxis", "containers: apptainer, image_cache: /local/images")
     (tmp_path / "cluster.yaml").write_text(cluster)
     monkeypatch.chdir(tmp_path)

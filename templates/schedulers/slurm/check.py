@@ -119,6 +119,10 @@ _WHY = {
     "contain": _CONTAINED,
     "containall": _CONTAINED,
     "net": ("the ranks need the network of the node", "leave it out"),
+    "bind": ("the script mounts what the job names", "use `mounts` of the job"),
+    "mount": ("the script mounts what the job names", "use `mounts` of the job"),
+    "env": ("the command line, which others see, is no place for variables", "use `environment` or `secrets` of the job"),
+    "env-file": ("a job has its variables in its document", "use `environment` or `secrets` of the job"),
     "array": ("every task of an array would train the same spec", "use `sweep` in the job for runs with different values"),
     "export": ("the ranks need the variables of the batch script", "set variables in `environment` of the job"),
 }
@@ -217,7 +221,8 @@ def _check_further(document: str, place: Path, given: Iterable[str], own: Collec
         name = own_option(option, own)
         if name is None:
             continue
-        message, hint = f"`--{name}` is set by the batch script itself, and Slurm would use the last of two", _HINT
+        last = "" if own is _OF_APPTAINER else ", and Slurm would use the last of two"
+        message, hint = f"`--{name}` is set by the batch script itself{last}", _HINT
         if name in _WHY:
             why, hint = _WHY[name]
             message = f"`--{name}` is not supported: {why}"
