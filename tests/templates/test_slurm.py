@@ -392,7 +392,8 @@ def test_three_attempts_that_do_not_start_hold_the_job_with_a_verdict(tmp_path: 
     assert (tmp_path / "curl.config").read_text() == 'url = "https://alerts.example.com/7"\n'
 
 
-FRUITLESS = "5 attempts in a row started and ended without progress and without a verdict"
+FRUITLESS = "5 attempts in a row started and ended without progress"
+RETRY = '{\n  "exit_code": 81\n}'
 
 
 def lost(folder: Path, attempt: int, *, job: str = "7", started: bool = True, **files: str) -> None:
@@ -445,11 +446,22 @@ def test_attempts_that_never_started_neither_count_nor_end_the_row(notifying: st
     assert held(tmp_path, notifying) == (True, FRUITLESS, False)
 
 
+def test_attempts_with_the_verdict_to_try_again_count_unless_they_exclude_a_further_host(notifying: str, tmp_path: Path) -> None:
+    for attempt in range(5):
+        lost(tmp_path, attempt)
+        if attempt != 2:
+            folder = tmp_path / f"runs of 'lab'/old/attempts/{attempt}"
+            (folder / "exclude").write_text("n9\n")
+            (folder / "verdict.json").write_text(RETRY)
+    assert held(tmp_path, notifying, CODE="137", STARTS="") == (True, f"{FRUITLESS}, the last with exit code 137", True)
+
+
 @pytest.mark.parametrize(
     "fourth",
     [
         {"excused": "step 10 is committed"},
-        {"verdict.json": '{"exit_code": 81}'},
+        {"verdict.json": RETRY.replace("81", "82")},
+        {"verdict.json": RETRY, "exclude": "n9"},
         # Of the run's earlier job: its owner has submitted the run again.
         {"job": "6"},
         {"started": False},
