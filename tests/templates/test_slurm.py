@@ -628,6 +628,15 @@ def test_a_job_cannot_replace_what_the_script_sets(tmp_path: Path) -> None:
     assert [code for code, _ in told] == ["HW210"] * 3
 
 
+def test_a_job_excludes_the_nodes_of_other_groups_as_far_as_their_names_are_known(tmp_path: Path) -> None:
+    groups = "node_groups: [" + ", ".join(f"{{name: {name}, count: 2, cpus: 4, procs: 2}}" for name in ("a", "b", "c")) + "]"
+    text = CLUSTER.replace("node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]", groups)
+    names = 'exclude: n9, node_names: {a: "n[1-2]", b: "n[3-4]"}, '
+    (tmp_path / "cluster.yaml").write_text(text.replace("{partition", f"{{{names}partition"))
+    (tmp_path / "job.yaml").write_text(JOB + "group: b\nscheduler: {slurm: {exclude: n4}}\n")
+    assert "--exclude='n9,n4,n[1-2]'" in directives(script_of(tmp_path))
+
+
 def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + IMAGE)
     nodes = "node_groups: [{name: gpu, count: 2, cpus: 96, threads_per_core: 2, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}]"

@@ -80,8 +80,8 @@ class SlurmOptions(Section):
     """How long a job waits for so few leaf switches before it takes more. Slurm waits `max_switch_wait` of slurm.conf at most, which is
     300 s unless it is set."""
     node_names: dict[Name, NodeList] = Field(default_factory=dict, examples=[{"h100": "gpu[001-128]"}])
-    """Slurm's names of the nodes, by group and in the plan's order, for topology.conf and the node check. Without them the short host
-    names count, or the plan's names where no host name is known."""
+    """Slurm's names of the nodes, by group and in the plan's order. A job excludes the nodes of other groups by them. For topology.conf
+    and the node check, without them the short host names count, or the plan's names where no host name is known."""
     node_check: NodeCheck | None = Field(None, examples=[{"most_drained": 4}])
     """A check of the nodes by slurmd, rendered with the cluster; none when left out."""
     exclusive: bool = Field(False, examples=[True])

@@ -24,7 +24,7 @@ _FOR_JOBS = 90
 
 def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """Return one script that can be given to sbatch unchanged."""
-    options = with_request(options, plan)
+    options = with_request(options, plan, cluster)
     container = container_of(options, plan, cluster)
     staged = None if container is None else container.staged
     text = render_shell(
