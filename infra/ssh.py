@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 import paramiko
-from paramiko.ssh_exception import NoValidConnectionsError
+from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
 
 from headway.infra.reach import ConnectError, Reach, SshError
 
@@ -172,20 +172,14 @@ def connect(reach: Reach) -> Ssh:
     client.set_missing_host_key_policy(_Refuse(reach))
     try:
         _trust(client, reach)
-        client.connect(
-            reach.address,
-            port=reach.port,
-            username=reach.user,
-            key_filename=None if reach.identity is None else str(Path(reach.identity).expanduser()),
-            allow_agent=reach.identity is None or reach.as_ssh,
-            look_for_keys=reach.as_ssh,
-            sock=None if gateway is None else gateway.tunnel(reach),
-            timeout=CONNECT_S,
-            banner_timeout=CONNECT_S,
-            auth_timeout=CONNECT_S,
-            channel_timeout=CONNECT_S,
-        )
-        _without_delay(client)
+        try:
+            _log_in(client, reach, gateway)
+        except paramiko.SSHException as error:
+            # On a busy machine paramiko 5.1.0 has misread a key exchange ("Invalid packet blocking"). Nobody has logged in by then.
+            if isinstance(error, IncompatiblePeer) or not _is_in_key_exchange(client):
+                raise
+            client.close()
+            _log_in(client, reach, gateway)
     except BaseException as error:
         client.close()
         if gateway is not None:
@@ -194,6 +188,29 @@ def connect(reach: Reach) -> Ssh:
             raise ConnectError(f"{reach}: {_reason(error, reach)}") from error
         raise
     return Ssh(client, reach, gateway)
+
+
+def _log_in(client: paramiko.SSHClient, reach: Reach, gateway: Ssh | None) -> None:
+    client.connect(
+        reach.address,
+        port=reach.port,
+        username=reach.user,
+        key_filename=None if reach.identity is None else str(Path(reach.identity).expanduser()),
+        allow_agent=reach.identity is None or reach.as_ssh,
+        look_for_keys=reach.as_ssh,
+        sock=None if gateway is None else gateway.tunnel(reach),
+        timeout=CONNECT_S,
+        banner_timeout=CONNECT_S,
+        auth_timeout=CONNECT_S,
+        channel_timeout=CONNECT_S,
+    )
+    _without_delay(client)
+
+
+def _is_in_key_exchange(client: paramiko.SSHClient) -> bool:
+    """Return whether the host's banner was read, but no keys were exchanged."""
+    transport = client.get_transport()
+    return transport is not None and bool(transport.remote_version) and not transport.initial_kex_done
 
 
 def as_ssh_would(host: str, reach: Reach, jump: str | None = None, config: Path | None = None) -> Reach:

@@ -1,6 +1,6 @@
 """Prints how much of a GPU's peak the builtin trainer reaches on layers of Llama 3 8B, compared with a bare FSDP2 loop; 1 below a goal.
 
-python -m benchmarks.gpu [--json] [--gpu MODEL] [--layers N] [--micro N] [--steps N]
+python -m benchmarks.gpu [--json] [--gpu MODEL] [--layers N] [--micro N] [--sequence N] [--steps N]
 """
 
 import argparse
@@ -32,10 +32,11 @@ def claims(load: Load, gpu: str) -> Iterator[Claim]:
     with tempfile.TemporaryDirectory(prefix="headway-gpu-") as path:
         ours, config = builtin(Path(path), load, gpu)
     with tempfile.TemporaryDirectory(prefix="headway-gpu-") as path:
-        other = bare(Path(path), load)
-    mine, theirs = ([step_rates(config, load.tokens, took) for took in each.steps_s] for each in (ours, other))
-    share, their_share = (spread([rates["mfu_full"] for rates in each]) for each in (mine, theirs))
-    causal, their_causal = (spread([rates["mfu_causal"] for rates in each]).median for each in (mine, theirs))
+        other = bare(Path(path), load, deterministic=False)
+        alike = bare(Path(path), load, deterministic=True)
+    rates = [[step_rates(config, load.tokens, took) for took in each.steps_s] for each in (ours, other, alike)]
+    share, their_share, alike_share = (spread([step["mfu_full"] for step in each]) for each in rates)
+    causal, their_causal, _ = (spread([step["mfu_causal"] for step in each]).median for each in rates)
     yield Utilization(
         "MFU of the builtin trainer, attention as its full square",
         share,
@@ -46,7 +47,8 @@ def claims(load: Load, gpu: str) -> Iterator[Claim]:
         share.median >= UTILIZATION,
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, one rank, {load.layers} layers of Llama 3 8B and a vocabulary of "
         f"32,000, {load.rounds} rounds of {load.micro} sequences of {load.sequence} tokens, bf16, compiled, {len(ours.steps_s)} "
-        f"steps; with the half of attention that a mask leaves {causal:.3f}, the loop {their_causal:.3f}; "
+        f"steps; with the half of attention that a mask leaves {causal:.3f}, the loop {their_causal:.3f}; the loop with the deterministic "
+        f"algorithms of the builtin trainer {alike_share.median:.3f} with the full square; "
         f"{ours.device_bytes / 1e9:.1f} GB of tensors on the device at most, the loop {other.device_bytes / 1e9:.1f}",
     )
 
@@ -57,11 +59,12 @@ def main() -> int:
     parser.add_argument("--gpu", default="H100-SXM-80", help="the GPU's model in the catalogue")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--micro", type=int, default=2, help="sequences of a microbatch")
+    parser.add_argument("--sequence", type=int, default=8192, help="tokens of a sequence")
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no GPU that torch can use")
-    load = Load(options.layers, 2, options.micro, 8192, options.steps)
+    load = Load(options.layers, 2, options.micro, options.sequence, options.steps)
     return report(claims(load, options.gpu), ["--json"] if options.json else [])
 
 

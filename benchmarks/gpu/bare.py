@@ -1,7 +1,6 @@
-"""Trains the benchmark's model as a bare FSDP2 loop does, without deterministic algorithms: it clips by `clip_grad_norm_` and reads
-each step's loss, and that is all.
+"""Trains the benchmark's model as a bare FSDP2 loop does: it clips by `clip_grad_norm_` and reads each step's loss, and that is all.
 
-bare.py FOLDER LAYERS ROUNDS MICRO SEQUENCE STEPS
+bare.py FOLDER LAYERS ROUNDS MICRO SEQUENCE STEPS DETERMINISTIC, which is 1 if it uses deterministic algorithms, else 0
 """
 
 import json
@@ -19,7 +18,10 @@ from headway.runner.train.model import Transformer, initialize
 
 
 def main() -> None:
-    folder, (layers, rounds, micro, sequence, steps) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    folder, (layers, rounds, micro, sequence, steps, deterministic) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    torch.use_deterministic_algorithms(bool(deterministic))
+    # As in the builtin trainer.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.cuda.set_device(0)
     dist.init_process_group("cpu:gloo,cuda:nccl")
     mesh = init_device_mesh("cuda", (1,))

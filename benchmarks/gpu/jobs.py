@@ -83,9 +83,9 @@ def builtin(folder: Path, load: Load, gpu: str) -> tuple[Measured, RunConfig]:
     return Measured(steps_s, max(line["device_bytes"] for line in lines)), config
 
 
-def bare(folder: Path, load: Load) -> Measured:
+def bare(folder: Path, load: Load, deterministic: bool) -> Measured:
     """Train by a bare loop under torchrun."""
-    words = [load.layers, load.rounds, load.micro, load.sequence, load.steps]
+    words = [load.layers, load.rounds, load.micro, load.sequence, load.steps, int(deterministic)]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "benchmarks.gpu.bare"]
     _ended([*command, str(folder), *map(str, words)], folder / "bare.log")
     found = json.loads((folder / "measured.json").read_text())

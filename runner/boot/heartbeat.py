@@ -157,10 +157,17 @@ class StepCounter:
 
 
 def steps_made(optimizer: Any) -> int | None:
-    """Return the step count in the state of the optimizer's first parameter; None if this type does not count."""
+    """Return the step count in the state of the optimizer's first parameter; None if this type does not count, or if it cannot be read
+    now."""
     state: Any = next(iter(optimizer.state.values()), {})
     made = state.get("step") if isinstance(state, dict) else None
-    return None if made is None else int(made)
+    torch: Any = sys.modules.get("torch")
+    if made is None or torch is None or not isinstance(made, torch.Tensor):
+        return None if made is None else int(made)
+    # No mode of the script (a counter of operations, say) sees that the number is read.
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        # To read one on a GPU would end the capture of a CUDA graph.
+        return None if made.is_cuda and torch.cuda.is_current_stream_capturing() else int(made)
 
 
 def see_loader(module: Any) -> None:

@@ -1,9 +1,13 @@
 """A real sshd: who it is is checked, who we are is a key, and what is written is there whole or not at all."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +131,62 @@ def test_why_there_is_no_connection_is_said(
 
 
 # --- the hosts --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def relay(port: int, garbled: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield a port that leads to `port`, and a list that gets the number of each connection. The first `garbled` connections get the
+    host's banner and then bytes that mean nothing."""
+    numbers: list[int] = []
+
+    def serve(client: socket.socket, number: int) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as host:
+            if number <= garbled:
+                client.sendall(host.recv(4096).split(b"\n")[0] + b"\n" + b"\xff" * 64)
+                client.settimeout(10)
+                while client.recv(4096):
+                    pass
+                return
+            back = threading.Thread(target=pump, args=(host, client), daemon=True)
+            back.start()
+            pump(client, host)
+            back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    numbers.append(len(numbers) + 1)
+                    threading.Thread(target=serve, args=(client, len(numbers)), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1], numbers
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("garbled", [1, 2])
+def test_a_key_exchange_that_was_misread_is_tried_once_more(ssh_hosts: SshHosts, tmp_path: Path, garbled: int) -> None:
+    direct = reach(ssh_hosts)
+    with relay(direct.port, garbled) as (port, numbers):
+        known = tmp_path / "known_hosts"
+        known.write_text(ssh_hosts.known_hosts.read_text().replace(f"[127.0.0.1]:{direct.port} ", f"[127.0.0.1]:{port} "))
+        through = replace(direct, port=port, known_hosts=str(known))
+        if garbled == 1:
+            with connect(through) as ssh:
+                assert ssh.run(["id", "--user"]) == "0\n"
+        else:
+            with pytest.raises(ConnectError, match="no connection: "):
+                connect(through)
+        assert len(numbers) == 2
 
 
 def test_a_host_has_its_own_files_and_first_process(ssh_hosts: SshHosts) -> None:

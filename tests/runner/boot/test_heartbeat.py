@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint import state_dict as dcp_state_dict
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import dataloader
 
 from headway.runner.agent import flight
@@ -62,6 +64,55 @@ def test_an_optimizer_that_was_restored_goes_on_counting_where_it_was(boot: Boot
     assert boot.shown("step") == 42
     count(optimizer)
     assert boot.shown("step") == 43
+
+
+class Calls(TorchFunctionMode):
+    """Keeps what torch's functions are called for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(operation))
+        return operation(*args, **(kwargs or {}))
+
+
+def test_modes_of_a_script_see_no_operation_of_the_count(boot: Booted) -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.step()
+    count = heartbeat.StepCounter(of_process())
+    with Calls() as calls, Operations() as operations:
+        count(optimizer)
+    assert (calls.names, operations.names) == ([], [])
+    assert boot.shown("step") == 1
+
+
+class Captured(torch.Tensor):
+    """A number on a GPU: to read it while a graph is captured ends the capture."""
+
+    is_cuda = True
+
+    def __int__(self) -> int:
+        raise AssertionError("read while a graph was captured")
+
+
+def test_a_count_on_a_gpu_is_not_read_while_a_graph_is_captured(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    optimizer.state[optimizer.param_groups[0]["params"][0]] = {"step": torch.tensor(5.0).as_subclass(Captured)}
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert heartbeat.steps_made(optimizer) is None
 
 
 def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> None:
