@@ -13,7 +13,6 @@ from tests.faults.runs import LIMIT_S, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .images import make_tools, without_pythons
-from .versions import CURRENT, mostly
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +48,8 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@mostly(CURRENT)
+# The real Apptainer does the same in test_apptainer.py.
+@pytest.mark.variant
 def test_an_image_without_headway_on_hosts_without_python_trains_what_was_committed(
     each_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
