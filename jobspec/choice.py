@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from headway.jobspec import aliases
 from headway.jobspec.document import Document, Path
+from headway.jobspec.example import example_in
 from headway.jobspec.flow import flow
 from headway.jobspec.invalid import describe
 from headway.jobspec.problem import Problem
@@ -52,7 +53,9 @@ def choose(
         message, hint = f"the job's trainer takes no `{field}`: it reads its data itself", f"leave `{field}` out"
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
-        near = _only_kind(kind, choice, table) or alias_or_nearest(kind, table, "kinds")
+        near = _only_kind(kind, choice, table) or alias_or_nearest(
+            kind, table, "kinds", _likely(document, (*path, "kind"), table)
+        )
         message = f"`{kind}` is not a kind of `{field}`"
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
     beside = {key: value for key, value in choice.items() if key not in ("kind", "options")}
@@ -60,6 +63,12 @@ def choose(
     problems = [_of_another(each, kind, table, (*path, "options")) for each in problems]
     # What is next to `options` has a problem already, and is not missing in it.
     return (None, [each for each in problems if each.path in document.values or not beside]) if beside else (found, problems)
+
+
+def _likely(document: Document, path: Path, table: Mapping[str, Kind]) -> str | None:
+    """Return the operating system that the model of the switches has, where the document names one."""
+    found = example_in(document, path) if "os" in path else None
+    return None if found is None or found.value not in table else str(found.value)
 
 
 def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) -> Hint | None:

@@ -82,6 +82,11 @@ def find_credentials(data: Any) -> dict[Path, str]:
     return dict(_walk((), data))
 
 
+def is_of_secret(name: str) -> bool:
+    """Return whether a variable of this name has a secret as its value."""
+    return _is_secret(name, "0a" * 20)
+
+
 def find_in_comment(line: str) -> tuple[int, int, str] | None:
     """Return the first and last column of the first text of an issuer's form in the line's comment, and what it looks like."""
     comment = _COMMENT.search(line)

@@ -36,6 +36,8 @@ _SET_OPTIONS: Mapping[str, str] = {
     "D": "the job runs where it is submitted",
 }
 _MOST = 64
+# The cages of the largest switches of the catalogue; EOS numbers further ports on.
+_CAGES = 64
 _IPV4 = 4
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
@@ -255,7 +257,10 @@ def cumulus_port(value: Any) -> Hint | None:
 def eos_port(value: Any) -> Hint | None:
     """Return EOS' name of a port: `Et1/1` is `Ethernet1/1`."""
     found = re.fullmatch(r"(?:ethernet|eth|et)?[ -]?([0-9]{1,3}(?:/[0-9]{1,2}){0,2})", str(value).strip().lower())
-    return _written(f"Ethernet{found[1]}") if found is not None else _other_port(value, "Ethernet33/1")
+    # Ports above the cages are the small ones next to them, with one lane.
+    cage = re.fullmatch(r"swp([1-9][0-9]{0,2})", str(value).strip())
+    own = f"Ethernet{cage[1]}" if cage and int(cage[1]) > _CAGES else f"Ethernet{cage[1] if cage else 33}/1"
+    return _written(f"Ethernet{found[1]}") if found is not None else _other_port(value, own)
 
 
 def _other_port(value: Any, example: str) -> Hint:

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from headway.jobspec import form_repair, repair
 from headway.jobspec.codes import CODES
-from headway.jobspec.document import Document, Path, Span, dotted
+from headway.jobspec.document import Document, Path, Span, clipped, dotted
 from headway.jobspec.example import example_in, head_of, name_in
 from headway.jobspec.flow import flow, shortened
 from headway.jobspec.forms import form
@@ -235,8 +235,10 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     # The values of a sweep are those of its field.
     info = field_of(model, tuple(str(loc[2]).split(".")) if loc[:2] == GRID and len(loc) > 2 else loc)
     found = _found(document, path)
+    left = _left(details, document.value(path))
 
     def problem(code: str, message: str, hint: Hint | str | None) -> Problem:
+        hint = _in_place_of(left, info, document, path) if left is not None else hint
         text, fix = (hint.text, hint.fix) if isinstance(hint, Hint) else (hint, None)
         if path in document.credentials:
             text, fix = _about(loc, model, document, path), None
@@ -279,6 +281,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     hint = (
         _name_in_file(document, path)
         or _with_commas(loc, document.value(path), info)
+        or _two_items(context.get("pattern"), path, document.value(path))
         or _of_form(context.get("pattern"), document.value(path))
         or _at_limit(details, info, loc)
     )
@@ -287,6 +290,23 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
     return problem("HW204", message, hint or _about(loc, model, document, path))
+
+
+def _left(details: ErrorDetails, value: Any) -> str | None:
+    """Return what is left to be filled in. A shell's `$NAME` is near to the name of a variable, and a `{name}` to a text in quotes."""
+    is_name = details.get("ctx", {}).get("pattern") == _pattern(EnvName)
+    return None if is_name or details["type"] in ("string_type", "dict_type", "model_type") else repair.unfilled(value)
+
+
+def _in_place_of(left: str, info: FieldInfo | None, document: Document, path: Path) -> str:
+    """Return what to write for a variable that nothing fills in, with a value that the field takes."""
+    found = example_in(document, path)
+    example = "" if info is None or not info.examples or not isinstance(path[-1], str) else f"{path[-1]}: {_example(info)}"
+    if found is not None and info is not None and accepts(info, found.value):
+        example = f"{path[-1]}: {flow(found.value)}"
+    return f"write the value in place of `{clipped(left)}`, which nothing fills in" + (
+        f": for example `{example}`" if example else ""
+    )
 
 
 def _told_apart(hint: Hint, document: Document, path: Path) -> Hint:
@@ -381,6 +401,18 @@ def _with_commas(loc: Path, value: Any, info: FieldInfo | None) -> Hint | None:
     """Return the partitions with the commas that Slurm has between them, where they are separated by blanks."""
     text = re.sub(r"[\s,;]+", ",", value.strip()) if loc[-1] == "partition" and isinstance(value, str) else ""
     return Hint(f"write `{flow(text)}`", flow(text)) if "," in text and info is not None and accepts(info, text) else None
+
+
+def _two_items(pattern: Any, path: Path, value: Any) -> Hint | None:
+    """Return the items of a list in brackets that a comma is missing between."""
+    parts = value.split() if isinstance(value, str) and pattern is not None and isinstance(path[-1], int) else []
+    items = [each for each in parts if each != "-"]
+    if parts[1:2] == ["-"] and len(parts) == 2 * len(items) - 1 and all(re.search(str(pattern), each) for each in items):
+        # Deeper lines with a dash continue the text before them.
+        return Hint(f"indent the `- ` of {listed(items[1:])} like that of the first item")
+    if len(parts) < _ALIKE or not all(re.search(str(pattern), each) for each in parts):
+        return None
+    return Hint(f"write `{', '.join(parts)}`, with a comma between them")
 
 
 def _of_form(pattern: Any, value: Any) -> Hint | None:

@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.problem import Problem
-from headway.jobspec.spec.fields import field_names, model_of, owner_of
+from headway.jobspec.spec.fields import field_names, field_of, model_of, owner_of
 from headway.jobspec.suggest import listed
 from headway.jobspec.type_repair import MAPPINGS
 from headway.jobspec.unknown import Meaning, accepts, names_of
@@ -45,7 +45,7 @@ def misplaced_fields(
             message = f"{names} are not fields of `{dotted((*prefix, *section))}`"
             hint = "they belong under `options`: indent them below it"
             lost.append((Problem("HW201", document.name, (*prefix, *keys[0]), message, hint, at_key=True), set(keys)))
-    return [*lost, *_beside_an_empty_one(found, meant, document, prefix)]
+    return [*lost, *_beside_an_empty_one(found, meant, model, document, prefix)]
 
 
 def _in_one_home(
@@ -68,17 +68,32 @@ def _in_one_home(
 
 
 def _beside_an_empty_one(
-    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], document: Document, prefix: Path
+    found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document, prefix: Path
 ) -> Iterator[tuple[Problem, set[Path]]]:
     """Yield one problem for each empty section whose fields are next to it."""
     for details in found:
         loc = details["loc"]
         keys = [key for key, place in meant.items() if len(key) == 1 and place.target is not None and place.target[:-1] == loc]
-        if details["type"] in MAPPINGS and details["input"] is None and not prefix and keys:
-            names = listed([str(key[-1]) for key in keys])
-            message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(keys) == 1 else ''} in it"
+        below: list[Path] = [*keys] or _after(loc, meant, model, document)
+        if details["type"] in MAPPINGS and details["input"] is None and not prefix and below:
+            names = listed([str(key[-1]) for key in below])
+            message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(below) == 1 else ''} in it"
             hint = f"indent {names} below `{loc[-1]}`"
-            yield Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *keys}
+            yield Problem("HW203", document.name, loc, message, hint, at_key=True), {loc, *below}
+
+
+def _after(loc: Path, meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document) -> list[Path]:
+    """Return the unknown fields right after an empty section that are fields of it."""
+    info = field_of(model, loc)
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    siblings = [path for path in document.keys if len(path) == len(loc) and path[:-1] == loc[:-1]]
+    keys: list[Path] = []
+    for path in siblings[siblings.index(loc) + 1 :] if loc in siblings else ():
+        if path not in meant or path[-1] not in fields:
+            break
+        keys.append(path)
+    return keys
 
 
 def _items_outside(

@@ -37,6 +37,8 @@ MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
 _VERSION = "apiversion"
 # The code of a missing field.
 _MISSING = "HW202"
+# An anchor, an alias or a merge key.
+_ANCHOR = "HW106"
 _SECOND_DOCUMENT = "HW112"
 _LEADING_ZERO = "HW110"
 _NUMBERS = (_LEADING_ZERO, "HW111")
@@ -79,6 +81,7 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     unreadable = [*unreadable, *composed.problems]
     places = {(problem.document, problem.span) for problem in unreadable}
     judged = [problem for problem in invalid if problem.at_key or _place(composed.document, problem) not in places]
+    judged = [problem for problem in judged if not _is_merged(problem, composed.document, unreadable)]
     unreadable = [_for_its_field(problem, composed.document) for problem in unreadable]
     if not composed.whole:
         return composed.document, None, unreadable + said_only(judged)
@@ -86,6 +89,15 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
         # What is missing here may be after the line that begins the second document.
         return composed.document, None, unreadable + said_only(judged)
     return composed.document, parsed, unreadable + judged
+
+
+def _is_merged(problem: Problem, document: Document, unreadable: Iterable[Problem]) -> bool:
+    """Return whether the field is missing from a mapping with a merge key, which would bring it."""
+    first = document.values.get(problem.path)
+    if problem.code != _MISSING or first is None:
+        return False
+    last = max(span for path, span in document.values.items() if path[: len(problem.path)] == problem.path)
+    return any(each.code == _ANCHOR and each.span is not None and first[:2] <= each.span[:2] <= last[:2] for each in unreadable)
 
 
 def _for_its_field(problem: Problem, document: Document) -> Problem:

@@ -62,11 +62,15 @@ _SEQUENCES = frozenset(
 _TOKENS = frozenset(("token", "tokens", "tok", "toks", "tks"))
 # A number with a word or a sign before or behind it: `$63.30`, `last 4`, `60%`, `32,`.
 _NUMBER_WITH_UNIT = re.compile(rf"(-?)(?:[$€£~]|USD|last|first|about|at most)?\s*({_NUMBER})\s*([A-Za-z%]*)[,;.]?", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{?[A-Za-z_]|\{\{")
+# What shells, Jinja, Helm, Python, autoconf and people fill in.
+_UNFILLED = re.compile(
+    r"\$\{[^{}]*\}?|\$\(?[A-Za-z_]\w*\)?|\{\{.*?\}\}|\{[a-z_]+(?:\.[a-z_]+)*\}|%\([a-z_]+\)s|@[A-Z_]{2,}@|__[A-Z_]{2,}__|<[A-Za-z][\w .-]*>"
+)
 _PER_TERA: Mapping[str, str] = {"": "1", "g": "0.001", "t": "1", "p": "1000"}
 # Fields in which `k` is 1024.
 _IN_TOKENS = ("sequence", "max_positions")
 _TIMES_IN_NAMES: Mapping[str, str] = {"_ms": "ms", "seconds": "s", "_s": "s", "minutes": "m", "hours": "h", "days": "d"}
+_SMALLER: Mapping[str, str] = {"d": "h", "h": "m", "m": "s"}
 _MILLISECONDS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _OF_NODES = frozenset(
     (
@@ -181,8 +185,6 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return None
     if isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{1,15}|0o[0-7]{1,20}|0b[01]{1,60}", value.strip()):
         return Hint(f"write `{int(value, 0)}`", str(int(value, 0)))
-    if isinstance(value, str) and _VARIABLE.search(value):
-        return Hint("write the number itself: no variables are filled in")
     if field == "skip_samples" and isinstance(value, str) and "step" in value:
         return Hint("write a number of samples: the steps, times the sequences of a global batch")
     if (word := _word_for_no_number(str(value).strip().lower(), whole, field)) is not None:
@@ -211,6 +213,15 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return Hint(f"write `{int(scaled)}` or `{int(scaled) + 1}`") if scaled > 1 and not found[1] else None
     text = _plain(-scaled if found[1] else scaled)
     return Hint(f"write `{text}`", text)
+
+
+def unfilled(value: Any) -> str | None:
+    """Return the variable, or the name in a template, that a value still has: `${NODES}`, `{{ nodes }}`, `<nodes>`; None if it has none."""
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is None:
+        # YAML reads the braces of `{nodes}` as a mapping.
+        return f"{{{next(iter(value))}}}"
+    found = _UNFILLED.search(value) if isinstance(value, str) else None
+    return None if found is None else found[0]
 
 
 def samples(steps: int, document: Document) -> int | None:
@@ -557,7 +568,11 @@ def _time(text: str) -> str | Hint | None:
 
 def _time_parts(text: str) -> str | None:
     """Return a time that is written as numbers with words: `1 day and 12 hrs`."""
-    parts, at = [], 0
+    parts: list[tuple[int, str, Decimal]] = []
+    # `15m30` is 15 minutes and 30 seconds.
+    if rest := re.fullmatch(r"(?:.*[0-9]\s*)?([dhm])\s*[0-9]{1,2}", text, re.IGNORECASE):
+        text = f"{text}{_SMALLER[rest[1].lower()]}"
+    at = 0
     while at < len(text):
         found = _TIME_PART.match(text, at)
         amount = None if found is None else _decimal(found[1])
@@ -565,10 +580,14 @@ def _time_parts(text: str) -> str | None:
         if found is None or amount is None or word not in _TIME_UNITS:
             return None
         unit, scale = _TIME_UNITS[word]
-        parts.append(f"{_plain(amount * Decimal(scale))}{unit}")
+        parts.append((-_MILLISECONDS[unit], unit, amount * Decimal(scale)))
         between = _BETWEEN_PARTS.match(text, found.end())
         at = between.end() if between else found.end()
-    return _accepted("".join(parts), units.parse_seconds)
+    # `30m12h`: the larger unit comes first, and each once.
+    sums: dict[str, Decimal] = {}
+    for _, unit, part in sorted(parts, key=lambda each: each[0]):
+        sums[unit] = sums.get(unit, Decimal(0)) + part
+    return _accepted("".join(f"{_plain(part)}{unit}" for unit, part in sums.items()), units.parse_seconds)
 
 
 def _interval(text: str) -> str | Hint | None:

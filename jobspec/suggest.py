@@ -47,6 +47,9 @@ def _one_letter_apart(name: str, other: str) -> bool:
     """Return whether one letter more, less or another makes the two the same, if they have at least three: `lap` and `lab`."""
     shorter, longer = sorted((name, other), key=len)
     at = next((index for index, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
+    # Two letters that are exchanged: `kye` and `key`.
+    if len(name) == len(other) > at + 1 and name != other and name[:at] + name[at + 1] + name[at] + name[at + 2 :] == other:
+        return len(name) >= _SHORTEST and at > 0
     rest = longer[at + 1 :]
     # Of the shortest names, the first letter is the name: `cpu` and `gpu`.
     if len(shorter) == _SHORTEST and at == 0:

@@ -204,7 +204,7 @@ def _no_colon(line: str, begin: Span) -> Explained:
         place = _at(begin.line, begin.column, joined.end(2))
         return Explained("no space after the `:`", f"write `{fix}`", place, fix)
     word = line[begin.column :].split(" #", maxsplit=1)[0].rstrip()
-    equals = re.fullmatch(r"([\w-]+)\s*=\s*(\S.*)", word)
+    equals = re.fullmatch(r"([\w-]+)\s*(?:=>|:=|->|==?)\s*(\S.*)", word)
     place = _at(begin.line, begin.column, max(1, len(word)))
     if equals:
         return Explained("`=` in place of `:`", f"write `{equals[1]}: {equals[2]}`", place, f"{equals[1]}: {equals[2]}")

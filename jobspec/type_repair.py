@@ -17,8 +17,11 @@ from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
 
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 GRID = ("sweep", "grid")
+POINTS = ("sweep", "points")
 # A line of a mapping without the space after its colon.
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
+# Nodes, and the GPUs of each.
+_PRODUCT = re.compile(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})")
 # Numbers of users and groups.
 _IDS = ("user", "group", "fs_group")
 _MOST_ADAPTERS = 64
@@ -30,7 +33,7 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
     if isinstance(value, dict | list):
-        return _of_collection(kind, loc, info, value)
+        return _of_collection(kind, loc, info, value, _raw(document, path))
     if path not in document.scalars or value is None:
         return None
     if str(value).lower() == AUTO and info is not None and any(isinstance(each, OrAuto) for each in info.metadata):
@@ -48,8 +51,19 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
         names = flow([f"mlx5_{number}" for number in range(value)])
         return Hint(f"write `{names}`, with the names that `ibv_devices` prints", names)
     if kind in ("tuple_type", "list_type"):
+        if (dashes := _blanks_after_dashes(document, path, value)) is not None:
+            return dashes
         return _accepted_list(repair.lists(value, short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
     return _of_mapping(loc, info, value) if kind in MAPPINGS else None
+
+
+def _blanks_after_dashes(document: Document, path: Path, value: Any) -> Hint | None:
+    """Return that a text in the place of a list is its items without the blank after their `-`."""
+    span = document.values[path]
+    lines = document.origin(path).lines()[span.line : span.end_line + 1]
+    if not isinstance(value, str) or not lines or not all(re.match(r"\s*-[^-\s]", line) for line in lines if line.strip()):
+        return None
+    return Hint(f"put a blank after the `-` of each item, as in `- {lines[0].strip()[1:]}`")
 
 
 def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
@@ -99,7 +113,7 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return Hint("write `0`", "0")
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
-    if loc == ("nodes",) and (product := re.fullmatch(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})", str(value))):
+    if loc[-1] in ("nodes", "count") and (product := _PRODUCT.fullmatch(str(value))):
         return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
     if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
         return samples
@@ -133,8 +147,19 @@ def _in_example(info: FieldInfo | None, value: str) -> Hint | None:
     return Hint(f"write `{found}`", found)
 
 
-def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any]) -> Hint | None:
-    """Return what to write for a mapping or a list where something else belongs."""
+def _raw(document: Document, path: Path) -> str | None:
+    """Return the text of a mapping or a list as its line has it; None if it is on several lines."""
+    inside = [span for place, span in document.values.items() if place[: len(path)] == path and place != path]
+    span = document.values.get(path)
+    if span is None or any(each.line != span.line for each in inside):
+        return None
+    return re.sub(r"\s+#.*", "", document.origin(path).lines()[span.line][span.column :]).rstrip()
+
+
+def _of_collection(
+    kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any], raw: str | None = None
+) -> Hint | None:
+    """Return what to write for a mapping or a list where something else belongs; `raw` is its text."""
     if isinstance(value, dict) and loc == ("nodes",):
         return _range_of(value)
     if isinstance(value, list) and loc == ("nodes",) and len(value) == _TWO and all(isinstance(each, int) for each in value):
@@ -152,14 +177,19 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
             else None
         )
     if kind == "string_type":
-        return _text_of_mapping(value, loc)
-    if kind not in ("tuple_type", "list_type") or not value:
-        return None
+        return _text_of_mapping(value, loc, raw)
+    return _list_of_mapping(loc, info, value) if kind in ("tuple_type", "list_type") and value else None
+
+
+def _list_of_mapping(loc: Path, info: FieldInfo | None, value: dict[str, Any]) -> Hint | None:
+    """Return the list that a mapping is meant to be."""
     section = None if info is None else model_of(info.annotation)
     if loc[:2] == GRID and section is None and (listed_values := _values_of_range(value, info)) is not None:
         return Hint(f"write the values themselves, for example `{flow(listed_values)}`", flow(listed_values))
     if loc[:2] == GRID and section is not None and field_names(section).keys() >= value.keys():
         return Hint("write " + " and ".join(f"`{loc[-1]}.{key}: {flow(each)}`" for key, each in value.items()))
+    if loc == POINTS:
+        return _points(value)
     found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
     if found is not None and found.fix == flow([value]):
         return Hint(f"begin it with `- `: a list of one item, {short_flow([value])}")
@@ -168,17 +198,19 @@ def _of_collection(kind: str, loc: Path, info: FieldInfo | None, value: dict[str
     return found
 
 
-def _text_of_mapping(value: Mapping[str, Any], loc: Path) -> Hint | None:
+def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hint | None:
     """Return the text that YAML has read as a mapping, or the secret that it refers to."""
     if (quoted := _unquoted(value)) is not None:
         return quoted
+    if isinstance(loc[-1], int) and raw is not None and '{"' in raw and not raw.startswith("{"):
+        return _argument(raw) if loc[-2] in ("argv", "run") else Hint(f"write `{flow(raw)}`", flow(raw))
     if isinstance(loc[-1], int) and len(value) == 1:
         ((key, item),) = value.items()
         if isinstance(item, dict) and len(item) == 1 and next(iter(item.values())) is None:
             # YAML reads the braces of `{seed}` as a mapping.
             item = f"{{{next(iter(item))}}}"
         if not isinstance(item, str | int | float):
-            return None
+            return None if raw is None or loc[-2] not in ("argv", "run") else _argument(raw)
         # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
         written = str(item).lower() if isinstance(item, bool) else str(item)
         text = written if key == "name" else f"{key}={written}" if str(key).startswith("-") else f"{key}: {written}"
@@ -187,6 +219,20 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path) -> Hint | None:
     if secret is None:
         return None
     return Hint(f"leave it out here, and write `secrets: [{flow({'name': str(loc[-1]), **secret})}]`")
+
+
+def _argument(raw: str) -> Hint:
+    """Return an argument in quotes, in which a brace of its own, as JSON has them, is written twice."""
+    text = flow(raw.replace("{", "{{").replace("}", "}}"))
+    return Hint(f"write `{text}`", text)
+
+
+def _points(value: Mapping[str, Any]) -> Hint:
+    """Return the points that a mapping is meant to be: a list of mappings, each with one value of a field."""
+    columns = {key: each if isinstance(each, list) else [each] for key, each in value.items()}
+    count = max(map(len, columns.values()), default=1)
+    rows = [{key: each[min(at, len(each) - 1)] for key, each in columns.items() if each} for at in range(count)]
+    return Hint(f"begin each point with `- `, and give it one value of each field: {short_flow(rows)}", flow(rows))
 
 
 def _values_of_range(value: Mapping[str, Any], info: FieldInfo | None) -> list[Any] | None:

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec import aliases, repair
+from headway.jobspec.catalog.models import models
 from headway.jobspec.document import Document, Path
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
@@ -169,6 +170,9 @@ def _own_name(unknown: _Unknown) -> Meaning | None:
     one = next((name for name in fields if name.lower() in (f"{key}s".lower(), key.removesuffix("s").lower())), None)
     if one is None:
         return None
+    if not unknown.fits(one) and not unknown.in_options and aliases.note(unknown.kind, key) is not None:
+        # `gpu: H100-SXM-80` in a job is not the number that `gpus` is.
+        return None
     # `path: corpus/*.txt` is `paths: [corpus/*.txt]`: the name alone would be refused next.
     if not accepts(fields[one], value) and accepts(fields[one], meant := fitted(fields[one], value, key)):
         return unknown.at(one, Hint(f"write `{one}: {flow(meant)}`"))
@@ -204,6 +208,10 @@ def _told(note: str | None, unknown: _Unknown) -> Meaning | None:
         return None
     told = _TOLD.match(note)
     written = _with_value(note, unknown.value, unknown.around.get("lr"), unknown.document)
+    # In the section itself its name is not written again: `compute: fp8` in `precision`.
+    nested = re.fullmatch(r"write `(\w+): \{([^{}]*)\}`", written)
+    if nested is not None and unknown.here[-1:] == (nested[1],):
+        written = f"write `{nested[2]}`"
     return Meaning(Hint(written), (*unknown.here, told[1]) if told is not None and told[1] in unknown.fields else None, sure=True)
 
 
@@ -279,8 +287,27 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
     if found is not None:
         return unknown.at(found, _renamed(found, unknown))
+    if not own:
+        return None
+    # `preset: llama-3.1` with `size: 8b` is the name of a model in two parts.
+    whole = f"{unknown.around.get(own[0])}-{str(unknown.value).lower()}"
+    if own[0] == "preset" and unknown.around["preset"] not in models() and whole in models():
+        return unknown.at("preset", Hint(f"leave it out, and write `preset: {whole}`"))
+    if isinstance(unknown.value, dict | list) and isinstance(unknown.around.get(own[0]), dict | list):
+        return unknown.at(own[0], Hint(f"move what is in it to `{own[0]}`, which is its name here"))
     # What is set already is not written again.
-    return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set")) if own else None
+    return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set"))
+
+
+def _of_rotary_positions(unknown: _Unknown) -> Meaning | None:
+    """Return that a model without learned positions has no longest sequence: `max_position_embeddings: 8192`."""
+    if unknown.here != ("model",) or ("model", "max_positions") not in unknown.called or "max_positions" in unknown.around:
+        return None
+    preset = models().get(str(unknown.around.get("preset")))
+    positions = unknown.around.get("positions", "rotary" if preset is None else preset.model.positions or "rotary")
+    if positions == "learned" or "config" in unknown.around:
+        return None
+    return Meaning(Hint(f"leave it out: {positions} positions have no maximum, and `batch.sequence` is the length of a sequence"))
 
 
 def _with_unit(unknown: _Unknown) -> Meaning | None:
@@ -347,10 +374,11 @@ def _may_be_meant(info: FieldInfo, value: Any) -> bool:
 def _fields_of_one(unknown: _Unknown) -> Meaning | None:
     """Return the section that has all the fields of an unknown one: torchtitan's `lr_scheduler` has those of `optimizer`."""
     value = unknown.value
-    home = _home_of_all(value, unknown.model) if isinstance(value, dict) and not unknown.in_options else None
-    if home is None:
+    found = _home_of_all(value, unknown) if isinstance(value, dict) and not unknown.in_options else None
+    if found is None:
         return None
-    written = joined_and([f"`{name}: {flow(each)}`" for name, each in value.items()])
+    home, names = found
+    written = joined_and([f"`{names[key]}: {flow(each)}`" for key, each in value.items()])
     return Meaning(Hint(f"write {written} under `{home}`" if len(written) <= _LONGEST else f"write its fields under `{home}`"))
 
 
@@ -370,21 +398,25 @@ def _of_another_kind(unknown: _Unknown) -> Meaning | None:
     """Return the kind of document that has the field at its top, where this one does not."""
     from headway.jobspec.parse import MODELS  # noqa: PLC0415 (it reads this file)
 
-    others = [each for each in MODELS.values() if each is not unknown.root and unknown.key in field_names(each)]
-    if unknown.here or not others:
+    others = [each for each in MODELS.values() if each is not unknown.root]
+    homes = [(each, home) for each in others for home in _homes(unknown.key, each) if len(home) < _DEEP]
+    if unknown.here or not homes:
         return None
-    return Meaning(Hint(f"`{unknown.key}` is a field of a {others[0].__name__}: write it in that document"))
+    kind, home = min(homes, key=lambda each: len(each[1]))
+    where = f" in `{'.'.join(home)}` of" if home else " of"
+    return Meaning(Hint(f"`{unknown.key}` is a field{where} a {kind.__name__}: write it in that document"))
 
 
 def _by_words(unknown: _Unknown) -> Meaning | None:
     """Return the one field whose name is a part of the key, or whose description has its words."""
     key, fields = unknown.key, unknown.fields
     squeezed = aliases.squeezed(key)
-    inside = [each for each in unknown.free if len(each) >= _WORD and aliases.squeezed(each) in squeezed and unknown.fits(each)]
+    may_be = [each for each in unknown.free if _may_be_meant(fields[each], unknown.value)]
+    inside = [each for each in may_be if len(each) >= _WORD and aliases.squeezed(each) in squeezed and unknown.fits(each)]
     if len(inside) == 1:
         return unknown.at(inside[0], _renamed(inside[0], unknown))
     stems = [_stem(each) for each in aliases.normal(key).split("_") if len(each) >= _WORD]
-    said = {name: text.lower() for name, text in field_descriptions(unknown.owner).items() if name in unknown.free}
+    said = {name: text.lower() for name, text in field_descriptions(unknown.owner).items() if name in may_be}
     told = [name for name, text in said.items() if stems and all(stem in text for stem in stems)]
     if len(told) != 1:
         return None
@@ -418,6 +450,7 @@ _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _field_of_change,
     _joined,
     _value_as_key,
+    _of_rotary_positions,
     _another_name,
     _with_unit,
     _noted_of_kind,
@@ -448,8 +481,13 @@ def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Docume
         here = names_of((*prefix, *section))
         targets = {place.target for place in meant.values()}
         lacking = [name for name in names if (*here, name) not in targets]
+        # What is called so here may be set already.
+        there = document.value((*prefix, *section))
+        is_set = {(*here, name) for name in there} if isinstance(there, dict) else set()
         strange = [
-            loc for loc, place in meant.items() if loc[:-1] == section and not place.sure and (place.target or ())[:-1] != here
+            loc
+            for loc, place in meant.items()
+            if loc[:-1] == section and not place.sure and ((place.target or ())[:-1] != here or place.target in is_set)
         ]
         fields = field_names(owner_of(model, section) or model)
         # A field too many and one too few: the one is meant to be the other, rather than a field elsewhere that resembles it.
@@ -476,13 +514,14 @@ def misread_sections(error: ValidationError, model: type[BaseModel], document: D
     return {place.target[0] for place in found.values() if place.target is not None}
 
 
-def alias_or_nearest(value: str, allowed: Iterable[str], what: str) -> Hint:
-    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest."""
+def alias_or_nearest(value: str, allowed: Iterable[str], what: str, likely: str | None = None) -> Hint:
+    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest, else
+    the `likely` one."""
     names = list(allowed)
     found = aliases.values(value, names)
     if len(found) == 1:
         return Hint(f"write `{found[0]}`", found[0])
-    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else did_you_mean(value, names, what)
+    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else did_you_mean(value, names, what, likely)
 
 
 def is_unknown(details: ErrorDetails) -> bool:
@@ -506,11 +545,25 @@ def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterat
             yield from _homes(key, section, (*at, name))
 
 
-def _home_of_all(value: Mapping[str, Any], model: type[BaseModel]) -> str | None:
-    """Return the only section at the top of which all these are fields."""
-    sections = {name: model_of(info.annotation) for name, info in field_names(model).items()}
-    homes = [name for name, each in sections.items() if each is not None and value and value.keys() <= field_names(each).keys()]
-    return homes[0] if len(homes) == 1 else None
+def _home_of_all(value: Mapping[str, Any], unknown: _Unknown) -> tuple[str, dict[str, str]] | None:
+    """Return the only section at the top of which all these are fields, also by other programs' names, and the name of each there."""
+    found = []
+    for section, info in field_names(unknown.model).items():
+        model = model_of(info.annotation)
+        fields = {} if model is None else field_names(model)
+        names = {key: _name_in(section, key, each, fields, unknown.kind) for key, each in value.items()}
+        if value and fields and None not in names.values():
+            found.append((section, {key: name for key, name in names.items() if name is not None}))
+    own = [each for each in found if all(key == name for key, name in each[1].items())] or found
+    return own[0] if len(own) == 1 else None
+
+
+def _name_in(section: str, key: str, value: Any, fields: Mapping[str, FieldInfo], kind: str) -> str | None:
+    """Return the name of the section's field that other programs call `key`, if it takes the value."""
+    if key in fields:
+        return key
+    called = [place[-1] for place in aliases.places(kind, key) if place[:-1] == (section,)]
+    return next((name for name in called if accepts(fields[name], value)), None)
 
 
 def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
@@ -526,14 +579,30 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
+    if "time: VALUE" in note and (found := repair.quantity("time", value)) is not None:
+        value = value if found.fix is None else found.fix
     if _VALUE.search(note):
         is_short = isinstance(value, str | int | float) and 0 < len(str(value)) <= _SHOWN
         return _VALUE.sub(lambda _: flow(value) if is_short else "...", note)
+    if "RANGE" in note:
+        return note.replace("RANGE", flow(_range(value, document)))
     if "SAMPLES" in note:
         samples = repair.samples(value, document) if isinstance(value, int) else None
         return note.replace("SAMPLES", "N" if samples is None else str(samples))
     every = f"{value} steps" if isinstance(value, int) and not isinstance(value, bool) else value
     return note.replace("EVERY", every if isinstance(every, str) and len(every) <= _SHOWN else "500 steps")
+
+
+def _range(value: Any, document: Document) -> dict[str, Any]:
+    """Return the fewest and the most nodes of an elastic job: those that it states, else up to its `nodes`."""
+    nodes = document.value(("nodes",))
+    most = nodes if isinstance(nodes, int) and nodes > 1 else 4
+    given = (
+        {str(key)[:3].lower(): each for key, each in value.items() if isinstance(each, int)} if isinstance(value, dict) else {}
+    )
+    if "min" not in given and isinstance(value, int) and 0 < value < most:
+        given["min"] = value
+    return {"min": given.get("min", max(1, most // 2)), "max": given.get("max", most)}
 
 
 def _renamed(name: str, unknown: _Unknown) -> Hint:
@@ -562,7 +631,7 @@ def accepts(info: FieldInfo, value: Any) -> bool:
 
 def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
     """Return the field's value for one that other programs write in a field called `key`; the value itself if no single one is meant."""
-    if info is None or value is None or isinstance(value, dict | list | bool):
+    if info is None or value is None or isinstance(value, dict | list) or (isinstance(value, bool) and accepts(info, value)):
         return value
     if aliases.squeezed(key) in _TRAFFIC_CLASS and isinstance(value, int) and 0 <= value >> 2 < 64 and accepts(info, value >> 2):
         # DSCP is the upper six bits of the byte (RFC 3168, section 22).
@@ -571,6 +640,8 @@ def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
     found = [] if str(value) in allowed else aliases.values(str(value), allowed)
     if len(found) == 1:
         return found[0]
+    if isinstance(value, bool):
+        return value
     if isinstance(value, str) and (gres := _GRES.fullmatch(value)) is not None and accepts(info, int(gres[1])):
         return int(gres[1])
     notation = next((each for each in map(notation_of, _json_schemas(info)) if each is not None), None)

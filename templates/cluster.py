@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.suggest import joined_or
 from headway.templates.hosts.render import host_files, is_script
 from headway.templates.hosts.units import is_unit
 from headway.templates.hosts.units import read as read_unit
@@ -23,6 +24,7 @@ from headway.templates.switches import SWITCHES
 from headway.templates.switches.frr import READERS as FRR_READERS
 from headway.templates.switches.limits import check_fabric, check_switch
 from headway.templates.switches.opensm import READERS as OPENSM_READERS
+from headway.templates.switches.options import SiteOptions
 
 # Options of each operating system of a fabric's switches, by fabric and kind.
 SwitchOptions = Mapping[tuple[str, str], BaseModel]
@@ -76,8 +78,10 @@ def check_switches(cluster: ClusterPlan, options: SwitchOptions) -> Iterator[Pro
                     for name, each in SWITCHES.items()
                     if fabric.transport in each.transports and (model is None or each.vendor in (None, model.vendor))
                 ]
+                # FRR's files have no queues, which RDMA needs.
+                fitting.sort(key=lambda name: not issubclass(SWITCHES[name].options, SiteOptions))
                 path = ("fabrics", index, "switches", "os", place, "kind")
-                yield Problem("HW513", CLUSTER, path, message, f"use {' or '.join(f'`{name}`' for name in fitting)}")
+                yield Problem("HW513", CLUSTER, path, message, f"use {joined_or([f'`{name}`' for name in fitting])}")
             else:
                 yield from check_fabric(kind, SWITCHES, options[fabric.name, kind], fabric, cluster)
     for switch in cluster.switches:

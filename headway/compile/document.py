@@ -23,7 +23,8 @@ from headway.jobspec.check.unfilled import check_unfilled
 from headway.jobspec.compose import Load
 from headway.jobspec.document import Document
 from headway.jobspec.ignore import accepted, check_codes
-from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, read, said_only
+from headway.jobspec.load import load_bytes
+from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of, parse, read, said_only
 from headway.jobspec.problem import CLUSTER, JOB, Problem, capped, locate
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory
@@ -51,11 +52,25 @@ def check_document(path: Path, load: Load) -> CheckedDocument:
     """The document in the file, parsed and checked by itself; `load` reads the file and its bases."""
     document, parsed, unreadable = read(path, load)
     judged = [] if parsed is None else list(check_spec(parsed))
+    # What cannot be read, as an alias, is not judged as a value as well.
+    unread = {problem.span for problem in unreadable if problem.span is not None}
+    judged = [problem for problem in judged if problem.at_key or document.values.get(problem.path) not in unread]
     judged = capped(said_only(judged) if is_partial(document) else judged, document.name)
     unfilled = check_unfilled(document) if not unreadable or parsed is not None else ()
     further = capped([*check_secrets(document), *unfilled], document.name)
     found = [*unreadable, *further, *locate(judged, {JOB: document.name, CLUSTER: document.name})]
     return CheckedDocument(document, parsed, tuple(accepted(found, document, document.name)))
+
+
+def problems_left(name: str, text: str) -> int | None:
+    """Return the number of errors of a document with this text, in a file of that name, without those that another document may mend; None
+    if it cannot be read."""
+    document, unreadable = load_bytes(name, text.encode())
+    parsed, invalid = parse(document) if isinstance(document.data, dict) else (None, [])
+    if parsed is None:
+        return None
+    judged = [] if invalid else list(check_spec(parsed))
+    return len(unreadable) + len(said_only([*invalid, *(each for each in judged if each.is_error)]))
 
 
 def check_spec(parsed: AnyParsed) -> Iterator[Problem]:

@@ -1,5 +1,7 @@
 """Reads the options of what documents choose by kind: scheduler, provider, switches, trainer and data."""
 
+from dataclasses import replace
+
 from pydantic import BaseModel
 
 from headway.infra.providers import PROVIDERS
@@ -8,6 +10,7 @@ from headway.jobspec.document import Document, Path
 from headway.jobspec.problem import Problem
 from headway.jobspec.short import is_unclear
 from headway.jobspec.spec.job import DEFAULT_TRAINER
+from headway.jobspec.suggest import joined_or
 from headway.templates.kind import JobKind
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
@@ -50,7 +53,26 @@ def trainer_options(job: Document) -> Options:
 def data_options(job: Document) -> Options:
     """The options of the job's data; its trainer defines the kinds."""
     trainer = _trainer(job)
-    return choose(job, ("data",), trainer.data) if trainer else (None, [])
+    if trainer is None:
+        return None, []
+    options, problems = choose(job, ("data",), trainer.data)
+    return options, [_of_another_trainer(each, job, trainer) for each in problems]
+
+
+def _of_another_trainer(problem: Problem, job: Document, trainer: JobKind) -> Problem:
+    """Return the problem of a kind of data that other trainers read with the hint to name one of them."""
+    kind = job.value(("data", "kind"))
+    others = [name for name, each in TRAINERS.items() if kind in each.data]
+    if problem.code != "HW208" or not trainer.data or not others:
+        return problem
+    own = f"or write a kind of this trainer: {joined_or([f'`{each}`' for each in trainer.data])}"
+    if ("trainer",) in job.values:
+        hint = f"it is a kind of the trainer {joined_or([f'`{each}`' for each in others])}: name that as `trainer.kind`, {own}"
+    else:
+        hint = f"add `trainer: {{kind: {others[0]}}}`, which reads it, {own}"
+        if len(others) > 1:
+            hint = f"add the trainer that reads it, for example `trainer: {{kind: {others[0]}}}`, {own}"
+    return replace(problem, hint=hint, fix=None)
 
 
 def fields_needed(job: Document) -> tuple[str, ...]:

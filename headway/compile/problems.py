@@ -98,7 +98,6 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW321": ("HW210",),
     "HW326": ("HW317", "HW318", "HW319"),
     "HW413": ("HW301",),
-    "HW414": ("HW321",),
     "HW424": ("HW215",),
     "HW516": ("HW214",),
     "HW531": ("HW232",),
@@ -115,6 +114,7 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW314": ("HW302", "HW303"),
     "HW214": ("HW504",),
     "HW235": ("HW515",),
+    "HW414": ("HW301", "HW321", "HW403"),
     "HW501": ("HW504",),
     "HW508": ("HW503", "HW506"),
     "HW509": ("HW506",),
@@ -125,12 +125,14 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW531": ("HW504",),
     "HW716": ("HW427",),
 }
+# Problems of a job that one of its cluster explains.
+_EXPLAINED_BY_CLUSTER: Mapping[str, tuple[str, ...]] = {"HW414": ("HW233",)}
 # Warnings of cables and GUIDs that no inventory has.
 _OF_INVENTORIES = ("HW513", "HW524")
 # Problems of a model that its trainer does not build: they follow from the model.
 _EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
 # Of several with this code at one place, the last one has the mend that is right for all.
-_ONCE = ("HW215", "HW321")
+_ONCE = ("HW215", "HW232", "HW321")
 # Fields of the layout that follow from an axis, which a trainer does not have.
 _OF_AXIS = {"sequence_parallel": "tp", "schedule": "pp", "virtual_stages": "pp"}
 # How many names of a path are one thing: the switches of one fabric.
@@ -140,6 +142,7 @@ _NEAR = 3
 def _without_consequences(problems: list[Problem], documents: Mapping[str, Document]) -> list[Problem]:
     """Return the problems without those that another one of them explains."""
     there = {(problem.document, problem.code) for problem in problems}
+    codes = {problem.code for problem in problems}
     unbuilt = {problem.document for problem in problems if problem.code == "HW306" and problem.path[:1] == ("model",)}
     unknown = {(problem.document, problem.path[:_NEAR]) for problem in problems if problem.code == "HW513"}
     # A mapping of secrets' values in place of a list of their names.
@@ -157,6 +160,7 @@ def _without_consequences(problems: list[Problem], documents: Mapping[str, Docum
         problem
         for problem in problems
         if not any((problem.document, code) in there for code in _EXPLAINED_ANYWHERE.get(problem.code, ()))
+        and codes.isdisjoint(_EXPLAINED_BY_CLUSTER.get(problem.code, ()))
         and not (problem.document in unbuilt and _is_of_model(problem))
         and not (problem.code == "HW231" and (problem.document, problem.path[:_NEAR]) in unknown)
         and not (problem.code == "HW203" and (problem.document, problem.path) in secrets)
@@ -191,6 +195,13 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return not is_written and any(each.code == "HW306" and each.path == ("layout", axis) for each in others)
     if problem.code == "HW306" and problem.path in (("model",), ("model", "preset"), ("layout", "tp")):
         return any(each.code in ("HW302", "HW303") for each in others)
+    if problem.code in ("HW503", "HW510", "HW515"):
+        # What is on a fabric, and how many switches it needs, follows from its role.
+        return any(each.code == "HW519" and each.path[:2] == problem.path[:2] for each in others)
+    if problem.code == "HW513" and problem.path[:1] == ("fabrics",):
+        # Settings of an operating system that does not run on the switches.
+        same = [each for each in others if each.code == "HW513" and each.path[:2] == problem.path[:2] and each is not problem]
+        return any(map(_is_of_other_vendor, same))
     if problem.code == "HW532":
         # A class that does not belong on the fabric.
         return any(each.code == "HW503" and each.path[: len(problem.path)] == problem.path for each in others)
@@ -199,6 +210,10 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return any(each.code == "HW503" and "classes" in each.path and each.path[:2] == problem.path[:2] for each in others)
     unused = {dotted(each.path) for each in others if each.code == "HW210"}
     return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
+
+
+def _is_of_other_vendor(problem: Problem) -> bool:
+    return problem.path[-1:] == ("kind",) and problem.fix is not None
 
 
 def _is_of_model(problem: Problem) -> bool:

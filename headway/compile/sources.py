@@ -4,13 +4,15 @@ import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.compile.document import CheckedDocument, check_document, check_kind
+from headway.compile.document import CheckedDocument, check_document, check_kind, problems_left
 from headway.compile.marks import is_meant, plain
 from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
+from headway.jobspec.line_repair import with_tried_mend
 from headway.jobspec.load import load_bytes, load_file, read_bytes
 from headway.jobspec.parse import AnyParsed, is_partial, kind_of
 from headway.jobspec.problem import Problem
@@ -74,7 +76,11 @@ class Sources:
         """The document in the file, as `load_file` reads it: without its bases, not parsed."""
         if path not in self._loaded:
             content = self._content(path)
-            self._loaded[path] = load_file(path) if content is None else load_bytes(str(path), content)
+            document, problems = load_file(path) if content is None else load_bytes(str(path), content)
+            self._loaded[path] = (
+                document,
+                [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems],
+            )
         return self._loaded[path]
 
     def read(self, path: Path) -> CheckedDocument:

@@ -57,7 +57,10 @@ def training_of(plan: JobPlan, cluster: ClusterPlan, *, for_memory: bool = False
         raise EstimateError(reason, "set `gpu` of the cluster's group to a model of docs/models.md")
     gpu = _known(group)
     if plan.model is None:
-        raise EstimateError("the job has no `model`", "set `model: {preset: llama-3.1-8b}`, a config.json, or its sizes")
+        hint = "set `model: {preset: llama-3.1-8b}`, a config.json, or its sizes"
+        if plan.spec["trainer"]["kind"] == "script" and plan.run.batch is None:
+            hint = f"leave it out: the script lays itself out; or {hint}, and `batch`"
+        raise EstimateError("the job has no `model`", hint)
     if plan.run.batch is None:
         raise EstimateError("the job has no `batch`", "set `batch: {global: 1024 sequences, micro: 1, sequence: 8192}`")
     framework, batch = framework_of(plan), plan.run.batch

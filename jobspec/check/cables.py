@@ -15,7 +15,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import ObservedNic
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean, nearest
+from headway.jobspec.suggest import Hint, did_you_mean, nearest
 
 # Names of switches that differ by a letter or two.
 MISSPELT = 0.85
@@ -71,7 +71,7 @@ def check_nics(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, ni
     """Check the observed adapters at `path`, those of one node of the group."""
     found = []
     for index, nic in enumerate(nics):
-        problem = _unknown(cabling, nodes, document, (*path, index), nic)
+        problem = _unknown(cabling, nodes, document, (*path, index), nic, nics)
         if problem is not None:
             yield problem
         elif nic.switch is not None and nic.port is not None and (nodes.name, nic.name) in cabling.rails:
@@ -100,12 +100,17 @@ def check_room(path: Path, fabric: Fabric, cluster: Cluster, observed: Observed)
         yield from _check_stay(("node_groups", index), nodes, cables)
 
 
-def _unknown(cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic: ObservedNic) -> Problem | None:
+def _unknown(
+    cabling: Cabling, nodes: NodeGroup, document: str, path: Path, nic: ObservedNic, nics: Sequence[ObservedNic]
+) -> Problem | None:
     """Yield the unknown names among the adapter, its switch and its port."""
     names = [each.name for each in nodes.nics]
     if nic.name not in names:
         message = f"the nodes `{nodes.name}` have no adapter `{nic.name}`"
         near = did_you_mean(nic.name, names, "adapters")
+        unnamed = [name for name in names if name not in {each.name for each in nics}]
+        if near.fix is None and len(unnamed) == 1:
+            near = Hint(f"write `{unnamed[0]}`, which has no entry here", unnamed[0])
         return Problem("HW520", document, (*path, "name"), message, near.text, fix=near.fix)
     if nic.switch is None or nic.port is None or (nodes.name, nic.name) not in cabling.rails:
         return None

@@ -9,6 +9,7 @@ from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WOR
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.catalog.torch_values import unknown_to_torch
 from headway.jobspec.check.names import check_unique
+from headway.jobspec.credentials import is_of_secret
 from headway.jobspec.flow import flow
 from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import EnvVar, JobPlan
@@ -179,8 +180,14 @@ def check_secret_names(job: TrainingJob) -> Iterator[Problem]:
     for index, secret in enumerate(job.secrets):
         path = ("secrets", index)
         if secret.name in job.environment:
+            if not is_of_secret(secret.name):
+                message = f"`{secret.name}` is a secret here, and `environment` has its value"
+                hint = f"leave `{secret.name}` out of `secrets`; or, if it is one, remove it from `environment` and revoke it"
+                yield Problem("HW215", JOB, path, message, hint)
+                continue
             message = f"`{secret.name}` is a secret, and `environment` has its value"
-            yield Problem("HW215", JOB, ("environment", secret.name), message, "remove it there", at_key=True)
+            hint = "remove it there" if len(job.environment) > 1 else "remove it there, with the line of `environment`"
+            yield Problem("HW215", JOB, ("environment", secret.name), message, hint, at_key=True)
         elif (found := _reserved(secret.name)) is not None:
             yield Problem("HW418", JOB, path, *found)
 

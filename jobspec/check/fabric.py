@@ -254,7 +254,10 @@ def _check_fabric(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> It
         if each.carries == "storage" and fabric.role != "storage":
             message = f"`{each.name}` carries storage, but `{name}` is a {fabric.role} fabric, whose RDMA is that of collectives"
             hint = "describe the network of the storage as a fabric with `role: storage`, and the adapters on it with `fabric`"
-            yield Problem("HW503", CLUSTER, (*path, "classes", index, "carries"), message, hint)
+            is_meant = fabric.role == "scale-out" and not has_class
+            hint = f"write `collectives`; or {hint}" if is_meant else hint
+            fix = "collectives" if is_meant else None
+            yield Problem("HW503", CLUSTER, (*path, "classes", index, "carries"), message, hint, fix=fix)
 
 
 def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
@@ -278,8 +281,11 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     scale_out = [(index, fabric) for index, fabric in enumerate(fabrics) if fabric.role == "scale-out"]
     for index, fabric in scale_out[1:]:
         message = f"`{fabric.name}` is a second scale-out fabric, and NCCL uses one: `{scale_out[0][1].name}`"
-        hint = "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
-        yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint)
+        carried, hint, fix = {each.carries for each in fabric.classes}, "", None
+        if carried and not carried & {"collectives", None} and "storage" in carried:
+            hint, fix = "write `storage`, which its class carries", "storage"
+        hint = hint or "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
+        yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint, fix=fix)
 
 
 def _check_protection(path: Path, fabric: Fabric) -> Iterator[Problem]:

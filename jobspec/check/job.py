@@ -104,7 +104,7 @@ def _check_tokens(job: TrainingJob) -> Iterator[Problem]:
 
 def _check_tiers(job: TrainingJob) -> Iterator[Problem]:
     if job.checkpoint is not None:
-        yield from check_tiers(job.checkpoint)
+        yield from check_tiers(job.checkpoint, job.steps)
 
 
 def _check_first_checkpoint(job: TrainingJob) -> Iterator[Problem]:

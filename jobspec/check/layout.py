@@ -172,7 +172,11 @@ def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
     if stages > layers + 2:
         message = f"{stages} stages ({_stages(layout)}) are more than the model's {counted(layers, 'layer')}"
         hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
-        yield Problem("HW317", JOB, ("layout", "pp"), message, hint)
+        at, chunks = "pp", [each for each in divisors(layers) if layout.pp * each <= layers and layers % (layout.pp * each) == 0]
+        if layout.virtual_stages > 1 and chunks:
+            # The layers divide over `pp` alone.
+            at, hint = "virtual_stages", f"`virtual_stages` can be {listed_numbers(chunks)}"
+        yield Problem("HW317", JOB, ("layout", at), message, hint)
     elif not _divides(stages, layers):
         each, more = divmod(layers, stages)
         message = f"{layers} layers do not divide over {stages} stages: {more} with {each + 1} and {stages - more} with {each}"

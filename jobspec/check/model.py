@@ -12,7 +12,7 @@ from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_mu
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import UnknownPresetError, described, expert_layers, has_dense_layers, missing_sizes
 from headway.jobspec.spec.model import Model
-from headway.jobspec.suggest import Hint, did_you_mean, listed
+from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 
 _EXAMPLE = "llama-3.1-8b"
 # `llama-3.1-70b`, `qwen3-30b-a3b`: the family, its version, the size in billions of parameters, and the active ones.
@@ -83,6 +83,11 @@ def _meant_preset(name: str) -> Hint:
             )
         if near is not None:
             return Hint(f"the nearest is `{near[0]}`; for other sizes, set `config` or the sizes themselves", near[0])
+    families = sorted({found["family"].rstrip("-") for found in known})
+    word = re.match("[a-z]+", stem)
+    is_known = any(each.startswith(stem) for each in models()) or nearest(stem, models()) is not None
+    if word is not None and not is_known and nearest(word[0], families) is None:
+        return Hint(f"set `config`, the path of its config.json, or its sizes; the catalogue has {listed(families)}")
     return did_you_mean(stem, models(), "models")
 
 
@@ -99,8 +104,23 @@ def _check_missing(model: Model, whole: Model) -> Iterator[Problem]:
         # The blocks were meant to have experts, which is the problem.
         return
     elif missing:
-        hint = f"add them, or start from a published model: `preset: {_EXAMPLE}`"
+        sizes = ", ".join(f"`{name}: {_usual(name, whole)}`" for name in missing)
+        hint = f"add for example {sizes}; or start from a published model: `preset: {_EXAMPLE}`"
         yield Problem("HW311", JOB, ("model",), f"the model is missing {listed(missing)}", hint, at_key=True)
+
+
+def _usual(name: str, whole: Model) -> int:
+    """Return a size that fits the others: heads of 128 or 64, and blocks as wide as those of published models."""
+    hidden = whole.hidden or 4096
+    if name == "heads":
+        heads = next((hidden // each for each in (128, 64, 32) if hidden % each == 0), 1)
+        return heads if heads % (whole.kv_heads or 1) == 0 else whole.kv_heads or 1
+    if name == "ffn_hidden":
+        return 4 * hidden if whole.mlp == "plain" else max(256, round(hidden * 8 / 3 / 256) * 256)
+    if name == "hidden":
+        return 128 * (whole.heads or 32)
+    found: int = Model.model_fields[name].examples[0]  # type: ignore[index]
+    return found
 
 
 def _check_idle(model: Model, whole: Model) -> Iterator[Problem]:

@@ -163,12 +163,13 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
             above = -(-sequences // step) * step
             least = sequences // replicas
             whole = [each for each in range(1, batch.micro_sequences) if least and least % each == 0]
-            others = f", or another divisor of {least}" if len(whole) > 1 else ""
-            smaller = f"set `micro: {whole[-1]}`{others}; or, " if whole and sequences % replicas == 0 else ""
+            # The smallest first: what a rank has memory for is not known here.
+            smaller = f"set `micro` to {listed_numbers(whole)}; or, " if whole and sequences % replicas == 0 else ""
             hint = f"{smaller}the nearest multiple is {counted(above, 'sequence')}" + (
                 f" or {above - step}" if above > step else ""
             )
-            yield Problem("HW305", JOB, path, found, hint)
+            is_micro = smaller and batch.micro_sequences > least and path == ("batch", "global")
+            yield Problem("HW305", JOB, ("batch", "micro") if is_micro else path, found, hint)
 
 
 def _is_whole(batch: Batch) -> bool:

@@ -23,7 +23,7 @@ from headway.jobspec.resolve.sizes import (
 )
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean
+from headway.jobspec.suggest import did_you_mean, joined_or
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
@@ -178,7 +178,13 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
         return
     if model.name not in _models_for(fabric):
         message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"
-        yield Problem("HW526", CLUSTER, (*path, "model"), message, f"use one of {', '.join(_models_under(fabric, switches))}")
+        yield Problem(
+            "HW526",
+            CLUSTER,
+            (*path, "model"),
+            message,
+            f"use {joined_or([f'`{each}`' for each in _models_under(fabric, switches, groups)])}",
+        )
         return
     speed = speed_of(fabric, groups)
     lanes, room = lanes_of(switches, speed), model.ports * model.lanes
@@ -200,11 +206,14 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
             yield Problem("HW526", CLUSTER, (*path, key), message, f"use {most}Gb/s or less")
 
 
-def _models_under(fabric: Fabric, switches: Switches) -> list[str]:
-    """Return the models for the fabric's transport that its operating systems run on, as far as these are of one vendor."""
+def _models_under(fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> list[str]:
+    """Return the models for the fabric's transport that its operating systems run on, as far as these are of one vendor; of them, those
+    with ports as fast as its cables, the slowest first."""
     vendors = {_VENDORS[each.kind] for each in switches.os if each.kind in _VENDORS}
     fitting = [name for name in _models_for(fabric) if models()[name].vendor in vendors]
-    return fitting or _models_for(fabric)
+    named = sorted(fitting or _models_for(fabric), key=lambda name: models()[name].gbps)
+    speed = max(speed_of(fabric, groups), switches.uplink_speed or 0)
+    return [name for name in named if models()[name].gbps * GBPS >= speed] or named
 
 
 def _models_for(fabric: Fabric) -> list[str]:

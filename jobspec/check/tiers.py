@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from headway.jobspec.document import Path
+from headway.jobspec.notation import counted
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -15,14 +16,14 @@ from headway.jobspec.units import Interval
 from headway.runner.contract import STORED_TIERS, TIER_KINDS
 
 
-def check_tiers(checkpoint: Checkpoint) -> Iterator[Problem]:
+def check_tiers(checkpoint: Checkpoint, steps: int | None = None) -> Iterator[Problem]:
     """Check the tiers against each other."""
     yield from _check_kinds(checkpoint)
     for index, tier in enumerate(checkpoint.tiers):
         yield from _check_url(index, tier)
         yield from _check_keep(index, tier)
     yield from _check_intervals(checkpoint)
-    yield from _check_stored(checkpoint)
+    yield from _check_stored(checkpoint, steps)
 
 
 def check_peer(job: TrainingJob) -> Iterator[Problem]:
@@ -69,14 +70,14 @@ def _check_keep(index: int, tier: Tier) -> Iterator[Problem]:
         yield Problem("HW210", JOB, path, message, "leave it out; `shared` and `remote` tiers can keep several", at_key=True)
 
 
-def _check_stored(checkpoint: Checkpoint) -> Iterator[Problem]:
+def _check_stored(checkpoint: Checkpoint, steps: int | None) -> Iterator[Problem]:
     """Check that some tier outlives the nodes' memory, which is lost when the job releases the nodes."""
     if not any(tier.kind in STORED_TIERS for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
-        yield Problem(
-            "HW709", JOB, ("checkpoint", "tiers"), message, "add a persistent tier: `{kind: shared, every: 1000 steps}`"
-        )
+        every = counted(1000 if steps is None else max(1, min(1000, steps // 10)), "step")
+        hint = f"add a persistent tier: `{{kind: shared, every: {every}}}`"
+        yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, hint)
 
 
 def _check_intervals(checkpoint: Checkpoint) -> Iterator[Problem]:

@@ -15,6 +15,9 @@ _PLACEHOLDER = re.compile(
     r"partition|path|project|registry|team|token|user)\b",
     re.IGNORECASE,
 )
+# Nothing expands the variables of a shell, or of a template, in the name of an image.
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\{\{.*?\}\}")
+_IN_CONTAINERS = ("image",)
 # As the whole of a text.
 _WORDS = frozenset({"TODO", "FIXME", "TBD", "XXX", "..."})
 _NAMED = re.compile(r"(?<![{$])\{([a-z_]+(?:\.[a-z_]+)*)\}")
@@ -29,6 +32,8 @@ def check_unfilled(document: Document) -> Iterator[Problem]:
         if not isinstance(value, str) or path in document.credentials:
             continue
         found = value if value in _WORDS else next(iter(_PLACEHOLDER.findall(value)), None)
+        if found is None and path[-1] in _IN_CONTAINERS and (variable := _VARIABLE.search(value)) is not None:
+            found = variable[0]
         if found is not None:
             severity = Severity.WARNING if not _FREE.isdisjoint(path) else Severity.ERROR
             message = f"`{dotted(path)}` still has the placeholder `{found}`"

@@ -33,15 +33,27 @@ def check_memory_of_node(asked: float | None, plan: JobPlan, cluster: ClusterPla
     # The memory of the plan's group is a share of the node where the job uses some of its GPUs.
     held = cluster.group(plan.group).host_memory_bytes if plan.has_whole_nodes else None
     if asked is not None and held is not None and asked > held:
-        message = f"jobs ask for {format_bytes(int(asked))} on each node, but a node of `{plan.group}` has {format_bytes(held)}"
-        hint = "set less than that: the system and the scheduler's own processes need some of it"
-        yield Problem("HW232", CLUSTER, ("scheduler", "options", "memory"), message, hint)
+        yield _more_than(asked, plan.group, held)
     elif asked is not None and plan.gpus_per_slot and asked < _LEAST_BYTES * plan.procs_per_slot:
         ranks = f"{plan.procs_per_slot} rank{'' if plan.procs_per_slot == 1 else 's'}"
         message = f"jobs ask for {format_bytes(int(asked))} on each node, for {ranks}: importing torch and CUDA alone takes more"
         meant = asked * 1024
         hint = "set most of the node's memory" if held is None or meant > held else f"did you mean `{format_bytes(int(meant))}`?"
         yield Problem("HW429", CLUSTER, ("scheduler", "options", "memory"), message, hint, Severity.WARNING)
+
+
+def check_memory_of_groups(asked: float | None, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Check that the nodes of some group have the memory, in bytes, that the cluster's options ask for on each node."""
+    held = [(group.host_memory_bytes, group.name) for group in cluster.groups]
+    most, group = max(((number, name) for number, name in held if number is not None), default=(0, ""))
+    if asked is not None and all(number is not None for number, _ in held) and asked > most:
+        yield _more_than(asked, group, most)
+
+
+def _more_than(asked: float, group: str, held: int) -> Problem:
+    message = f"jobs ask for {format_bytes(int(asked))} on each node, but a node of `{group}` has {format_bytes(held)}"
+    hint = "set less than that: the system and the scheduler's own processes need some of it"
+    return Problem("HW232", CLUSTER, ("scheduler", "options", "memory"), message, hint)
 
 
 def check_request(plan: JobPlan, allow: BaseModel | None) -> Iterator[Problem]:

@@ -91,12 +91,12 @@ def _check_model(
         maker = "that the catalogue does not have" if model is None else f"of {model.vendor}"
         message = f"headway renders {kind.title} for models of {kind.vendor}, and the `{fabric.switch_model}` is one {maker}"
         systems = [name for name, each in kinds.items() if model is not None and each.vendor == model.vendor]
-        hint += (
-            f"; an `os` for switches of {model.vendor} is {joined_or([f'`{name}`' for name in systems])}"
-            if model and systems
-            else ""
-        )
-        yield Problem("HW513", CLUSTER, (*path, "model"), message, hint)
+        at: Path = (*path, "model")
+        if model is not None and systems:
+            own = next(name for name, each in kinds.items() if each is kind)
+            at = (*path, "os", fabric.os.index(own), "kind")
+            hint = f"write `{systems[0]}`, which runs on switches of {model.vendor}; or {hint}"
+        yield Problem("HW513", CLUSTER, at, message, hint, fix=systems[0] if systems else None)
         return
     lanes = {port.lanes for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports}
     few = min((each for each in lanes if model.lanes // each > _MOST_PARTS), default=None)

@@ -21,7 +21,13 @@ from headway.templates.schedulers.kubernetes.options import KubernetesOptions, M
 from headway.templates.schedulers.kubernetes.overlay import check_overlay
 from headway.templates.schedulers.kubernetes.render import CONFIG_PATH, SHM_PATH, host_name, locks_memory, needs_rdma
 from headway.templates.schedulers.kubernetes.request import with_request
-from headway.templates.schedulers.requests import check_memory_of_node, check_request, place_of, request_of
+from headway.templates.schedulers.requests import (
+    check_memory_of_groups,
+    check_memory_of_node,
+    check_request,
+    place_of,
+    request_of,
+)
 
 _OPTIONS = ("scheduler", "options")
 # The resource of the EFA device plugin, one for each adapter (docs.aws.amazon.com/eks/latest/userguide/node-efa.html).
@@ -58,6 +64,11 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from _check_user(options, plan, cluster)
     yield from _check_interfaces(options, plan, cluster)
     yield from check_variables(plan)
+
+
+def check_cluster(options: KubernetesOptions, cluster: ClusterPlan) -> Iterator[Problem]:
+    """Yield problems of the options with the cluster's groups."""
+    yield from check_memory_of_groups(None if options.memory is None else _bytes_of(options.memory), cluster)
 
 
 def _bytes_of(memory: str) -> int:

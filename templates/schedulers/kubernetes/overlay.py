@@ -173,6 +173,8 @@ def _in_place_of(document: str, option: str | None, value: Any) -> str:
         return "leave it out"
     if option == _GPUS:
         return "leave it out; `gpus` of the job is the number of GPUs of each pod, all of a node's when left out"
+    if option == "image" and document == JOB:
+        return "leave it out: `code.image` of the job is its image"
     info = KubernetesOptions.model_fields[option]
     written = f"{option}: {flow(value)}" if value is not None and accepts(info, value) else option
     of_job = document == JOB and option in KubernetesRequest.model_fields

@@ -22,9 +22,16 @@ from headway.templates.schedulers.containers import (
     check_steps,
     check_variables,
 )
-from headway.templates.schedulers.requests import check_memory_of_node, check_request, own_option, place_of, request_of
+from headway.templates.schedulers.requests import (
+    check_memory_of_groups,
+    check_memory_of_node,
+    check_request,
+    own_option,
+    place_of,
+    request_of,
+)
 from headway.templates.schedulers.slurm import apptainer, pyxis
-from headway.templates.schedulers.slurm.node_names import counted_up_to, names_in_slurm
+from headway.templates.schedulers.slurm.node_names import counted_up_to, names_in_slurm, with_count
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.placement import crossing_group, leaf_nodes
 
@@ -316,6 +323,7 @@ def _check_whole_segments(plan: JobPlan, segment: int, group: GroupPlan) -> Iter
 
 def check_cluster(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[Problem]:
     """Yield problems with Slurm's names of the nodes: other groups, other numbers of nodes, and a name of two nodes."""
+    yield from check_memory_of_groups(options.memory, cluster)
     groups = {group.name: group.count for group in cluster.groups}
     found = []
     for name, names in options.node_names.items():
@@ -327,7 +335,11 @@ def check_cluster(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[Probl
         elif (listed := counted_up_to(names, groups[name])) != groups[name]:
             said = f"{listed}" if listed <= groups[name] else "more"
             message = f"`{names}` has {said} names, but `{name}` has {counted(groups[name], 'node')}"
-            found.append(Problem("HW437", CLUSTER, path, message, "name each node of the group once, in the plan's order"))
+            fitting = with_count(names, groups[name])
+            hint = "name each node of the group once, in the plan's order"
+            if fitting is not None:
+                hint = f"write `{fitting}`, or `count` of the group as it is" if listed > groups[name] else f"write `{fitting}`"
+            found.append(Problem("HW437", CLUSTER, path, message, hint))
     yield from found
     if not found and options.node_names:
         twice = [name for name, count in Counter(names_in_slurm(cluster, options.node_names).values()).items() if count > 1]

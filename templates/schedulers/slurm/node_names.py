@@ -44,6 +44,14 @@ def counted_up_to(names: str, most: int) -> int:
     return min(count, most + 1)
 
 
+def with_count(names: str, count: int) -> str | None:
+    """Return the list of one range with as many names, `gpu[001-016]` for `gpu[001-128]`; None for another list."""
+    found = re.fullmatch(r"([^\[\],]*\[)([0-9]{1,9})-[0-9]{1,9}(\][^\[\],]*)", names)
+    if found is None:
+        return None
+    return f"{found[1]}{found[2]}-{int(found[2]) + count - 1:0{len(found[2])}}{found[3]}"
+
+
 def compressed(names: Iterable[str]) -> str:
     """Return names in Slurm's notation, in their order: `gpu[001-128,130],login1`."""
     written = []

@@ -14,6 +14,7 @@ from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.model import as_decoder
 from headway.jobspec.spec.batch import Batch
 from headway.jobspec.spec.layout import Layout
+from headway.jobspec.suggest import joined_and
 from headway.jobspec.units import Amount
 from headway.runner import contract
 from headway.templates.kind import Limited
@@ -82,7 +83,9 @@ def _check_axes(plan: JobPlan) -> Iterator[Problem]:
         return
     if mesh.pp > 1 and model.tie_embeddings:
         message = "the model's output layer is its embedding, and `pp` would put them on different ranks"
-        yield Problem("HW306", JOB, ("layout", "pp"), message, "set `pp: 1`, or `tie_embeddings: false` in the model")
+        is_written = plan.spec["model"]["tie_embeddings"] is not None
+        at: Path = ("model", "tie_embeddings") if is_written else ("layout", "pp")
+        yield Problem("HW306", JOB, at, message, "set `tie_embeddings: false` in the model, or `pp: 1`")
     if model.kv_heads % mesh.tp:
         message = f"the trainer `builtin` copies no key and value heads, and {model.kv_heads} do not divide over {mesh.tp} ranks of `tp`"
         yield Problem("HW306", JOB, ("layout", "tp"), message, f"set `tp` to a divisor of `kv_heads` {model.kv_heads}")
@@ -142,16 +145,20 @@ def _check_replay(plan: JobPlan) -> Iterator[Problem]:
         return
     # Both have the same reason, which is one problem.
     path, leave = ("resilience", "corruption", names[0]), " and ".join(f"`{name}`" for name in names)
+    reasons, mends = [], []
     if found := {axis: degree for axis in ("pp", "cp", "tp") if (degree := getattr(plan.mesh, axis)) > 1}:
         those = " and ".join(f"`{axis}` is {degree}" for axis, degree in found.items())
-        message = f"the trainer `builtin` computes steps again on data-parallel ranks only, but {those}"
+        reasons.append(f"computes steps again on data-parallel ranks only, but {those}")
         alone = " and ".join(f"`{axis}: 1`" for axis in found)
         if plan.mesh.dp_shard > 1:
             alone += f" with `dp_shard: {plan.mesh.dp_shard * math.prod(found.values())}`"
-        yield Problem("HW306", JOB, path, message, f"leave {leave} out, or set {alone}")
+        mends.append(alone)
     if plan.spec["compile"]:
-        message = "the trainer `builtin` traces gradients of blocks that are not compiled"
-        yield Problem("HW306", JOB, path, message, f"leave {leave} out, or set `compile: false`")
+        reasons.append("traces gradients of blocks that are not compiled")
+        mends.append("`compile: false`")
+    if reasons:
+        message = f"the trainer `builtin` {', and '.join(reasons)}"
+        yield Problem("HW306", JOB, path, message, f"leave {leave} out, or set {', and '.join(mends)}")
 
 
 def _check_replica_recovery(plan: JobPlan) -> Iterator[Problem]:
@@ -159,14 +166,19 @@ def _check_replica_recovery(plan: JobPlan) -> Iterator[Problem]:
     if not plan.spec["resilience"]["replica_recovery"]:
         return
     path: Path = ("resilience", "replica_recovery")
-    for why, mend in _against_replica_recovery(plan):
-        message = f"the trainer `builtin` cannot train on without a replica group: {why}"
-        yield Problem("HW306", JOB, path, message, f"leave `replica_recovery` out, or {mend}", at_key=True)
+    found = list(_against_replica_recovery(plan))
+    if found:
+        message = f"the trainer `builtin` cannot train on without a replica group: {'; '.join(why for why, _ in found)}"
+        # A job on GPUs cannot become another one by a field.
+        others = "" if plan.run.backend != "gloo" else f", or {joined_and([mend for _, mend in found])}"
+        yield Problem("HW306", JOB, path, message, f"leave `replica_recovery` out{others}", at_key=True)
 
 
 def _against_replica_recovery(plan: JobPlan) -> Iterator[tuple[str, str]]:
     """Yield what makes it impossible, and what would make it possible."""
     mesh, model = plan.mesh, plan.run.model
+    if plan.run.backend != "gloo":
+        yield f"that was not built for collectives of `{plan.run.backend}`", "run the job on CPUs"
     if mesh.dp_replicate == 1:
         yield "`dp_replicate` is 1, so there is no other group", "set `dp_replicate: 2` or more"
     if mesh.dp_replicate > contract.MOST_REPLICAS:
@@ -177,8 +189,6 @@ def _against_replica_recovery(plan: JobPlan) -> Iterator[tuple[str, str]]:
         )
     if mesh.pp > 1:
         yield f"the microbatches of a pipeline are fixed, and `pp` is {mesh.pp}", "set `pp: 1`"
-    if plan.run.backend != "gloo":
-        yield f"that was not built for collectives of `{plan.run.backend}`", "run the job on CPUs"
     if plan.run.min_slots is not None:
         yield "with `min_nodes` the number of groups may change", "leave `min_nodes` out"
     if model is not None and model.dropout:

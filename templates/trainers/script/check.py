@@ -191,7 +191,7 @@ def check_history(plan: JobPlan) -> Iterator[Problem]:
     for index, entry in enumerate(plan.spec["history"]):
         for name in filter(is_for_history, entry["set"]):
             message = f"a script gets its values when it starts: `{name}` cannot change at a step of the run"
-            hint = "change it in the script, by its own step count, or start a new run"
+            hint = f"leave `{name}` out here, and change it in the script, by its own step count; or start a new run"
             yield Problem("HW306", JOB, ("history", index, "set", name), message, hint, at_key=True)
         if entry["skip_samples"]:
             message = "a script reads its samples itself, so none can be skipped"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 import time
 import types
@@ -97,6 +98,16 @@ def test_modes_of_a_script_see_no_operation_of_the_count(boot: Booted) -> None:
         count(optimizer)
     assert (calls.names, operations.names) == ([], [])
     assert boot.shown("step") == 1
+
+
+def test_a_profile_of_python_sees_the_count(boot: Booted) -> None:
+    count, files = heartbeat.StepCounter(of_process()), set[str]()
+    sys.setprofile(lambda frame, _event, _given: files.add(frame.f_code.co_filename))
+    try:
+        count(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+    finally:
+        sys.setprofile(None)
+    assert heartbeat.__file__ in files
 
 
 class Captured(torch.Tensor):
