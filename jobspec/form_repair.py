@@ -46,7 +46,7 @@ _TYPOGRAPHIC = str.maketrans(
 
 
 def option(value: Any) -> Hint | None:
-    """Return a long option of sbatch: `mail-type=FAIL`, `--mail-type FAIL` and `#SBATCH --mail-type=FAIL` are `--mail-type=FAIL`."""
+    """Return a long option: `mail-type=FAIL`, `--mail-type FAIL` and `#SBATCH --mail-type=FAIL` are `--mail-type=FAIL`."""
     text = re.sub(r"^#\s*SBATCH\s+", "", str(value).strip())
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _SHORT_OPTIONS:
         return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")

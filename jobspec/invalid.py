@@ -163,6 +163,14 @@ def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Coll
     return details["type"] == "missing" and names_of((*prefix, *details["loc"])) in targets
 
 
+_GROUP = ("group",)
+# Of groups that a job is to span.
+_ONE_GROUP = (
+    "write one of them; if their nodes differ in processors, memory or Slurm's features only, describe them as one group in the cluster's "
+    "document, with the least `cpus` and `host_memory`, and choose by `scheduler.slurm.constraint` where it matters"
+)
+
+
 def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
     """Return the problem of a missing field that its model makes optional, and that is required here."""
     return _missing((name,), model, document, ())
@@ -172,6 +180,9 @@ def _problem(
     details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path, meant: Mapping[Path, Meaning]
 ) -> Problem:
     loc = details["loc"]
+    if (*prefix, *loc) == _GROUP and isinstance(groups := document.value(_GROUP), list):
+        message = f"a job runs on one group of nodes, found {len(groups)}: each rank has the same GPUs, processors and adapters"
+        return Problem("HW203", document.name, _GROUP, message, _ONE_GROUP)
     if loc in meant:
         owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
         message, hint = f"`{loc[-1]}` is not a field of {section_name(path[:-1], owner)}", meant[loc].hint

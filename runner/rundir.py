@@ -23,6 +23,7 @@ from typing import Any
 
 from headway.runner.contract import (
     ATTEMPT_TAKEN,
+    Exit,
     RunConfig,
     RunDirectory,
     Verdict,
@@ -191,6 +192,37 @@ def suspects(directory: RunDirectory, verdict: Verdict) -> list[str]:
         earlier = directory.at(attempt)
         hosts |= _hosts(earlier, read_verdict(earlier))
     return sorted(hosts)
+
+
+def fruitless_before(directory: RunDirectory) -> tuple[int, frozenset[str]]:
+    """Return how many attempts of the same job in a row, up to the one before this, ended without progress, and the hosts that verdicts
+    of all earlier attempts suspect. Raises OSError, ValueError, KeyError for records that cannot be read.
+
+    Such an attempt has no excuse, and no verdict, or the verdict to retry elsewhere without a host that none before it suspects. One with a
+    node that has not started is not counted: a pod may wait for a place. An attempt that no job of a scheduler has opened was started by a
+    person, who wants it to be tried.
+    """
+    job = _job_of(directory)
+    count = 0
+    excluded: frozenset[str] = frozenset()
+    for earlier in map(directory.at, range(directory.attempt)):
+        verdict = read_verdict(earlier)
+        hosts = _hosts(earlier, verdict)
+        is_other = verdict is not None and (verdict.exit_code != Exit.RETRY_ELSEWHERE or not hosts <= excluded)
+        excluded |= hosts
+        if job is None or _job_of(earlier) != job or earlier.excused.exists() or is_other:
+            count = 0
+        elif verdict is None:
+            count += any(earlier.nodes.glob("*.json"))
+        else:
+            count += all(earlier.node(node).exists() for node in verdict.suspects)
+    return count, excluded
+
+
+def _job_of(directory: RunDirectory) -> str | None:
+    """Return the scheduler's job: what is behind a `/` counts the restarts of a JobSet."""
+    opened_by = _opened_by(directory)
+    return None if opened_by is None else opened_by.partition("/")[0]
 
 
 def _hosts(directory: RunDirectory, verdict: Verdict | None) -> set[str]:

@@ -34,7 +34,7 @@ _DEEPSPEED_FLAGS = names(
 _APPTAINER_FLAGS = names(
     """
     nv rocm nvccli contain containall cleanenv no-home writable writable-tmpfs fakeroot ipc pid uts net no-init no-privs keep-privs
-    compat userns add-caps c C e f p u unsquash no-eval underlay sharens
+    compat userns c C e f p u w i unsquash no-eval no-umask no-pid underlay sharens disable-cache allow-setuid
     """
 )
 _APPTAINER_SHORT = {
@@ -46,6 +46,11 @@ _APPTAINER_SHORT = {
     "e": "cleanenv",
     "c": "contain",
     "C": "containall",
+    "f": "fakeroot",
+    "i": "ipc",
+    "p": "pid",
+    "u": "userns",
+    "w": "writable",
 }
 _ENROOT_FLAGS = frozenset(["rw", "r", "w", "root"])
 _ENROOT_SHORT = {"m": "mount", "e": "env", "c": "rc", "r": "root", "w": "rw"}
@@ -74,14 +79,15 @@ RUNNERS = names(
     uv poetry conda mamba micromamba pixi hatch pdm pipenv
     """
 )
+_BY_WHAT = "headway starts containers by pyxis or Apptainer"
 _OTHERS = {
     "docker": "neither Slurm nor headway starts containers by docker",
-    "podman": "headway starts containers by pyxis",
-    "podman-hpc": "headway starts containers by pyxis",
-    "shifter": "headway starts containers by pyxis",
-    "charliecloud": "headway starts containers by pyxis",
-    "ch-run": "headway starts containers by pyxis",
-    "sarus": "headway starts containers by pyxis",
+    "podman": _BY_WHAT,
+    "podman-hpc": _BY_WHAT,
+    "shifter": _BY_WHAT,
+    "charliecloud": _BY_WHAT,
+    "ch-run": _BY_WHAT,
+    "sarus": _BY_WHAT,
     "horovodrun": "Horovod has ranks without torch's variables",
     "ray": "Ray starts processes itself",
     "colossalai": "its launcher has no counterpart; give the script to torchrun",

@@ -13,7 +13,7 @@ from headway.jobspec.notation import counted
 from headway.jobspec.spec.section import API_VERSION
 from headway.sbatch.arguments import Arguments, arguments_of
 from headway.sbatch.arrays import MOST_POINTS, indices, swept, swept_by_turns
-from headway.sbatch.containers import Container, container_of
+from headway.sbatch.containers import Container, container_of, take_settings
 from headway.sbatch.edits import Edit, one_word_change
 from headway.sbatch.environment import Environment, sort_variable
 from headway.sbatch.expand import Variables
@@ -169,6 +169,7 @@ def _assemble(launch: Launch, found: Found, asked: Asked, notes: Notes, cluster:
         notes.add(kind, launch.line, source, why)
     told = options_of(launch, asked, notes)
     container = container_of(launch, asked.container, notes)
+    take_settings(container, found.exports, notes)
     job: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "TrainingJob",
@@ -179,6 +180,8 @@ def _assemble(launch: Launch, found: Found, asked: Asked, notes: Notes, cluster:
     if container.image is not None:
         job["code"] = {"image": container.image}
     slurm = {**asked.fields, **({"srun": told.srun} if told.srun else {})}
+    if container.further:
+        slurm["apptainer"] = container.further
     if slurm:
         job["scheduler"] = {"slurm": slurm}
     total = None if ranks is None else nodes * ranks

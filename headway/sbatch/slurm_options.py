@@ -43,7 +43,7 @@ _UNREAD = {
     "export": "ranks inherit the variables of the submission; set others in `environment`",
     "export-file": "ranks inherit the variables of the submission; set others in `environment`",
     "no-requeue": "headway requeues a job after a failure; `resilience.restart.budget: 0` ends it at the first one",
-    "image": "an image of shifter; headway starts containers by pyxis (`code.image`)",
+    "image": "an image of shifter; headway starts containers by pyxis or Apptainer (`code.image`)",
     "module": "modules of shifter",
     "volume": "mounts of shifter; headway has `mounts`",
     "hold": "submit the job, then `scontrol hold` it",

@@ -116,11 +116,11 @@ def _scheduler(
         yield f"    kill_wait: {found.kill_wait_s}s"
     if found.has_pyxis:
         yield "    containers: pyxis"
+    elif found.has_apptainer:
+        yield "    containers: apptainer  # it is on the PATH here, and srun lists no pyxis options: the nodes need it too"
+        yield "    # image_cache:  # a directory on a disk of each node, for images of registries"
     else:
-        seen = (
-            "srun lists no pyxis options, and Apptainer is on the PATH" if found.has_apptainer else "srun lists no pyxis options"
-        )
-        yield f"    # containers:  # {seen}: jobs run without containers"
+        yield "    # containers:  # srun lists no pyxis options, and there is no Apptainer here: jobs run without containers"
     if found.topology == "block":
         yield "    # topology: block  # Slurm has blocks: set it if each is an NVLink domain, and `nvlink_domain` of the nodes"
     yield f"    node_names: {flow({group.name: compressed(node.name for node in group.nodes) for group in groups})}"

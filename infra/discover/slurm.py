@@ -86,7 +86,7 @@ def read_slurm(shell: CommandShell) -> SlurmDescription:
         switches=tuple(line.strip() for line in topology.output.splitlines() if line.strip()) if topology.code == 0 else (),
         # pyxis adds its options to those of srun (NVIDIA/pyxis).
         has_pyxis="--container-image" in _optional(shell, "srun", "--help"),
-        has_apptainer=bool(_optional(shell, "sh", "-c", "command -v apptainer || command -v singularity").strip()),
+        has_apptainer=bool(_optional(shell, "sh", "-c", "command -v apptainer").strip()),
     )
 
 

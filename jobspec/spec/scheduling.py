@@ -50,7 +50,7 @@ class Toleration(Section):
 
 
 class SlurmRequest(Section):
-    """The job's own fields of Slurm. Each value replaces the cluster's, `exclude`, `sbatch` and `srun` are added to it."""
+    """The job's own fields of Slurm. Each value replaces the cluster's, `exclude`, `sbatch`, `srun` and `apptainer` are added to it."""
 
     partition: Word | None = Field(None, examples=["debug"])
     """Partition, or several with commas between them."""
@@ -72,6 +72,8 @@ class SlurmRequest(Section):
     """Further options of sbatch, each as `--name=value`; not those that headway sets."""
     srun: tuple[Directive, ...] = Field((), max_length=64, examples=[["--cpu-bind=cores"]])
     """Further options of the srun that starts the runner on each node; not those that headway sets."""
+    apptainer: tuple[Directive, ...] = Field((), max_length=64, examples=[["--fakeroot"]])
+    """Further options of `apptainer exec`, each as `--name=value`, on clusters whose containers it starts; not those that headway sets."""
 
 
 class KubernetesRequest(Section):
@@ -131,6 +133,8 @@ class SlurmAllow(Section):
     """Names of options of sbatch, without the dashes."""
     srun: AllowedOptions = Field((), examples=[["cpu-bind"]])
     """Names of options of srun, without the dashes."""
+    apptainer: AllowedOptions = Field((), examples=[["fakeroot"]])
+    """Names of options of `apptainer exec`, without the dashes."""
 
 
 class KubernetesAllow(Section):

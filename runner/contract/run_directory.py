@@ -169,7 +169,7 @@ class RunDirectory:
 
     @property
     def excused(self) -> Path:
-        """The reason why the batch script does not count this attempt as a failed start, although it has no verdict."""
+        """The reason why this attempt does not count as one without progress."""
         return self.attempt_directory / "excused"
 
     @property

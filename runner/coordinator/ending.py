@@ -26,13 +26,27 @@ def note_failure(state: State, cause: Cause) -> None:
     state.note(journal.Failure(cause.text, str(cause.kind), cause.fingerprint, *place))
 
 
+# As many as the batch script of Slurm accepts without a verdict (templates/schedulers/slurm/job.sbatch.j2: `hold_fruitless`).
+FRUITLESS_ATTEMPTS = 5
+
+
 def end_attempt(state: State, exit_code: Exit, cause: str, failure: Cause | None = None, suspects: tuple[int, ...] = ()) -> None:
     state.enter(Phase.ENDED)
+    named = tuple(sorted({*suspects, *state.roster.barred, *state.undying})) if exit_code is not Exit.COMPLETED else suspects
+    if exit_code is Exit.RETRY_ELSEWHERE and _is_last(state, named):
+        exit_code, cause = Exit.STOP, f"{FRUITLESS_ATTEMPTS} attempts in a row ended without progress; the last: {cause}"
     state.verdict, state.cause = exit_code, cause
     state.note(journal.End(exit_code.name.lower(), int(exit_code), cause))
-    named = tuple(sorted({*suspects, *state.roster.barred, *state.undying})) if exit_code is not Exit.COMPLETED else suspects
     state.actions.append(Finish(exit_code, cause, failure, named, state.best_step, state.committed_step))
     state.tell_all(orders.Stop(exit_code=int(exit_code)))
+
+
+def _is_last(state: State, suspects: Iterable[int]) -> bool:
+    """Return whether no further attempt may follow: so many in a row had no progress, and the next one would exclude no other host."""
+    if state.is_excused or state.fruitless + 1 < FRUITLESS_ATTEMPTS:
+        return False
+    # Of a node that has not joined, None: its pod may still wait for a place.
+    return {state.roster.host(node) for node in suspects} <= state.excluded
 
 
 def end_without_claim(state: State, exit_code: Exit, why: str) -> None:

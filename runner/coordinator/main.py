@@ -77,6 +77,7 @@ from headway.runner.health.watch import Watch
 from headway.runner.lines import read_lines
 from headway.runner.messages import ChannelError, Link, Listener, Message, broadcast, flush, listen
 from headway.runner.notify import Notifier
+from headway.runner.rundir import fruitless_before
 from headway.runner.within import within
 
 _log = logging.getLogger(__name__)
@@ -498,7 +499,20 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
     newest = newest_claim(records)
     inherited = Inherited() if newest is None else _inherited(directory, newest, newest_base(records))
     remaining_s, limit = remaining(config, directory, time.time())
-    return Coordinator(config, replace(inherited, remaining_s=remaining_s, limit=limit), time.monotonic(), watch)
+    try:
+        fruitless, excluded = fruitless_before(directory)
+    except (OSError, ValueError, KeyError) as error:
+        _log.error("earlier attempts cannot be counted: %s", error)
+        fruitless, excluded = 0, frozenset()
+    inherited = replace(
+        inherited,
+        remaining_s=remaining_s,
+        limit=limit,
+        fruitless=fruitless,
+        excluded=excluded,
+        is_excused=directory.excused.exists(),
+    )
+    return Coordinator(config, inherited, time.monotonic(), watch)
 
 
 def _inherited(directory: RunDirectory, newest: Record, committed: Base | None) -> Inherited:

@@ -159,6 +159,8 @@ class Inherited:
     `corrupted` are the journal's lines on that generation. `barred` nodes must not compute in this attempt any more, and those with
     `undying` ranks not until these have ended. `proven_step` is the last commit of a script's run before its replicas were last equal.
     `remaining_s` is the time to the run's next `limit`; None without one. `members` are the replica groups that train, if that has changed.
+    `fruitless` attempts in a row before this one ended without progress, and `excluded` are the hosts that earlier verdicts suspect;
+    `is_excused` is whether this attempt has shown progress.
     """
 
     generation: int = 0
@@ -175,6 +177,9 @@ class Inherited:
     remaining_s: float | None = None
     limit: str = ""
     members: Members | None = None
+    fruitless: int = 0
+    excluded: frozenset[str] = frozenset()
+    is_excused: bool = False
 
 
 @dataclass(frozen=True)
@@ -256,7 +261,9 @@ class State:
         self.asked: tuple[Exit, str] = Exit.PREEMPTED, "asked to stop"
         self.preempted_at_s: float | None = None
         self.pending_end: PendingEnd | None = None
-        self.is_excused = False
+        self.is_excused = inherited.is_excused
+        self.fruitless = inherited.fruitless
+        self.excluded = inherited.excluded
         self.verdict: Exit | None = None
         self.cause = ""
         # What the event that is being handled has led to so far.

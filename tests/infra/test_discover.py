@@ -133,7 +133,12 @@ def test_json_of_another_format_is_left_for_the_text(answer: str) -> None:
 
 def test_pyxis_is_known_by_sruns_own_help() -> None:
     assert "    containers: pyxis\n" in cluster_document(described(**{"srun --help": "  --container-image=[USER@]IMAGE"}))
-    assert "    # containers:  # srun lists no pyxis options" in cluster_document(described())
+    assert "    # containers:  # srun lists no pyxis options, and there is no Apptainer here" in cluster_document(described())
+
+
+def test_apptainer_is_known_by_its_command() -> None:
+    text = cluster_document(described(**{"sh -c command -v apptainer": "/usr/bin/apptainer\n"}))
+    assert "    containers: apptainer  # it is on the PATH here" in text
 
 
 def test_blocks_are_no_proof_of_nvlink_domains() -> None:

@@ -1,6 +1,6 @@
-"""A tree of Debian sid with the newest of what the tests run: Slurm, munge, containerd, runc and what they want beside them.
+"""A tree of Debian sid with the newest of what the tests run: Slurm, munge, Apptainer, containerd, runc and what they want beside them.
 
-`sid_tree()` makes it once a machine (40 s, 460 MB), in a cache folder; it stays as it was made until the folder is removed.
+`sid_tree()` makes it once a machine (a minute, 530 MB), in a cache folder; it stays as it was made until the folder is removed.
 It is for reading only: mount an overlay over it, or bind its folders elsewhere.
 """
 
@@ -17,6 +17,7 @@ from tests.real.slurm.machine import UNSHARE, leashed
 from tests.real.slurm.programs import SEARCH_PATH
 
 PACKAGES = (
+    "apptainer",
     "ca-certificates",
     "containerd",
     "containernetworking-plugins",

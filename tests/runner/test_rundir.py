@@ -30,7 +30,14 @@ from headway.runner.contract import (
     to_json,
 )
 from headway.runner.posix import write_atomic
-from headway.runner.rundir import attempt_of, open_run, open_submitted, suspects, write_exclude
+from headway.runner.rundir import (
+    attempt_of,
+    fruitless_before,
+    open_run,
+    open_submitted,
+    suspects,
+    write_exclude,
+)
 from headway.runner.suspects import Strike, file_of, record
 
 CONFIG = RunConfig(slots=2, procs_per_slot=1, mesh=Mesh(dp_shard=2), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
@@ -230,6 +237,48 @@ def test_what_a_verdict_excludes_is_written_for_the_batch_script(tmp_path: Path)
     assert not directory.exclude.exists()
     write_exclude(directory, verdict_of(directory, 2, 0))
     assert directory.exclude.read_text() == "a,c\n"
+
+
+def attempts_of(runs: Path, *jobs: str) -> list[RunDirectory]:
+    """Attempts on the hosts a and b, one for each job of the scheduler, whose runners have all started."""
+    found = [open_run(runs, NAME, CONFIG, number, hosts=["a", "b"]) for number in range(len(jobs))]
+    for directory, job in zip(found, jobs, strict=True):
+        directory.job.write_text(f"{job}\n")
+        name_nodes(directory, n0="a", n1="b")
+    return found
+
+
+def test_attempts_in_a_row_without_progress_are_counted_with_and_without_a_verdict(tmp_path: Path) -> None:
+    attempts = attempts_of(tmp_path, *["uid/0", "uid/1", "uid/2", "uid/3", "uid/4"])
+    give_verdict(attempts[0])
+    give_verdict(attempts[2], 1)
+    give_verdict(attempts[3], 1)
+    assert fruitless_before(attempts[4])[1] == {"b"}
+    # The third has excluded b, the fourth nothing more.
+    assert [fruitless_before(each)[0] for each in attempts] == [0, 1, 2, 0, 1]
+
+
+def test_attempts_whose_nodes_have_not_all_started_are_not_counted(tmp_path: Path) -> None:
+    attempts = attempts_of(tmp_path, "uid/0", "uid/1", "uid/2", "uid/3")
+    for directory in attempts:
+        directory.node(1).unlink()
+        give_verdict(directory, 1)
+    assert [fruitless_before(each)[0] for each in attempts] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("why", ["excused", "another job", "another verdict", "not started", "no job"])
+def test_progress_another_job_and_another_verdict_end_the_row(why: str, tmp_path: Path) -> None:
+    attempts = attempts_of(tmp_path, "7", "6" if why == "another job" else "7", "7", "7")
+    if why == "excused":
+        attempts[1].excused.touch()
+    if why == "another verdict":
+        give_verdict(attempts[1], code=Exit.PREEMPTED)
+    if why == "not started":
+        for node in (0, 1):
+            attempts[1].node(node).unlink()
+    if why == "no job":
+        attempts[3].job.unlink()
+    assert fruitless_before(attempts[3])[0] == {"not started": 2, "no job": 0}.get(why, 1)
 
 
 # --- an attempt that a batch script has begun -------------------------------------------------------------------------

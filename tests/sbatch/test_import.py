@@ -26,7 +26,10 @@ def _imported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *optio
     """Import a script in a folder with the scripts that it runs; the job is job.yaml there."""
     for file in (SCRIPTS / f"{case}.sbatch", *SCRIPTS.glob("*.sh")):
         shutil.copy(file, tmp_path)
-    shutil.copy(HERE / "cluster.yaml", tmp_path)
+    cluster = (HERE / "cluster.yaml").read_text()
+    if re.search("(apptainer|singularity) (exec|run)", (SCRIPTS / f"{case}.sbatch").read_text()):
+        cluster = cluster.replace("containers: pyxis", "containers: apptainer, image_cache: /local/images")
+    (tmp_path / "cluster.yaml").write_text(cluster)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_CLUSTER", raising=False)
     return main(["import", "sbatch", f"{case}.sbatch", "--cluster", "cluster.yaml", "-o", "job.yaml", *options])

@@ -392,7 +392,8 @@ def test_three_attempts_that_do_not_start_hold_the_job_with_a_verdict(tmp_path: 
     assert (tmp_path / "curl.config").read_text() == 'url = "https://alerts.example.com/7"\n'
 
 
-FRUITLESS = "5 attempts in a row started and ended without progress and without a verdict"
+FRUITLESS = "5 attempts in a row started and ended without progress"
+RETRY = '{\n  "exit_code": 81\n}'
 
 
 def lost(folder: Path, attempt: int, *, job: str = "7", started: bool = True, **files: str) -> None:
@@ -445,11 +446,22 @@ def test_attempts_that_never_started_neither_count_nor_end_the_row(notifying: st
     assert held(tmp_path, notifying) == (True, FRUITLESS, False)
 
 
+def test_attempts_with_the_verdict_to_try_again_count_unless_they_exclude_a_further_host(notifying: str, tmp_path: Path) -> None:
+    for attempt in range(5):
+        lost(tmp_path, attempt)
+        if attempt != 2:
+            folder = tmp_path / f"runs of 'lab'/old/attempts/{attempt}"
+            (folder / "exclude").write_text("n9\n")
+            (folder / "verdict.json").write_text(RETRY)
+    assert held(tmp_path, notifying, CODE="137", STARTS="") == (True, f"{FRUITLESS}, the last with exit code 137", True)
+
+
 @pytest.mark.parametrize(
     "fourth",
     [
         {"excused": "step 10 is committed"},
-        {"verdict.json": '{"exit_code": 81}'},
+        {"verdict.json": RETRY.replace("81", "82")},
+        {"verdict.json": RETRY, "exclude": "n9"},
         # Of the run's earlier job: its owner has submitted the run again.
         {"job": "6"},
         {"started": False},
@@ -614,6 +626,15 @@ def test_a_job_sets_what_the_owner_of_the_cluster_allows(asked: str, told: list[
 def test_a_job_cannot_replace_what_the_script_sets(tmp_path: Path) -> None:
     told = problems(tmp_path, REQUEST % "sbatch: [--qos=a], srun: [--ntasks=3, --export=NONE]")
     assert [code for code, _ in told] == ["HW210"] * 3
+
+
+def test_a_job_excludes_the_nodes_of_other_groups_as_far_as_their_names_are_known(tmp_path: Path) -> None:
+    groups = "node_groups: [" + ", ".join(f"{{name: {name}, count: 2, cpus: 4, procs: 2}}" for name in ("a", "b", "c")) + "]"
+    text = CLUSTER.replace("node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]", groups)
+    names = 'exclude: n9, node_names: {a: "n[1-2]", b: "n[3-4]"}, '
+    (tmp_path / "cluster.yaml").write_text(text.replace("{partition", f"{{{names}partition"))
+    (tmp_path / "job.yaml").write_text(JOB + "group: b\nscheduler: {slurm: {exclude: n4}}\n")
+    assert "--exclude='n9,n4,n[1-2]'" in directives(script_of(tmp_path))
 
 
 def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -> None:
@@ -814,6 +835,128 @@ def test_an_image_of_apptainer_is_refused(tmp_path: Path) -> None:
     ]
 
 
+APPTAINER = "containers: apptainer, "
+SIF = "code: {image: /images/train.sif}\n"
+
+
+def test_apptainer_gets_the_mounts_and_off_the_command_line_the_variables(tmp_path: Path) -> None:
+    mounts = "mounts: [{source: /data/corpus}, {source: /cache, target: /root/.cache, read_only: false}]\n"
+    more = "secrets: [TOKEN]\nenvironment: {HF_HOME: /data/hf}\nscheduler: {slurm: {apptainer: [--fakeroot]}}\n"
+    options = f"{APPTAINER}apptainer: ['--overlay=/local/a b.img:ro'], "
+    script = rendered(tmp_path, f"{SIF}{mounts}{more}", options, "/scratch/runs")
+    shown = 'printenv | grep ^APPTAINERENV_ >>"$CALLS"\n'
+    _, calls = run(
+        script.replace("status=0\n", f"status=0\n{shown}", 1), tmp_path, HEADWAY_RUNS="runs", TOKEN="a b", HOME="/nowhere"
+    )
+    folder = f"{tmp_path}/runs/case-HASH-7"
+    (runner,) = (call for call in calls if call.startswith("srun"))
+    assert without_hash(runner) == (
+        f"{SRUN} apptainer exec --no-mount home,cwd --home {folder}/home --pwd {tmp_path} --no-eval --bind {tmp_path}:{tmp_path}"
+        f",{folder}:{folder},{tmp_path}/runs/suspects:{tmp_path}/runs/suspects,/data/corpus:/data/corpus:ro,/cache:/root/.cache"
+        f" --overlay=/local/a b.img:ro --fakeroot /images/train.sif"
+        f" python3 -m headway.runner {folder}/attempts/0/run.json --attempt 0 --open"
+    )
+    assert {call for call in calls if call.startswith("APPTAINERENV_")} == {
+        "APPTAINERENV_HEADWAY_NODES=n1,n2",
+        "APPTAINERENV_HF_HOME=/data/hf",
+        "APPTAINERENV_OMP_NUM_THREADS=2",
+        "APPTAINERENV_PYTHONUNBUFFERED=1",
+        "APPTAINERENV_TOKEN=a b",
+    }
+    assert (next((tmp_path / "runs").glob("case-*")) / "home").is_dir()
+
+
+@pytest.mark.parametrize(("gpu", "option"), [("H100-SXM-80", "--nv"), ("MI300X-192", "--rocm")])
+def test_apptainer_shows_the_gpus_and_the_adapters(gpu: str, option: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + SIF)
+    nodes = f"node_groups: [{{name: gpu, count: 2, cpus: 96, gpu: {gpu}, gpus: 8, nics: [mlx5_0]}}]"
+    fabric = "fabrics: [{name: rails, role: scale-out, transport: infiniband}]"
+    text = CLUSTER.replace("node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]", f"{nodes}\n{fabric}")
+    text = text.replace("{partition", f"{{{APPTAINER}partition").replace("runs of 'lab'", "/scratch/runs")
+    (tmp_path / "cluster.yaml").write_text(text)
+    script = script_of(tmp_path)
+    assert f"    {option} \\\n    /images/train.sif \\\n" in script
+    assert "if [ -d /dev/infiniband ]; then adapters=,/dev/infiniband; fi" in script
+    assert '$suspects$adapters" \\\n' in script
+    assert "MELLANOX" not in script
+
+
+def test_apptainer_pulls_an_image_with_a_digest_and_copies_a_file_once_on_each_node(tmp_path: Path) -> None:
+    options = f"{APPTAINER}image_cache: {tmp_path}/images, "
+    digest = DIGEST.removeprefix("sha256:")
+    (tmp_path / "tools").mkdir()
+    _stand_in(tmp_path, "apptainer", ': >"$3"')
+    _stand_in(tmp_path, "srun", 'case $* in *job-name=stage*) SLURMD_NODENAME=n1 "${@: -4}" ;; esac')
+    _, calls = run(rendered(tmp_path, IMAGE, options, "/scratch/runs"), tmp_path, HEADWAY_RUNS="runs")
+    file = f"{tmp_path}/images/headway-{digest}.sif"
+    pulls = [call for call in calls if call.startswith("apptainer ")]
+    assert pulls == [f"apptainer pull --disable-cache {file}.new docker://registry.example.com/team/train@{DIGEST}"]
+    assert f" --no-eval --bind {tmp_path}" in calls[-1]
+    assert f" {file} python3 " in calls[-1]
+    # A file is known by its time, size and number.
+    (tmp_path / "train.sif").write_text("an image")
+    found = (tmp_path / "train.sif").stat()
+    again(tmp_path)
+    (tmp_path / "tools").mkdir()
+    _stand_in(tmp_path, "srun", 'case $* in *job-name=stage*) SLURMD_NODENAME=n1 "${@: -4}" ;; esac')
+    _, calls = run(rendered(tmp_path, "code: {image: train.sif}\n", options, "/scratch/runs"), tmp_path, HEADWAY_RUNS="runs")
+    copy = tmp_path / f"images/headway-{int(found.st_mtime)}-{found.st_size}-{found.st_ino}.sif"
+    assert copy.read_text() == "an image"
+    assert f" {copy} python3 " in calls[-1]
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "told"),
+    [
+        ("/images/train.sqsh", "", "`/images/train.sqsh` is an enroot image, whose variables Apptainer does not set"),
+        (f"registry.example.com/train@{DIGEST}", "", "each node of `lab` would pull the image at each attempt"),
+        (f"registry.example.com/train@{DIGEST}", "image_cache: /local/images, ", None),
+        (f"nvcr.io#nvidia/pytorch@{DIGEST}", "image_cache: /local/images, ", None),
+        ("/images/train.sif", "", None),
+        ("./root", "image_cache: /local/images, ", None),
+    ],
+)
+def test_an_image_that_apptainer_cannot_start_well_is_refused(image: str, options: str, told: str | None, tmp_path: Path) -> None:
+    found = problems(tmp_path, f"code: {{image: '{image}'}}\n", APPTAINER + options, "/scratch/runs")
+    assert [code for code, _ in found] == ([] if told is None else ["HW422"])
+    assert told is None or found[0][1].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("environment: {HOME: /data}\n", "HW418"),
+        ("environment: {GID: '7'}\n", "HW418"),
+        ("environment: {APPTAINER_BIND: /data}\n", "HW418"),
+        ("secrets: [APPTAINER_DOCKER_PASSWORD]\n", "HW418"),
+        ("mounts: [{source: '/data/a,b', target: /data}]\n", "HW423"),
+        ("mounts: [{source: '/data/a b', target: /data}]\n", None),
+        ("scheduler: {slurm: {apptainer: [--cleanenv]}}\n", "HW210"),
+        ("scheduler: {slurm: {apptainer: [--containall]}}\n", "HW210"),
+        ("scheduler: {slurm: {apptainer: ['--bind=/a:/b']}}\n", "HW210"),
+        ("scheduler: {slurm: {apptainer: [--nvccli, --no-mount=bind-paths]}}\n", None),
+    ],
+)
+def test_what_apptainer_would_not_do_is_refused_at_its_field(more: str, code: str | None, tmp_path: Path) -> None:
+    assert [each for each, _ in problems(tmp_path, SIF + more, APPTAINER, "/scratch/runs")] == ([] if code is None else [code])
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "codes"),
+    [
+        (IMAGE + "scheduler: {slurm: {apptainer: [--fakeroot]}}\n", PYXIS, ["HW210"]),
+        ("scheduler: {slurm: {apptainer: [--fakeroot]}}\n", APPTAINER, ["HW210"]),
+        (IMAGE, f"{PYXIS}apptainer: [--fakeroot], ", ["HW210"]),
+        (SIF + "scheduler: {slurm: {apptainer: [--fakeroot]}}\n", f"{APPTAINER}allow: {{apptainer: overlay}}, ", ["HW432"]),
+        (SIF + "scheduler: {slurm: {apptainer: [--fakeroot]}}\n", f"{APPTAINER}allow: {{apptainer: fakeroot}}, ", []),
+    ],
+)
+def test_options_of_apptainer_need_a_container_of_it_and_the_owner(
+    more: str, options: str, codes: list[str], tmp_path: Path
+) -> None:
+    assert [code for code, _ in problems(tmp_path, more, options, "/scratch/runs")] == codes
+
+
 @pytest.mark.parametrize("value", ["a b", 'say "it\'s" $HOME `id` \\ !', "$(id)", "= #x; & |", ""])
 def test_a_variable_of_the_job_reaches_the_ranks_as_it_is(value: str, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"environment: {{OF_THE_JOB: {json.dumps(value)}}}\n")
@@ -823,8 +966,9 @@ def test_a_variable_of_the_job_reaches_the_ranks_as_it_is(value: str, tmp_path: 
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
-def test_a_script_with_a_container_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    script = rendered(tmp_path, f"{IMAGE}mounts: [{{source: /data/corpus}}]\n", PYXIS, "/scratch/runs")
+@pytest.mark.parametrize("options", [PYXIS, f"{APPTAINER}image_cache: /local, "])
+def test_a_script_with_a_container_is_clean_for_shellcheck(options: str, tmp_path: Path) -> None:
+    script = rendered(tmp_path, f"{IMAGE}mounts: [{{source: /data/corpus}}]\n", options, "/scratch/runs")
     command = ["shellcheck", "--shell=sh", "--severity=style", "-"]
     assert subprocess.run(command, input=script, capture_output=True, text=True, check=False).stdout == ""
 
@@ -848,10 +992,11 @@ def test_an_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) ->
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
     stage, runner = (call for call in calls if call.startswith("srun "))
     assert stage.startswith("srun --job-name=stage --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --time=60 --export=ALL")
-    assert stage.endswith("/attempts/0/job.sbatch import_image")
-    assert f" --container-image=/local/images/headway-{DIGEST.removeprefix('sha256:')}.sqsh " in runner
-    file = rendered(tmp_path, "code: {image: /images/train.sqsh}\n", PYXIS + "image_cache: /local/images, ", "/scratch/runs")
-    assert "import_image" not in file
+    file = f"/local/images/headway-{DIGEST.removeprefix('sha256:')}.sqsh"
+    assert stage.endswith(f"/attempts/0/job.sbatch import_image {file}")
+    assert f" --container-image={file} " in runner
+    in_place = rendered(tmp_path, "code: {image: /images/train.sqsh}\n", PYXIS + "image_cache: /local/images, ", "/scratch/runs")
+    assert "import_image" not in in_place
 
 
 # Of two nodes, one or both cannot import the image.
@@ -863,7 +1008,7 @@ def test_a_node_that_cannot_import_the_image_is_excluded_unless_none_can(
     (tmp_path / "tools").mkdir()
     _stand_in(tmp_path, "enroot", f'case " {" ".join(failing)} " in *" $SLURMD_NODENAME "*) exit 1 ;; esac; : >"$3"')
     # Each node has a disk.
-    nodes = 'for SLURMD_NODENAME in n1 n2; do export SLURMD_NODENAME; rm -rf images; "${@: -3}"; done'
+    nodes = 'for SLURMD_NODENAME in n1 n2; do export SLURMD_NODENAME; rm -rf images; "${@: -4}"; done'
     _stand_in(tmp_path, "srun", f"case $* in *job-name=stage*) {nodes} ;; *) exit 9 ;; esac")
     code, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
     assert code == 81

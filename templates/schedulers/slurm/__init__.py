@@ -6,8 +6,8 @@ Start reading: `render.py`, `job.sbatch.j2`; `site_files.py`.
 
 from headway.templates.kind import JobKind
 from headway.templates.schedulers.slurm.check import check, check_cluster, check_options
+from headway.templates.schedulers.slurm.container import mounted
 from headway.templates.schedulers.slurm.options import SlurmOptions
-from headway.templates.schedulers.slurm.pyxis import mounted
 from headway.templates.schedulers.slurm.render import render
 from headway.templates.schedulers.slurm.site_files import render_site
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from headway.jobspec.check.job import is_image_file
 from headway.jobspec.check.multiples import listed_numbers, nearest_multiples
 from headway.jobspec.check.names import group_hint
 from headway.jobspec.check.shell_lines import check_shell
@@ -29,10 +30,10 @@ from headway.templates.schedulers.requests import (
     place_of,
     request_of,
 )
+from headway.templates.schedulers.slurm import apptainer, pyxis
 from headway.templates.schedulers.slurm.node_names import counted_up_to, names_in_slurm, with_count
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.placement import crossing_group, leaf_nodes
-from headway.templates.schedulers.slurm.pyxis import SEPARATORS
 
 # Options of sbatch that the batch script sets itself, and the field that sets each of them, if there is one.
 _OF_SBATCH = {
@@ -95,7 +96,40 @@ _OF_SRUN = (
     "relative",
     "wait",
 )
+# Options of `apptainer exec` that decide what of the node is in the container, and with which variables.
+_OF_APPTAINER = (
+    "bind",
+    "cleanenv",
+    "compat",
+    "contain",
+    "containall",
+    "cwd",
+    "env",
+    "env-file",
+    "home",
+    "mount",
+    "net",
+    "no-env",
+    "no-eval",
+    "no-home",
+    "nv",
+    "pwd",
+    "rocm",
+)
+_CONTAINED = (
+    "the ranks need the shared memory and the devices of the node, and the variables of the batch script",
+    "leave it out: a job's container has not the user's home, and `unset NAME` in `setup` of the job removes a variable",
+)
 _WHY = {
+    "cleanenv": _CONTAINED,
+    "compat": _CONTAINED,
+    "contain": _CONTAINED,
+    "containall": _CONTAINED,
+    "net": ("the ranks need the network of the node", "leave it out"),
+    "bind": ("the script mounts what the job names", "use `mounts` of the job"),
+    "mount": ("the script mounts what the job names", "use `mounts` of the job"),
+    "env": ("the command line, which others see, is no place for variables", "use `environment` or `secrets` of the job"),
+    "env-file": ("a job has its variables in its document", "use `environment` or `secrets` of the job"),
     "array": ("every task of an array would train the same spec", "use `sweep` in the job for runs with different values"),
     "export": ("the ranks need the variables of the batch script", "set variables in `environment` of the job"),
 }
@@ -109,6 +143,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     own = [
         *_check_further(JOB, place_of(plan, "sbatch"), asked.get("sbatch", ()), _OF_SBATCH),
         *_check_further(JOB, place_of(plan, "srun"), asked.get("srun", ()), _OF_SRUN),
+        *_check_further(JOB, place_of(plan, "apptainer"), asked.get("apptainer", ()), _OF_APPTAINER),
     ]
     # What no job may set is not to be allowed either.
     places = {problem.path for problem in own}
@@ -118,13 +153,22 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     yield from _check_part(options, plan)
     yield from _check_grace(options, plan)
     yield from _check_segment(options, plan, cluster)
+    if "apptainer" in asked and (options.containers != "apptainer" or plan.code["image"] is None):
+        message = f"`apptainer` has no effect: `{plan.cluster}` does not start this job by Apptainer"
+        hint = "leave it out, or set `code.image` on a cluster with `containers: apptainer`"
+        yield Problem("HW210", JOB, place_of(plan, "apptainer"), message, hint, at_key=True)
     if options.containers is None:
-        hint = "if pyxis is installed, add `containers: pyxis` to the cluster's `scheduler.options`; else leave `image` out"
+        hint = (
+            "if the nodes have Apptainer or pyxis, add `containers: apptainer` or `containers: pyxis` to the cluster's "
+            "`scheduler.options`; else leave `image` out"
+        )
         yield from check_no_image(plan, "its Slurm options do not set `containers`", hint)
     elif plan.code["image"] is not None:
-        yield from _check_image(plan)
-        yield from _check_paths(plan, cluster)
+        yield from _check_image(options, plan, plan.code["image"])
+        yield from _check_paths(options, plan, cluster)
         yield from _check_mounts(plan)
+        if options.containers == "apptainer":
+            yield from _check_own_variables(plan)
     if plan.code["image"] is None:
         yield from check_mounts_in_place(plan)
     yield from check_variables(plan)
@@ -145,8 +189,12 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
     own: Path = ("scheduler", "options")
     if options.image_cache is not None and options.containers is None:
         message = "`image_cache` has no effect: without `containers`, no job has an image"
-        hint = "add `containers: pyxis` if pyxis is installed, or leave `image_cache` out"
+        hint = "add `containers: pyxis` or `containers: apptainer`, whichever the nodes have, or leave `image_cache` out"
         yield Problem("HW210", CLUSTER, (*own, "image_cache"), message, hint, at_key=True)
+    if options.apptainer and options.containers != "apptainer":
+        message = "`apptainer` has no effect without `containers: apptainer`"
+        hint = "set `containers: apptainer` if the nodes have Apptainer, or leave `apptainer` out"
+        yield Problem("HW210", CLUSTER, (*own, "apptainer"), message, hint, at_key=True)
     for name in ("leaf_nodes", "switch_wait"):
         if getattr(options, name) is not None and options.topology != "tree":
             message = f"`{name}` has no effect without `topology: tree`"
@@ -158,6 +206,7 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
             yield Problem("HW210", CLUSTER, (*own, "allow", name), message, f"write `{ANY}`", fix=ANY)
     yield from _check_further(CLUSTER, (*own, "directives"), options.directives, _OF_SBATCH)
     yield from _check_further(CLUSTER, (*own, "srun"), options.srun, _OF_SRUN)
+    yield from _check_further(CLUSTER, (*own, "apptainer"), options.apptainer, _OF_APPTAINER)
     yield from check_shell(CLUSTER, (*own, "setup"), options.setup)
     yield from check_shell(CLUSTER, (*own, "login", "setup"), () if options.login is None else options.login.setup)
     for index, line in enumerate(options.setup):
@@ -179,7 +228,8 @@ def _check_further(document: str, place: Path, given: Iterable[str], own: Collec
         name = own_option(option, own)
         if name is None:
             continue
-        message, hint = f"`--{name}` is set by the batch script itself, and Slurm would use the last of two", _HINT
+        last = "" if own is _OF_APPTAINER else ", and Slurm would use the last of two"
+        message, hint = f"`--{name}` is set by the batch script itself{last}", _HINT
         if name in _WHY:
             why, hint = _WHY[name]
             message = f"`--{name}` is not supported: {why}"
@@ -298,11 +348,36 @@ def check_cluster(options: SlurmOptions, cluster: ClusterPlan) -> Iterator[Probl
             yield Problem("HW437", CLUSTER, ("scheduler", "options", "node_names"), message, "give each node a name of its own")
 
 
-def _check_image(plan: JobPlan) -> Iterator[Problem]:
-    image = plan.code["image"]
-    if image is not None and image.endswith(".sif"):
+def _check_image(options: SlurmOptions, plan: JobPlan, image: str) -> Iterator[Problem]:
+    is_pyxis = options.containers == "pyxis"
+    if is_pyxis and image.endswith(apptainer.SUFFIX):
         message = f"`{image}` is an Apptainer image, but pyxis starts enroot images (`.sqsh`) and images of registries"
         yield Problem("HW422", JOB, IMAGE, message, "make one with `enroot import`, or set the image's digest in its registry")
+    elif not is_pyxis and image.endswith(pyxis.SUFFIX):
+        message = f"`{image}` is an enroot image, whose variables Apptainer does not set"
+        hint = "make a `.sif` file with `apptainer pull`, or set the image's digest in its registry"
+        yield Problem("HW422", JOB, IMAGE, message, hint)
+    elif not is_pyxis and not is_image_file(image) and options.image_cache is None:
+        message = f"each node of `{plan.cluster}` would pull the image at each attempt, all into the user's home"
+        hint = (
+            "have the cluster's owner set `image_cache`, a directory on a disk of each node, or make a `.sif` file with "
+            "`apptainer pull` and write its path"
+        )
+        yield Problem("HW422", JOB, IMAGE, message, hint)
+
+
+def _check_own_variables(plan: JobPlan) -> Iterator[Problem]:
+    """Report variables that no container of Apptainer gets from outside."""
+    names: list[tuple[Path, str]] = [(("environment", name), name) for name in plan.spec["environment"]]
+    names += [(("secrets", index), secret["name"]) for index, secret in enumerate(plan.spec["secrets"])]
+    for path, name in names:
+        if name in apptainer.OWN_VARIABLES:
+            message = f"`{name}` is set by Apptainer itself in each container"
+            yield Problem("HW418", JOB, path, message, f"leave it out, or write `export {name}=...` in `setup`", at_key=True)
+        elif name.startswith(apptainer.OWN_PREFIXES):
+            message = f"`{name}` is a setting of Apptainer, which starts the container before the ranks have their variables"
+            hint = f"write `export {name}=...` in `scheduler.options.setup` of the cluster"
+            yield Problem("HW418", JOB, path, message, hint, at_key=True)
 
 
 def _check_mounts(plan: JobPlan) -> Iterator[Problem]:
@@ -314,12 +389,15 @@ def _check_mounts(plan: JobPlan) -> Iterator[Problem]:
         yield from check_hidden(plan, index, *(() if same else (plan.runs,)))
 
 
-def _check_paths(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+def _check_paths(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
+    name, separators, others = ("pyxis", pyxis.SEPARATORS, "commas, colons and spaces")
+    if options.containers == "apptainer":
+        name, separators, others = ("Apptainer", apptainer.SEPARATORS, "commas, colons and backslashes")
     runs = ("storage", [storage.path for storage in cluster.storage].index(plan.runs), "path")
     places: list[tuple[str, Path, str]] = [(CLUSTER, runs, plan.runs)]
     for index, mount in enumerate(plan.mounts):
         places += [(JOB, ("mounts", index, "source"), mount.source), (JOB, ("mounts", index, "target"), mount.target)]
     for document, path, place in places:
-        if found := SEPARATORS.search(place):
-            message = f"`{place}` cannot be mounted: pyxis ends a path at `{found[0]}`"
-            yield Problem("HW423", document, path, message, "use a path without commas, colons and spaces")
+        if found := separators.search(place):
+            message = f"`{place}` cannot be mounted: {name} ends a path at `{found[0]}`"
+            yield Problem("HW423", document, path, message, f"use a path without {others}")

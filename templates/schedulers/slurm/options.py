@@ -80,8 +80,8 @@ class SlurmOptions(Section):
     """How long a job waits for so few leaf switches before it takes more. Slurm waits `max_switch_wait` of slurm.conf at most, which is
     300 s unless it is set."""
     node_names: dict[Name, NodeList] = Field(default_factory=dict, examples=[{"h100": "gpu[001-128]"}])
-    """Slurm's names of the nodes, by group and in the plan's order, for topology.conf and the node check. Without them the short host
-    names count, or the plan's names where no host name is known."""
+    """Slurm's names of the nodes, by group and in the plan's order. A job excludes the nodes of other groups by them. For topology.conf
+    and the node check, without them the short host names count, or the plan's names where no host name is known."""
     node_check: NodeCheck | None = Field(None, examples=[{"most_drained": 4}])
     """A check of the nodes by slurmd, rendered with the cluster; none when left out."""
     exclusive: bool = Field(False, examples=[True])
@@ -90,14 +90,17 @@ class SlurmOptions(Section):
     """Runtime bundle, made by `headway bundle`: its path on the nodes. The runner then starts from it, in images and on hosts that have
     Python 3.10 or newer and torch, but not headway."""
     image_cache: Place | None = Field(None, examples=["/local/headway/images"])
-    """Directory on a disk of each node. An image with a digest is imported there once, by `enroot import`, and further attempts and jobs
-    start from the file. One that no job has used for 14 days is deleted."""
-    containers: Literal["pyxis"] | None = Field(None, examples=["pyxis"])
-    """The plugin that starts a job's image: NVIDIA's pyxis, 0.15 or newer; none when left out."""
+    """Directory on a disk of each node. An image with a digest is brought there once, by `enroot import` or `apptainer pull`, and a `.sif`
+    file is copied there once; further attempts and jobs start from that file. One that no job has used for 14 days is deleted."""
+    containers: Literal["pyxis", "apptainer"] | None = Field(None, examples=["apptainer"])
+    """What starts a job's image: `pyxis` is NVIDIA's plugin of srun, 0.15 or newer; `apptainer` is Apptainer 1.1 or newer on each node;
+    none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here; docs/slurm.md lists those that headway sets itself."""
     srun: tuple[Directive, ...] = Field((), max_length=64, examples=[["--network=sn_all"]])
     """Further options of the srun that starts the runner on each node, each as `--name=value`."""
+    apptainer: tuple[Directive, ...] = Field((), max_length=64, examples=[["--writable-tmpfs"]])
+    """Further options of `apptainer exec`, each as `--name=value`, with `containers: apptainer`."""
     setup: tuple[str, ...] = Field((), examples=[[". /opt/headway/bin/activate"]])
     """Lines of POSIX shell that run first on the node of the batch script, for example to find `python3`. `.` reads a file, which
     `source` does only in some shells."""

@@ -7,9 +7,9 @@ from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.resolve.placement import USER
 from headway.templates.kind import Files
 from headway.templates.schedulers.data import runs_word, script_data, take_secrets
+from headway.templates.schedulers.slurm.container import container_of
 from headway.templates.schedulers.slurm.options import SlurmOptions
 from headway.templates.schedulers.slurm.placement import switches_of
-from headway.templates.schedulers.slurm.pyxis import container_of, staged_image
 from headway.templates.schedulers.slurm.request import with_request
 from headway.templates.shell import Shell, quote, render_shell
 
@@ -24,8 +24,9 @@ _FOR_JOBS = 90
 
 def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
     """Return one script that can be given to sbatch unchanged."""
-    options = with_request(options, plan)
-    image = staged_image(plan, options.image_cache)
+    options = with_request(options, plan, cluster)
+    container = container_of(options, plan, cluster)
+    staged = None if container is None else container.staged
     text = render_shell(
         _TEMPLATE,
         plan=plan,
@@ -40,11 +41,14 @@ def render(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Files:
         python=Shell("python3 -m" if options.bundle is None else f"python3 {options.bundle}/headway/runner/start.py"),
         bundle_mount=Shell("" if options.bundle is None else f"{options.bundle}:{options.bundle}:ro,"),
         commit=None if plan.code["commit"] == "HEAD" else Shell(plan.code["commit"]),
-        container=container_of(plan, cluster, options.image_cache),
+        container=container,
+        has_pyxis=container is not None and container.runtime == "pyxis",
+        has_apptainer=container is not None and container.runtime == "apptainer",
+        container_env=None if container is None else ",".join(container.variables),
         on_hosts=plan.code["image"] is None,
         unpinned=plan.code["commit"] == "HEAD",
-        stages_image=image,
-        has_steps=image is not None or plan.outlives_nodes,
+        stages_image=staged,
+        has_steps=staged is not None or plan.outlives_nodes,
         memory=_memory(options, plan, cluster),
         nice=None if options.nice is None else str(options.nice),
         segment=plan.segment_nodes if options.topology == _BLOCK else None,

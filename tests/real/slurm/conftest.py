@@ -1,9 +1,13 @@
 """The cluster that the tests of this folder share."""
 
+import platform
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from headway.infra.bundle import make_bundle
 from tests.real import sid
 
 from .cluster import SlurmCluster
@@ -41,3 +45,10 @@ def each_slurm(request: pytest.FixtureRequest) -> SlurmCluster:
     """One after the other, for what has to be true of both."""
     cluster: SlurmCluster = request.getfixturevalue(request.param)
     return cluster
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For this Python only, which is all that its image has."""
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
+    return make_bundle(tmp_path_factory.mktemp("bundle"), None, print, [own])[0]

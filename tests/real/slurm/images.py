@@ -18,7 +18,26 @@ from .cluster import SlurmCluster
 # What a node has: a shell, Slurm, and the commands of a small Debian. No Python.
 COMMANDS = (
     *("cat", "chmod", "cp", "curl", "cut", "date", "dirname", "env", "find", "flock", "grep", "head", "hostname", "ln", "ls"),
-    *("mkdir", "mv", "paste", "rm", "rmdir", "sed", "sh", "sleep", "sort", "tail", "tar", "touch", "tr", "uniq", "wc", "xargs"),
+    *(
+        "mkdir",
+        "mv",
+        "paste",
+        "rm",
+        "rmdir",
+        "sed",
+        "sh",
+        "sleep",
+        "sort",
+        "stat",
+        "tail",
+        "tar",
+        "touch",
+        "tr",
+        "true",
+        "uniq",
+        "wc",
+        "xargs",
+    ),
 )
 SLURM = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 # Of headway's own dependencies, those that images do not have.
@@ -100,12 +119,13 @@ def make_tools(folder: Path, real: Path) -> Path:
     for name, text in {"srun": SRUN, "container": CONTAINER, "enroot": ENROOT}.items():
         (tools / name).write_text(re.sub("|".join(places), lambda found: str(places[found[0]]), text))
         (tools / name).chmod(0o755)
-    _make_image(tools / "image", python, site)
+    make_venv(tools / "image")
     return tools
 
 
-def _make_image(image: Path, python: Path, site: Path) -> None:
+def make_venv(image: Path) -> None:
     """Make a virtual environment with the packages of the tests' but for headway's: their folder is visible, on no path."""
+    python, site = Path(sys.executable).resolve().parents[1], Path(sysconfig.get_paths()["purelib"])
     packages = image / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)
     for each in site.iterdir():

@@ -75,3 +75,43 @@ def test_jobs_share_a_node_and_a_range_takes_what_is_free(cluster: SlurmCluster,
     number = submit(cluster, tmp_path, RANGE, "range")
     assert cluster.wait(number, {"COMPLETED", "FAILED"}, LIMIT_S)["JobState"] == "COMPLETED"
     assert list(said(tmp_path, "range").values()) == ["0 of 1, a b, s3cret\n"]
+
+
+GROUPS = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: lab
+scheduler: {kind: slurm, options: {partition: main, node_names: {first: n1, second: n2}}}
+node_groups: [{name: first, count: 1, cpus: 2}, {name: second, count: 1, cpus: 2}]
+storage: [{name: runs, kind: posix, path: runs, shared: true}]
+"""
+ONE_GROUP = GROUPS.replace(", node_names: {first: n1, second: n2}", "").replace(
+    "[{name: first, count: 1, cpus: 2}, {name: second, count: 1, cpus: 2}]", "[{name: both, count: 2, cpus: 2}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "nodes"),
+    [
+        (GROUPS, "group: first\nnodes: 1\n", "n1"),
+        (GROUPS, "group: second\nnodes: 1\n", "n2"),
+        # Nodes that differ in their features: one group.
+        (ONE_GROUP, "nodes: 2\nscheduler: {slurm: {constraint: old|new}}\n", "n[1-2]"),
+        (ONE_GROUP, "nodes: 1\nscheduler: {slurm: {constraint: new}}\n", "n2"),
+    ],
+)
+def test_a_job_gets_nodes_of_its_group_and_of_one_kind_where_it_asks_for_it(
+    slurm: SlurmCluster, cluster: str, job: str, nodes: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lab.yaml").write_text(cluster)
+    (tmp_path / "job.yaml").write_text(f"{HEAD}name: job\n{job}trainer: {{kind: script, options: {{argv: [train.py]}}}}\n")
+    assert main(["render", str(tmp_path / "job.yaml"), "-o", str(tmp_path / "rendered")]) == 0
+    features = {"n1": "old", "n2": "new"}
+    try:
+        for node, feature in features.items():
+            slurm.run("scontrol", "update", f"nodename={node}", f"availablefeatures={feature}", f"activefeatures={feature}")
+        said = slurm.run("sbatch", "--test-only", str(tmp_path / "rendered/job/lab/slurm/job.sbatch")).stderr
+    finally:
+        for node in features:
+            slurm.run("scontrol", "update", f"nodename={node}", "activefeatures=", "availablefeatures=")
+    assert f" on nodes {nodes} in partition main" in said

@@ -1,22 +1,18 @@
 """An image without headway, on hosts without Python, under real Slurms; and what runs is what was committed."""
 
-import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headway.cli.main import main
-from headway.infra.bundle import make_bundle
 from headway.runner.contract import RunDirectory
 from tests.faults.processes import processes_of
 from tests.faults.runs import LIMIT_S, only_run, wait_for_step, wait_until
 
 from .cluster import SlurmCluster
 from .images import make_tools, without_pythons
-from .versions import CURRENT, mostly
 
 pytestmark = pytest.mark.slow
 
@@ -47,19 +43,13 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 QUICKSTART = Path(__file__).parents[3] / "examples/quickstart/job.yaml"
 
 
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For this Python only, which is all that its image has."""
-    own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
-    return make_bundle(tmp_path_factory.mktemp("bundle"), None, print, [own])[0]
-
-
 def git(folder: Path, *words: str) -> str:
     author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
     return subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@mostly(CURRENT)
+# The real Apptainer does the same in test_apptainer.py.
+@pytest.mark.variant
 def test_an_image_without_headway_on_hosts_without_python_trains_what_was_committed(
     each_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

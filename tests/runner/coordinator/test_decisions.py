@@ -39,6 +39,7 @@ from headway.runner.coordinator.events import (
     Event,
     Excuse,
     Exited,
+    Finish,
     Joined,
     Lost,
     MakeClaim,
@@ -251,6 +252,28 @@ def test_without_a_spare_a_node_is_waited_for_and_the_run_goes_on_with_it() -> N
     assert bench.machine.phase is Phase.REPLACING
     assert claims(bench.do(joined(7))) == 1
     assert bench.machine.roster.slots == {0: 0, 1: 7}
+
+
+def test_the_fifth_attempt_in_a_row_without_progress_that_excludes_no_further_host_is_the_last() -> None:
+    def ended(fruitless: int, *, excluded: frozenset[str] = frozenset(), is_excused: bool = False) -> Finish:
+        bench = Bench().started(BASE)
+        bench.machine.fruitless, bench.machine.excluded = fruitless, excluded
+        bench.machine.is_excused = is_excused
+        bench.say("unread", rank=3, **UNREAD)
+        bench.end_all([Exit.UNVERIFIED] * 4)
+        return bench.finish()
+
+    assert ended(4).exit_code is Exit.RETRY_ELSEWHERE, "host-1 is excluded for the first time"
+    assert ended(3, excluded=frozenset({"host-1"})).exit_code is Exit.RETRY_ELSEWHERE
+    assert ended(4, excluded=frozenset({"host-1"}), is_excused=True).exit_code is Exit.RETRY_ELSEWHERE
+    waiting = Bench()
+    waiting.machine.fruitless, waiting.machine.excluded = 9, frozenset({"host-1"})
+    waiting.do(joined(0))
+    waiting.pass_time(JOIN_S + 1.0, 0)
+    assert waiting.finish().exit_code is Exit.RETRY_ELSEWHERE, "a pod may still wait for a place"
+    last = ended(4, excluded=frozenset({"host-1"}))
+    assert last.exit_code is Exit.STOP
+    assert last.cause.startswith("5 attempts in a row ended without progress; the last: host-1 could not read step 20")
 
 
 def test_without_a_spare_and_nobody_to_wait_for_the_attempt_ends_with_the_node_as_suspect() -> None:

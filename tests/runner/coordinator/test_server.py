@@ -456,3 +456,22 @@ def test_a_coordinator_that_follows_knows_which_nodes_have_undying_ranks(tmp_pat
     lost = {"wall": 1.0, "kind": "lost", "generation": 1, "attempt": 0, "node": 1, "host": "n1", "why": "", "undying": [1]}
     append_line(directory.journal(1), lost)
     assert server(config, directory)._machine.roster.unfit == {1}
+
+
+def test_earlier_attempts_without_progress_are_known_unless_their_records_are_damaged(tmp_path: Path) -> None:
+    for attempt in range(2):
+        before = open_run(tmp_path, "job-0123abcd-1", CONFIG, attempt, hosts=["a", "b"])
+        before.job.write_text("7\n")
+        before.node(1).write_text('{"host": "b"}')
+        verdict = Verdict("job-0123abcd-1", attempt, 1, "retry_elsewhere", "lost", 81, suspects=(1,))
+        before.verdict.write_text(to_json(verdict))
+    directory = open_run(tmp_path, "job-0123abcd-1", CONFIG, 2)
+    directory.job.write_text("7\n")
+    directory.excused.touch()
+    config = from_json(RunConfig, directory.run_json.read_text())
+    chain = Chain(PosixStore(directory.chain), "job-0123abcd-1")
+    machine = rebuilt(config, chain, directory)
+    assert (machine.fruitless, machine.excluded, machine.is_excused) == (1, frozenset({"b"}), True)
+    before.node(1).write_text("{")
+    machine = rebuilt(config, chain, directory)
+    assert (machine.fruitless, machine.excluded) == (0, frozenset())

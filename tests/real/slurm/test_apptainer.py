@@ -1,0 +1,87 @@
+"""A job in an image of the real Apptainer, without headway, on hosts without Python; and what runs is what was committed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import main
+from tests.faults.processes import processes_of
+from tests.faults.runs import LIMIT_S, only_run, wait_for_step, wait_until
+
+from .apptainer import PLACES, make_apptainer, make_image
+from .cluster import SlurmCluster
+from .images import make_tools, without_pythons
+from .test_images import git
+
+pytestmark = pytest.mark.slow
+
+CLUSTER = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: images
+scheduler: {{kind: slurm, options: {{partition: main, containers: apptainer, bundle: {bundle}, image_cache: {cache}}}}}
+node_groups: [{{name: cpu, count: 2, cpus: 1, procs: 1}}]
+storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
+"""
+JOB = """\
+apiVersion: headway/v1alpha1
+kind: TrainingJob
+name: in-sif
+cluster: images
+nodes: 2
+code: {{image: {image}}}
+mounts: [{mounts}]
+secrets: [A_SECRET]
+environment: {{OF_BOTH: it's "the job's"}}
+setup: ['echo "$SLURMD_NODENAME: $OF_IMAGE, $OF_BOTH, $A_SECRET, home ${{HOME##*/}} in $APPTAINER_CONTAINER"']
+model: {{vocab_size: 256, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 176}}
+data: {{kind: files, options: {{paths: ["corpus/*.txt"], limit: null}}}}
+batch: {{global: 16 sequences, micro: 8, sequence: 64}}
+optimizer: {{lr: 0.003}}
+steps: 120
+checkpoint: {{tiers: [{{kind: shared, every: 40 steps}}], keep: 3}}
+"""
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
+
+
+def test_a_job_in_a_sif_file_is_preempted_saves_and_ends_in_another_attempt(
+    current_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository, runs, cache = tmp_path / "repository", tmp_path / "runs", tmp_path / "cache"
+    tools = make_tools(tmp_path, current_slurm.programs.clients)
+    image = make_image(make_apptainer(tools), current_slurm, tmp_path)
+    (repository / "corpus").mkdir(parents=True)
+    (repository / "corpus/a.txt").write_text("To be, or not to be, that is the question.\n" * 2000)
+    (repository / "cluster.yaml").write_text(CLUSTER.format(bundle=bundle, cache=cache, runs=runs))
+    mounts = ", ".join(f"{{source: {each}}}" for each in PLACES)
+    (repository / "job.yaml").write_text(JOB.format(image=image, mounts=mounts))
+    monkeypatch.chdir(repository)
+    git(repository, "init", "-q")
+    assert main(["render", "job.yaml"]) == 0
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "a job")
+    capsys.readouterr()
+    assert main(["snapshot", "job.yaml"]) == 0
+    variables = f"PATH={tools},A_SECRET=of-the-user,HEADWAY_CODE={capsys.readouterr().out.strip()}"
+    with without_pythons(current_slurm):
+        script = repository / "rendered/in-sif/images/slurm/job.sbatch"
+        job = current_slurm.submit(script, f"--export=ALL,{variables}", cwd=repository)
+        # An edit after the submission.
+        shutil.rmtree(repository / "corpus")
+        try:
+            run = wait_for_step(runs, 10)
+            current_slurm.run("scontrol", "requeue", str(job))
+            wait_until(lambda: not processes_of(run.directory), "the end of the first attempt")
+            state = current_slurm.wait(job, ENDED, LIMIT_S)["JobState"]
+        finally:
+            current_slurm.run("scancel", str(job), check=False)
+    printed = "".join(path.read_text() for path in repository.glob("*.out"))
+    assert state == "COMPLETED", printed
+    run = only_run(runs)
+    assert [run.verdict(attempt)["verdict"] for attempt in (0, 1)] == ["preempted", "completed"]
+    assert sorted(set(run.steps())) == list(range(1, 121))
+    (kept,) = cache.glob("headway-*.sif")
+    told = "image, it's \"the job's\", of-the-user, home home in "
+    assert {line for line in printed.splitlines() if told in line} == {f"{node}: {told}{kept}" for node in ("n1", "n2")}
+    assert "of-the-user" not in (tools / "calls").read_text()
