@@ -200,7 +200,7 @@ def fruitless_before(directory: RunDirectory) -> tuple[int, frozenset[str]]:
 
     Such an attempt has no excuse, and no verdict, or the verdict to retry elsewhere without a host that none before it suspects. One with a
     node that has not started is not counted: a pod may wait for a place. An attempt that no job of a scheduler has opened was started by a
-    person, who wants it to be tried.
+    person, and is always tried.
     """
     job = _job_of(directory)
     count = 0

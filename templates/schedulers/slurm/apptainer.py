@@ -10,7 +10,7 @@ SEPARATORS = re.compile(r"[,:\\]")
 SUFFIX = ".sif"
 # Bound for sites with `mount dev = minimal` in apptainer.conf; elsewhere all devices of the node are there.
 ADAPTERS = "/dev/infiniband"
-# Variables that a container has from Apptainer itself, whatever APPTAINERENV_ says, and prefixes of its own settings, which it keeps
+# Variables that a container has from Apptainer itself, whatever APPTAINERENV_ contains, and prefixes of its own settings, which it keeps
 # from containers (apptainer/apptainer internal/pkg/util/env/create.go; process_linux.go: injectEnvHandler).
 OWN_VARIABLES = ("HOME", "GID")
 OWN_PREFIXES = ("APPTAINER_", "SINGULARITY_")
