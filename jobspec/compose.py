@@ -11,6 +11,7 @@ from headway.jobspec.document import Document, Path, clipped
 from headway.jobspec.example import bases_beside
 from headway.jobspec.load import MAX_VALUES, load_file
 from headway.jobspec.problem import Problem
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.suggest import file_like, listed
 
 # Keys that are never inherited.
@@ -127,6 +128,12 @@ class _Composition:
             return None
         for key in ("apiVersion", "kind"):
             if base.value((key,)) != document.value((key,)):
+                if key == "kind" and _is_meant_as(base, str(document.value(("kind",)))):
+                    kind = str(document.value(("kind",)))
+                    message = f"this document has fields of a {kind}, and `{clipped(document.name)}`, which is one, extends it"
+                    self.whole = False
+                    self.problems.append(Problem("HW114", base.name, ("kind",), message, f"write `{kind}`", fix=kind))
+                    return None
                 message = f"`{clipped(file)}` has {_said(base, key)}, this document {_said(document, key)}"
                 self._problem("HW114", document, path, message, "extend a document of the same kind")
                 return None
@@ -216,3 +223,14 @@ def _below(roots: Collection[Path], found: Mapping[Path, V]) -> dict[Path, V]:
 def _is_below(roots: Collection[Path], path: Path) -> bool:
     """Return whether one of the roots leads to the path."""
     return any(path[:length] in roots for length in range(1, len(path) + 1))
+
+
+def _is_meant_as(base: Document, kind: str) -> bool:
+    """Return whether all fields of the base are those of this kind of document, and not all those of its own."""
+    from headway.jobspec.parse import MODELS  # noqa: PLC0415 (it reads this file)
+
+    if kind not in MODELS or not isinstance(base.data, dict):
+        return False
+    names = {str(name) for name in base.data}
+    own = MODELS.get(str(base.value(("kind",))))
+    return names <= field_names(MODELS[kind]).keys() and (own is None or not names <= field_names(own).keys())

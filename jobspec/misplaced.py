@@ -90,7 +90,7 @@ def _after(loc: Path, meant: Mapping[Path, Meaning], model: type[BaseModel], doc
     siblings = [path for path in document.keys if len(path) == len(loc) and path[:-1] == loc[:-1]]
     keys: list[Path] = []
     for path in siblings[siblings.index(loc) + 1 :] if loc in siblings else ():
-        if path not in meant or path[-1] not in fields:
+        if path not in meant or (path[-1] not in fields and meant[path].target != names_of(loc)):
             break
         keys.append(path)
     return keys

@@ -87,7 +87,10 @@ def _tab(lines: list[str], here: Span) -> Explained | None:
     if indent is None or _TAB not in indent[0] or here.column > indent.end():
         return None
     before = next((line for line in reversed(lines[: here.line]) if line.strip()), "")
-    fix = " " * (len(before) - len(before.lstrip()) + (2 if before.rstrip().endswith(":") else 0))
+    # A field of an item is in the column of its first one.
+    dash = re.match(r" *(- +)", before) if not lines[here.line].lstrip().startswith("- ") else None
+    deeper = (2 if before.rstrip().endswith(":") else 0) + (len(dash[1]) if dash is not None else 0)
+    fix = " " * (len(before) - len(before.lstrip()) + deeper)
     return Explained("a tab in the indentation", "indent with spaces", _at(here.line, 0, indent.end()), fix)
 
 
@@ -122,12 +125,20 @@ def _by_kind(what: str, context: str, lines: list[str], here: Span, begin: Span 
             quoted = json.dumps(item[2], ensure_ascii=False)
             place = _at(here.line, item.end(1), len(item[2]))
             return Explained("an item that begins with `{` is a mapping", f"quote it: `{quoted}`", place, quoted)
-        return Explained("this is not an item of the list before it", "begin it with `- ` in the column of the others", here)
+        return _no_item(lines, here)
     if what.startswith("block sequence entries are not allowed"):
         return Explained("a list cannot begin on the line of its field", "begin each item with `- ` on a new line", here)
     if what.startswith("found unknown escape character"):
         return Explained("an unknown escape after `\\`", "write `\\\\` for a backslash, or use single quotes", here)
     return None
+
+
+def _no_item(lines: list[str], here: Span) -> Explained:
+    """Explain a line in a list that begins no item."""
+    opened = _odd_quote(lines[: here.line + 1])
+    if opened is not None and opened.line < here.line:
+        return _open_quote(lines, opened)
+    return Explained("this is not an item of the list before it", "begin it with `- ` in the column of the others", here)
 
 
 def _no_key(lines: list[str], here: Span) -> Explained:

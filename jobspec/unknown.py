@@ -67,6 +67,8 @@ _KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
 _TRAFFIC_CLASS = ("tos", "trafficclass", "tc", "ncclibtc", "dsfield", "tosbyte")
 # Slurm's notation for a number of GPUs.
 _GRES = re.compile(r"gpu(?::[\w.-]+)?:([0-9]{1,4})")
+# The name of a node: that of its group and a number.
+_NODE = re.compile(r"[a-z0-9][a-z0-9-]*-[1-9][0-9]*")
 # Where a note repeats the value.
 _VALUE = re.compile(r"\bVALUE(?=\b|MiB)")
 # The field that a note begins with.
@@ -285,8 +287,14 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     alike = [place[-1] for place in unknown.called if place[-1] in unknown.free and place[:-1] != unknown.here]
     names = [*(name for name in own if name in unknown.free), *(name for name in alike if unknown.fits(name))]
     found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
+    if found == "host" and "name" in unknown.free and unknown.here == ("nodes",) and _NODE.fullmatch(str(unknown.value)):
+        # An inventory's node is named by its group and a number, which no address is.
+        return unknown.at("name", Hint("write `name`", "name"))
     if found is not None:
         return unknown.at(found, _renamed(found, unknown))
+    if own == ["name"] and "port" in unknown.free and "switch" in unknown.around:
+        # The adapter has a name, and its cable lacks the port.
+        return unknown.at("port", Hint("write `port`", "port"))
     if not own:
         return None
     # `preset: llama-3.1` with `size: 8b` is the name of a model in two parts.
@@ -581,6 +589,9 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
     if "time: VALUE" in note and (found := repair.quantity("time", value)) is not None:
         value = value if found.fix is None else found.fix
+    if isinstance(value, str) and re.search("[A-Za-z]", value):
+        # It has its unit.
+        note = note.replace("VALUEMiB", "VALUE")
     if _VALUE.search(note):
         is_short = isinstance(value, str | int | float) and 0 < len(str(value)) <= _SHOWN
         return _VALUE.sub(lambda _: flow(value) if is_short else "...", note)

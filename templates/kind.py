@@ -93,7 +93,8 @@ class JobKind:
     reads, `needs` the fields of a job that it requires, `only` those with a single supported value, `limits` those that
     its options limit so; `settings`, for a plan without errors, is its part of run.json; `files` are files that it
     starts from, by their path in the spec, with paths that count from the submission directory, and `arguments` those
-    that it passes on; `runs_as` is the trainer of run.json that starts it, if that is another. Only for a scheduler:
+    that it passes on; `runs_as` is the trainer of run.json that starts it, if that is another; it removes no checkpoint if it
+    `keeps_all`. Only for a scheduler:
     `mounted` are the directories of the job's containers besides the run's own; None without containers. `render_cluster` returns
     files for the scheduler itself, and `check_cluster` the problems of its options with the cluster.
     """
@@ -111,6 +112,7 @@ class JobKind:
     arguments: Callable[[Any, JobPlan], Mapping[Path, str]] = no_files
     mounted: Callable[[Any, JobPlan], tuple[MountPlan, ...] | None] = no_container
     runs_as: str | None = None
+    keeps_all: bool = False
     render_cluster: Callable[[Any, ClusterPlan], Files] = no_cluster_files
     check_cluster: Callable[[Any, ClusterPlan], Iterator[Problem]] = no_cluster_problems
 

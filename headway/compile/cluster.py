@@ -21,6 +21,7 @@ from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.resolve.links import FabricShape, shape_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
+from headway.jobspec.spec.section import is_name
 from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 from headway.templates.cluster import SwitchOptions, check_switches, render_cluster
 from headway.templates.kind import Files
@@ -109,7 +110,11 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         return None
     where = "in the job's folder, or above it in its Git repository" if not elsewhere else "in the job's repository"
     message = f"no Cluster document called `{name}` {where}"
-    hint = did_you_mean(name, seen, "clusters") if seen else Hint("put its Cluster document beside the job")
+    # A name that no cluster may have is a problem of its own document.
+    usable = [each for each in seen if is_name(each)]
+    if seen and not usable:
+        return None
+    hint = did_you_mean(name, usable, "clusters") if usable else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:
         # Their problems, which come before, are the reason.
         return None

@@ -137,7 +137,8 @@ def check_plan(
     if job.spec.model is not None and job.spec.model.preset is not None and plan.model is None:
         # The catalogue does not have it, which is a problem of its own: no trainer can be set up for it.
         raise NoPlanError
-    yield from located(_check_estimates(plan, cluster_plan, {**trainer.only, **trainer.limits(options.trainer)}), job, cluster)
+    limits = {**trainer.only, **trainer.limits(options.trainer)}
+    yield from located(_check_estimates(plan, cluster_plan, limits, keeps_all=trainer.keeps_all), job, cluster)
     yield from located(check_inputs(trainer.files(options.trainer, plan), plan, Path(job.document.name)), job)
     yield from located(check_corpora(plan, Path(job.document.name)), job)
     settings = trainer.settings(options.trainer, plan)
@@ -147,9 +148,9 @@ def check_plan(
     return settings
 
 
-def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> Iterator[Problem]:
+def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited, *, keeps_all: bool) -> Iterator[Problem]:
     """Memory of GPUs and hosts, the framework's layout, checkpoints, the length of the run. The ledger is only imported for a job that
-    has one. `limits` are what the trainer's options allow."""
+    has one. `limits` are what the trainer's options allow; it removes no checkpoint if it `keeps_all`."""
     if plan.model is not None and plan.gpus_per_slot:
         from headway.planner.check.length import check_length  # noqa: PLC0415
         from headway.planner.check.memory import check_host_memory, check_memory  # noqa: PLC0415
@@ -167,7 +168,7 @@ def _check_estimates(plan: JobPlan, cluster: ClusterPlan, limits: Limited) -> It
     if plan.run.checkpoint.tiers:
         from headway.planner.check.checkpoints import check_checkpoints  # noqa: PLC0415
 
-        yield from check_checkpoints(plan, cluster)
+        yield from check_checkpoints(plan, cluster, keeps_all=keeps_all)
         from headway.planner.check.captures import check_captures  # noqa: PLC0415
 
         yield from check_captures(plan, cluster)

@@ -90,6 +90,7 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     # The degrees that HW413 names divide the heads too.
     "HW314": ("HW301", "HW413"),
     "HW315": ("HW301", "HW306", "HW314", "HW413"),
+    "HW311": ("HW306",),
     "HW313": ("HW210",),
     "HW210": ("HW306",),
     "HW230": ("HW216",),
@@ -110,6 +111,8 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW301": ("HW403",),
     # Heads that divide `hidden` are chosen first.
     "HW303": ("HW302",),
+    # A schedule that the run is too short for.
+    "HW324": ("HW308",),
     "HW305": ("HW403",),
     "HW314": ("HW302", "HW303"),
     "HW214": ("HW504",),
@@ -135,6 +138,8 @@ _EXPLAINED_BY_MODEL = ("HW210", "HW315", "HW322")
 _ONCE = ("HW215", "HW232", "HW321")
 # Fields of the layout that follow from an axis, which a trainer does not have.
 _OF_AXIS = {"sequence_parallel": "tp", "schedule": "pp", "virtual_stages": "pp"}
+# Fields of a fabric that InfiniBand alone has.
+_OF_INFINIBAND = ("service_level", "sharp")
 # How many names of a path are one thing: the switches of one fabric.
 _NEAR = 3
 
@@ -195,6 +200,18 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return not is_written and any(each.code == "HW306" and each.path == ("layout", axis) for each in others)
     if problem.code == "HW306" and problem.path in (("model",), ("model", "preset"), ("layout", "tp")):
         return any(each.code in ("HW302", "HW303") for each in others)
+    if problem.code in ("HW201", "HW202"):
+        # The fields of a base whose kind is wrong.
+        return any(each.code == "HW114" and each.path == ("kind",) for each in others)
+    if problem.code == "HW601":
+        return any(each.code == "HW503" and each.path[-1:] == ("role",) for each in others)
+    if problem.code == "HW526" and "InfiniBand" in problem.message:
+        # Its transport is what is wrong.
+        return any(
+            each.code == "HW504" and each.path[:2] == problem.path[:2] and each.path[-1] in _OF_INFINIBAND for each in others
+        )
+    if problem.code == "HW510" and any(each.code == "HW503" and each.path == (*problem.path[:2], "role") for each in others):
+        return True
     if problem.code in ("HW503", "HW510", "HW515"):
         # What is on a fabric, and how many switches it needs, follows from its role.
         return any(each.code == "HW519" and each.path[:2] == problem.path[:2] for each in others)
@@ -213,7 +230,7 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
 
 
 def _is_of_other_vendor(problem: Problem) -> bool:
-    return problem.path[-1:] == ("kind",) and problem.fix is not None
+    return problem.path[-1:] == ("kind",) and problem.is_error
 
 
 def _is_of_model(problem: Problem) -> bool:

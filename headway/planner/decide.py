@@ -166,7 +166,8 @@ def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limit
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
     if without_room:
-        hint = ", or ".join([*([hint] if more else []), "use more nodes, or GPUs with more memory"])
+        # Another layout is not sure to be enough.
+        hint = ", or ".join(["use more nodes, or GPUs with more memory", *([hint] if more else [])])
     whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"
     return EstimateError(f"no layout of {whose} can be used: {reason}", hint)
 

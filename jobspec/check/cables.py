@@ -15,7 +15,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import Fabric
 from headway.jobspec.spec.inventory import ObservedNic
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import Hint, did_you_mean, nearest
+from headway.jobspec.suggest import Hint, did_you_mean, listed_some, nearest
 
 # Names of switches that differ by a letter or two.
 MISSPELT = 0.85
@@ -114,15 +114,18 @@ def _unknown(
         return Problem("HW520", document, (*path, "name"), message, near.text, fix=near.fix)
     if nic.switch is None or nic.port is None or (nodes.name, nic.name) not in cabling.rails:
         return None
-    shape, _ = cabling.rails[nodes.name, nic.name]
+    shape, rail = cabling.rails[nodes.name, nic.name]
     if nic.switch not in shape.leaves:
+        # Another leaf than those of its rail would be refused next.
+        leaves = [name for name, index in shape.leaves.items() if rail in shape.rails_of(index)] or list(shape.leaves)
         message = f"`{nic.name}` is on the fabric `{shape.fabric}`, and `{nic.switch}` is not one of its leaves"
-        leaf = nearest(nic.switch, shape.leaves, MISSPELT)
-        hint = f"use one of its leaves, `{shape.leaf(0)}` to `{shape.leaf(shape.sizes.leaves - 1)}`"
+        leaf = nearest(nic.switch, leaves, MISSPELT)
+        hint = f"use one of its leaves, {listed_some(leaves)}"
         if leaf is None and shape.sizes.leaves > 1 and nic.switch in cabling.switches:
             # The leaf of the other fabric that has the same number.
             number = nic.switch.rpartition("-")[2]
-            leaf = next((each for each in shape.leaves if each.rpartition("-")[2] == number), None)
+            leaf = next((each for each in leaves if each.rpartition("-")[2] == number), None)
+        leaf = leaves[0] if len(leaves) == 1 else leaf
         hint = hint if leaf is None else f"did you mean `{leaf}`?"
         return Problem("HW520", document, (*path, "switch"), message, hint, fix=leaf)
     if nic.port not in shape.node_ports:

@@ -27,6 +27,8 @@ _RDMA = ("roce", "infiniband")
 _JUDGE_QUEUES = {"eos"}
 # Reads the variables of Google's plugin into the shell (docs.cloud.google.com, GPUDirect-TCPXO).
 _GOOGLES_SCRIPT = re.compile(r"(?:^|[\s;&])(?:\.|source)\s+\S*nccl-env-profile[\w-]*\.sh")
+# An oversubscription of leaves that is rarely meant between GPUs, which all send at once.
+_MUCH = 3.0
 _SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
@@ -71,6 +73,7 @@ def check_fabrics(cluster: Cluster) -> Iterator[Problem]:
         path = ("fabrics", index)
         # The cluster has no groups with problems.
         groups = cluster.node_groups if "node_groups" in cluster.model_fields_set else ()
+        yield from _check_role(path, fabric, has_scale_out=any(each.role == "scale-out" for each in cluster.fabrics))
         yield from _check_fabric(path, fabric, groups)
         yield from _check_interface(path, fabric)
         yield from _check_foreign(path, fabric)
@@ -234,15 +237,23 @@ def _can_be(fabric: Fabric, groups: Sequence[NodeGroup]) -> bool:
     return all(fabric.transport in model.gbps for model in named)
 
 
-def _check_fabric(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+def _check_role(path: Path, fabric: Fabric, *, has_scale_out: bool) -> Iterator[Problem]:
+    """Check that role and transport fit each other."""
     name, transport = fabric.name, fabric.transport
-    if (transport == "nvlink") != (fabric.role == "scale-up"):
+    if fabric.role == "scale-up" and transport not in ("nvlink", "tcp") and not has_scale_out:
+        message = f"the fabric `{name}` is {transport}, which does not fit the role `scale-up`: that is NVLink's"
+        yield Problem("HW503", CLUSTER, (*path, "role"), message, "write `scale-out`", fix="scale-out")
+    elif (transport == "nvlink") != (fabric.role == "scale-up"):
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, "`nvlink` is for `scale-up`, and `scale-up` is `nvlink`")
     elif transport in ("efa", "tcpxo") and fabric.role != "scale-out":
         message = f"the fabric `{name}` is {transport}, which does not fit the role `{fabric.role}`"
         hint = f"`{transport}` is for `scale-out`; other traffic on such an instance uses `tcp`"
         yield Problem("HW503", CLUSTER, (*path, "transport"), message, hint)
+
+
+def _check_fabric(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    name, transport = fabric.name, fabric.transport
     has_class = any(each.carries == "collectives" for each in fabric.classes)
     if transport == "roce" and fabric.role == "scale-out" and not has_class and _can_be(fabric, groups):
         hint = "set how its packets are marked, for example `classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]`"
@@ -265,8 +276,16 @@ def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
     for key, owners in _OF_TRANSPORTS:
         if key in fabric.model_fields_set and getattr(fabric, key) and fabric.transport not in owners:
             message = f"`{key}` has no effect on the {fabric.transport} fabric `{fabric.name}`"
-            hint = f"leave it out, or set `transport: {owners[0]}`" if len(owners) == 1 else "leave it out"
+            ways = ["leave it out", *([f"set `transport: {owners[0]}`"] if len(owners) == 1 else [])]
+            if owners == ("infiniband",) and _has_subnet_manager(fabric):
+                ways.reverse()
+            hint = ", or ".join(ways)
             yield Problem("HW504", CLUSTER, (*path, key), message, hint, at_key=True)
+
+
+def _has_subnet_manager(fabric: Fabric) -> bool:
+    """Return whether its switches are said to be those of InfiniBand."""
+    return fabric.switches is not None and any(choice.kind == "opensm" for choice in fabric.switches.os)
 
 
 def _check_routed(path: Path, fabric: Fabric) -> Iterator[Problem]:
@@ -370,6 +389,11 @@ def _check_oversubscription(path: Path, fabric: Fabric, groups: Sequence[NodeGro
     """Check the given oversubscription of the leaves against their links: equal to it where their numbers are stated, else at most."""
     stated, found = fabric.oversubscription, leaf_oversubscription(fabric, groups)
     is_off = abs(stated.leaf - found) > 0.01 * found if are_counted(fabric) else found > 1.01 * stated.leaf
+    if "leaf" not in stated.model_fields_set and fabric.role == "scale-out" and are_counted(fabric) and found > _MUCH:
+        down, up = leaf_links(fabric, groups)
+        message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}"
+        hint = f"add spines or `uplinks`, or confirm it: `oversubscription: {{leaf: {found:.4g}}}`"
+        yield Problem("HW518", CLUSTER, (*path, "switches", "spines"), message, hint, Severity.WARNING)
     if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and is_off:
         down, up = leaf_links(fabric, groups)
         message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}, not {stated.leaf:g}"

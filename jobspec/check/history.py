@@ -123,6 +123,10 @@ def _unknown(path: Path, name: str) -> Problem:
         inside = [field for field in settable if field.startswith(f"{name}.")]
         hint = f"name a field of it, for example `{inside[0]}`" if inside else "no field of it belongs in `history`"
         return Problem("HW219", JOB, path, f"`{name}` is a section of a TrainingJob, not a field", hint, at_key=True)
+    field, colon, value = name.partition(":")
+    if colon and field in settable:
+        fix = f"{field}: {value}"
+        return Problem("HW219", JOB, path, "no blank after the `:`", f"write `{fix}`", at_key=True, fix=fix)
     near = meant_field(name, settable)
     return Problem("HW219", JOB, path, f"`{name}` is not a field of a TrainingJob", near.text, at_key=True, fix=near.fix)
 

@@ -9,7 +9,7 @@ from headway.jobspec.check.names import check_host, check_unique, group_hint, no
 from headway.jobspec.check.switches import in_network
 from headway.jobspec.document import Path
 from headway.jobspec.parse import Parsed
-from headway.jobspec.problem import CLUSTER, Problem
+from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.inventory import Observed
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.inventory import Inventory, ObservedNic, ObservedNode, ObservedSwitch
@@ -82,6 +82,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory], named: Collec
     for path, device in _devices(inventory):
         if isinstance(device, ObservedSwitch):
             yield from _check_switch(cabling, name, (*path, "name"), device.name)
+            yield from _check_guid(cabling, name, (*path, "guid"), device)
             continue
         nodes = _group_of(cluster, device.name)
         if nodes is None:
@@ -153,6 +154,14 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
         if near is not None:
             hint = f"did you mean `{near}`? {hint}"
         yield Problem("HW520", document, path, message, hint, fix=near)
+
+
+def _check_guid(cabling: Cabling, document: str, path: Path, switch: ObservedSwitch) -> Iterator[Problem]:
+    """Warn about a GUID, which the subnet manager of InfiniBand reads, of a switch of Ethernet."""
+    fabric = next((each for each in cabling.cluster.fabrics if switch.name.startswith(f"{each.name}-")), None)
+    if switch.guid is not None and switch.name in cabling.switches and fabric is not None and fabric.transport != "infiniband":
+        message = f"`guid` has no effect: `{switch.name}` is a switch of the {fabric.transport} fabric `{fabric.name}`"
+        yield Problem("HW504", document, path, message, "leave it out", Severity.WARNING, at_key=True)
 
 
 def _check_listed(nodes: NodeGroup, document: str, path: Path, node: ObservedNode) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.batch import batches
 from headway.jobspec.spec.job import DEFAULT_TRAINER, TrainingJob
 from headway.jobspec.spec.model import Model
-from headway.jobspec.spec.resilience import Restart
+from headway.jobspec.spec.resilience import Restart, Timeouts
 from headway.runner.contract import DEFAULT_TIMEOUTS, STORED_TIERS
 
 _GLOBAL = ("batch", "global")
@@ -193,6 +193,10 @@ def _check_order_of_times(job: TrainingJob) -> Iterator[Problem]:
         )
         hint = f"use more than {own}, for example `busy: 1d`"
         yield Problem("HW708", JOB, ("resilience", "timeouts", "busy"), message, hint, Severity.WARNING)
+    if not job.resilience.replica_recovery and times.replica != Timeouts().replica:
+        message = f"`replica` {write_duration(times.replica)} has no effect without `replica_recovery`"
+        hint = "leave it out, or set `resilience.replica_recovery: true`"
+        yield Problem("HW708", JOB, ("resilience", "timeouts", "replica"), message, hint, Severity.WARNING, at_key=True)
     # The default, written out, is no mistake, and a budget of 0 is its own answer.
     if restart.no_progress > max(restart.budget, Restart().no_progress) and restart.budget:
         message = f"`no_progress` {restart.no_progress} is never reached: the budget is {restart.budget} restarts"
@@ -368,8 +372,9 @@ def _check_run_limit(job: TrainingJob) -> Iterator[Problem]:
     attempt, run = job.limits.attempt.time, job.limits.run.time
     if attempt is not None and run is not None and attempt > run:
         message = f"an attempt of {write_duration(attempt)} is longer than the whole run, {write_duration(run)}"
-        hint = f"set `limits.attempt.time` to at most {write_duration(run)}, or `limits.run.time` to more than {write_duration(attempt)}"
-        yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING, fix=write_duration(run))
+        # A longer run is right whatever its steps need.
+        hint = f"set `limits.run.time` to more than {write_duration(attempt)}, or `limits.attempt.time` to at most {write_duration(run)}"
+        yield Problem("HW708", JOB, ("limits", "attempt", "time"), message, hint, Severity.WARNING)
 
 
 def _check_time(job: TrainingJob) -> Iterator[Problem]:

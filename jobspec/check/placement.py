@@ -1,6 +1,6 @@
 """Checks a TrainingJob against a Cluster: nodes, ranks, batch, storage and cost must fit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil, prod
 
 from headway.jobspec.check.domains import check_domains
@@ -168,6 +168,12 @@ def _check_batch(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
             hint = f"{smaller}the nearest multiple is {counted(above, 'sequence')}" + (
                 f" or {above - step}" if above > step else ""
             )
+            if job.gpus is not None and job.gpus & (job.gpus - 1):
+                halves, doubled = 1 << (job.gpus.bit_length() - 1), 1 << job.gpus.bit_length()
+                group = _group(job, cluster)
+                most = group.gpus if group is not None and group.gpus else halves
+                fitting = [each for each in (doubled, halves) if each <= most and not sequences * job.gpus % (step * each)]
+                hint = f"write `gpus: {fitting[0]}`; or, {hint}" if fitting else hint
             is_micro = smaller and batch.micro_sequences > least and path == ("batch", "global")
             yield Problem("HW305", JOB, ("batch", "micro") if is_micro else path, found, hint)
 
@@ -277,13 +283,21 @@ def _mesh(job: TrainingJob, cluster: Cluster) -> Mesh | None:
         return None
 
 
+def _more_nodes(degrees: Mapping[str, int], world_size: int, nodes: int, group: NodeGroup) -> str:
+    """Return the number of nodes that has as many ranks as the degrees, if they are whole nodes of the group and more than there are."""
+    ranks, product = world_size // nodes, prod(degrees.values())
+    fits = product > world_size and product % ranks == 0 and product // ranks <= group.count - group.held_back
+    return f"; or, for these degrees, write `nodes: {product // ranks}`" if fits else ""
+
+
 def _culprit(layout: Layout, world_size: int, nodes: int, group: NodeGroup) -> tuple[str, str]:
     """Return the degree to change, if one is enough `dp_shard` or else the largest, and the remedy."""
     degrees = {axis: degree for axis, degree in layout.model_dump(include=set(Mesh().axes)).items() if degree is not None}
     others = {axis: prod(degrees.values()) // degree for axis, degree in degrees.items()}
     alone = [axis for axis in degrees if world_size % others[axis] == 0 and (degrees[axis] > 1 or axis == "dp_shard")]
     if "dp_shard" in alone:
-        return "dp_shard", f"leave `dp_shard` out, or set it to {world_size // others['dp_shard']}"
+        more = _more_nodes(degrees, world_size, nodes, group)
+        return "dp_shard", f"leave `dp_shard` out, or set it to {world_size // others['dp_shard']}{more}"
     axis = max(alone or degrees, key=lambda name: degrees[name])
     if not alone:
         ranks, product = world_size // nodes, prod(degrees.values())

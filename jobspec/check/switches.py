@@ -1,5 +1,6 @@
 """Checks switches: there are enough for the nodes and rails, with ports and addresses for every cable."""
 
+import re
 from collections.abc import Generator, Iterator, Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 from math import gcd
@@ -178,13 +179,10 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
         return
     if model.name not in _models_for(fabric):
         message = f"the {model.name} is a switch of {_TRANSPORTS[model.transport]}, but `{fabric.name}` is {fabric.transport}"
-        yield Problem(
-            "HW526",
-            CLUSTER,
-            (*path, "model"),
-            message,
-            f"use {joined_or([f'`{each}`' for each in _models_under(fabric, switches, groups)])}",
-        )
+        hint = f"use {joined_or([f'`{each}`' for each in _models_under(fabric, switches, groups)])}"
+        if model.transport == "infiniband" and any(choice.kind == "opensm" for choice in switches.os):
+            hint = f"set `transport: infiniband`, or {hint}"
+        yield Problem("HW526", CLUSTER, (*path, "model"), message, hint)
         return
     speed = speed_of(fabric, groups)
     lanes, room = lanes_of(switches, speed), model.ports * model.lanes
@@ -247,8 +245,9 @@ def _check_pools(path: Path, switches: Switches, sizes: Sizes) -> Iterator[Probl
     """Check that both pools are networks, large enough, and disjoint."""
     upper = max(sizes.most_spines, sizes.cores) + 1
     most = 2 * max(upper if sizes.tiers < 3 else 2 * upper, sizes.most_leaves + 1)
-    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, most)
-    addresses = yield from _check_pool((*path, "addresses"), switches.addresses, 2 * sizes.most_leaves * sizes.down)
+    loopbacks = yield from _check_pool((*path, "loopbacks"), switches.loopbacks, most, switches.addresses)
+    links = 2 * sizes.most_leaves * sizes.down
+    addresses = yield from _check_pool((*path, "addresses"), switches.addresses, links, switches.loopbacks)
     if loopbacks and addresses and loopbacks.overlaps(addresses):
         message = f"`loopbacks` {switches.loopbacks} and `addresses` {switches.addresses} overlap"
         hint = "give the switches and the links separate networks"
@@ -276,12 +275,12 @@ def _check_public(path: Path, switches: Switches, addresses: IPv4Network | None)
         yield Problem("HW534", CLUSTER, (*path, "asn"), message, "use 4200000000, or 64512 to 65534", Severity.WARNING)
 
 
-def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, IPv4Network | None]:
-    """Yield the pool's problems; return its network, or None."""
+def _check_pool(path: Path, text: str, wanted: int, other: str) -> Generator[Problem, None, IPv4Network | None]:
+    """Yield the pool's problems; return its network, or None. `other` is the other pool, which it must not overlap."""
     try:
         network = IPv4Network(text)
     except (AddressValueError, NetmaskValueError, ValueError):
-        hint = "write the network's first address and its prefix length, for example `10.255.0.0/16`"
+        hint = f"write the network's first address and its prefix length, for example `{_example(text, wanted, other)}`"
         fix = _whole_network(text)
         if fix is not None:
             yield Problem("HW511", CLUSTER, path, f"`{text}` is an address inside of a network", f"write `{fix}`", fix=fix)
@@ -301,6 +300,21 @@ def _check_pool(path: Path, text: str, wanted: int) -> Generator[Problem, None, 
         )
         return None
     return network
+
+
+def _example(text: str, wanted: int, other: str) -> str:
+    """Return a network that is large enough and apart from the other pool, which begins like the text if that can be."""
+    prefix = min(16, 32 - (wanted - 1).bit_length())
+    try:
+        taken = IPv4Network(other)
+    except ValueError:
+        taken = None
+    begun = re.match(r"(?:10\.[0-9]{1,3}|172\.(?:1[6-9]|2[0-9]|3[01])|192\.168)(?=\.)", text)
+    for begin in ([f"{begun[0]}.0.0"] if begun is not None else []) + ["10.255.0.0", *_PRIVATE]:
+        network = _whole_network(f"{begin}/{prefix}")
+        if network is not None and (taken is None or not IPv4Network(network).overlaps(taken)):
+            return network
+    return "10.255.0.0/16"
 
 
 def _whole_network(text: str) -> str | None:

@@ -1,5 +1,6 @@
 """Defines what all parts of a spec have in common: frozen, no unknown fields, no silent conversions, documented fields."""
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -7,7 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 API_VERSION = "headway/v1alpha1"
 
 # A DNS label (RFC 1123): it becomes part of directory, job and host names.
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+Name = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}$")]
+
+
+def is_name(text: str) -> bool:
+    """Return whether it is a DNS label, as names are."""
+    return re.fullmatch(_LABEL, text) is not None
 
 
 class Section(BaseModel):

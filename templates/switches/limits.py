@@ -35,7 +35,7 @@ def check_fabric(
         yield Problem("HW513", CLUSTER, (*at, "balancing"), message, hint)
     yield from _check_timers(name, options, fabric, cluster)
     if kind.vendor is not None:
-        yield from _check_model((*at, "switches"), kind, kinds, fabric, cluster)
+        yield from _check_model((*at, "switches"), kind, kinds, fabric, cluster, is_meant=bool(options.model_fields_set))
         if isinstance(options, SiteOptions) and options.base is None:
             os = (*at, "switches", "os", fabric.os.index(name), "kind")
             message = f"{kind.file} has headway's settings only: a switch that takes it as a whole loses its management address and users"
@@ -77,9 +77,16 @@ def check_switch(kind: SwitchKind, switch: SwitchPlan, cluster: ClusterPlan) -> 
 
 
 def _check_model(
-    path: Path, kind: SwitchKind, kinds: Mapping[str, SwitchKind], fabric: FabricPlan, cluster: ClusterPlan
+    path: Path,
+    kind: SwitchKind,
+    kinds: Mapping[str, SwitchKind],
+    fabric: FabricPlan,
+    cluster: ClusterPlan,
+    *,
+    is_meant: bool,
 ) -> Iterator[Problem]:
-    """Check that the system runs on the model, whose cages its port names follow."""
+    """Check that the system runs on the model, whose cages its port names follow; the system is what `is_meant` if it has options, which
+    another one would not take."""
     fitting = [row.name for row in models().values() if row.vendor == kind.vendor and row.transport == "ethernet"]
     hint = f"use {joined_or([f'`{name}`' for name in fitting])}"
     if fabric.switch_model is None:
@@ -95,8 +102,9 @@ def _check_model(
         if model is not None and systems:
             own = next(name for name, each in kinds.items() if each is kind)
             at = (*path, "os", fabric.os.index(own), "kind")
-            hint = f"write `{systems[0]}`, which runs on switches of {model.vendor}; or {hint}"
-        yield Problem("HW513", CLUSTER, at, message, hint, fix=systems[0] if systems else None)
+            other = f"`{systems[0]}`, which runs on switches of {model.vendor}"
+            hint = f"{hint}; or write {other}, with its own options" if is_meant else f"write {other}; or {hint}"
+        yield Problem("HW513", CLUSTER, at, message, hint, fix=systems[0] if systems and not is_meant else None)
         return
     lanes = {port.lanes for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports}
     few = min((each for each in lanes if model.lanes // each > _MOST_PARTS), default=None)

@@ -6,7 +6,7 @@ run.json describes it as a script: the runner needs to know nothing of framework
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
@@ -36,7 +36,9 @@ from headway.templates.trainers.script.check import (
     check_history,
     check_replica_recovery,
     check_script,
+    check_text,
     defaults,
+    without_dollar,
 )
 from headway.templates.trainers.table import FIELDS, Config, Elsewhere, Known, Lacks, Table, flat, path_of
 
@@ -131,6 +133,7 @@ class Framework:
             files=_files,
             arguments=self._arguments,
             runs_as="script",
+            keeps_all=_keeps_all(self.table),
         )
 
     def config(self, options: Any, plan: JobPlan) -> dict[str, Any]:
@@ -215,12 +218,9 @@ class Framework:
                     hint, fix = f"remove it: the job's `{setter}` sets `{meant}`", None
                 yield Problem("HW328", JOB, path, message, hint, Severity.WARNING, at_key=True, fix=fix)
             for text in _texts(value):
-                for message, mend in mistakes(text, known, invalid):
-                    yield Problem("HW312", JOB, path, message, mend.text)
-
+                yield from _check_text(path, text, known, invalid, is_key=True)
         for index, argument in enumerate(getattr(options, "argv", ())):
-            for message, mend in mistakes(argument, known, invalid):
-                yield Problem("HW312", JOB, ("trainer", "options", "argv", index), message, mend.text, fix=mend.fix)
+            yield from _check_text(("trainer", "options", "argv", index), argument, known, invalid)
 
     def _arguments(self, options: FrameworkOptions, plan: JobPlan) -> Mapping[Path, str]:
         """Return the user's keys that are texts, and the options of the data, each with its value, by their path in the spec."""
@@ -234,6 +234,19 @@ class Framework:
             places = [((), value)] if isinstance(value, str) else [((index,), each) for index, each in enumerate(value or ())]
             texts |= {("data", "options", name, *at): f"data={each}" for at, each in places if isinstance(each, str)}
         return texts
+
+
+def _check_text(
+    path: Path, text: str, known: Mapping[str, Any], invalid: Collection[str], *, is_key: bool = False
+) -> Iterator[Problem]:
+    """Check an argument of a script, or with `is_key` a key's value, that is not the whole field, so that no fix replaces it."""
+    unfilled = list(mistakes(text, known, invalid))
+    for message, mend in unfilled:
+        meant = without_dollar(mend)
+        yield Problem("HW312", JOB, path, message, meant.text, fix=None if is_key else meant.fix)
+    # Frameworks may expand `~` themselves (transformers/training_args.py: output_dir).
+    if not unfilled and not (is_key and text.startswith("~")):
+        yield from (replace(each, fix=None) if is_key else each for each in check_text(path, text))
 
 
 @dataclass(frozen=True)
@@ -394,7 +407,7 @@ def _example(name: str, plan: JobPlan) -> str:
 
 def _check_kept(table: Table, plan: JobPlan) -> Iterator[Problem]:
     """Warn of a number of checkpoints to keep where the framework removes none."""
-    if not any(isinstance(row, Elsewhere) and "checkpoint.keep" in row.fields for row in table.rows):
+    if not _keeps_all(table):
         return
     checkpoint = plan.spec["checkpoint"] or {"keep": None, "tiers": []}
     stated: dict[Path, Any] = {("checkpoint", "tiers", at, "keep"): tier["keep"] for at, tier in enumerate(checkpoint["tiers"])}
@@ -407,10 +420,17 @@ def _check_kept(table: Table, plan: JobPlan) -> Iterator[Problem]:
             yield Problem("HW210", JOB, path, message, hint, Severity.WARNING, at_key=True)
 
 
+def _keeps_all(table: Table) -> bool:
+    """Return whether the framework removes no checkpoint."""
+    return any(isinstance(row, Elsewhere) and "checkpoint.keep" in row.fields for row in table.rows)
+
+
 def _check_tiers(table: Table, plan: JobPlan) -> Iterator[Problem]:
     """Check that checkpoints go to the runs' storage alone: the framework saves by its own code."""
     for index, tier in enumerate(plan.run.checkpoint.tiers):
         if tier.kind != "shared":
             message = f"{table.name} saves by its own code, to the storage of the runs: not to `{tier.kind}`"
             hint = "use `kind: shared`, or save by `headway.checkpoint` in a script of the trainer `script`"
+            if any(other.kind == "shared" for other in plan.run.checkpoint.tiers):
+                hint = "leave this tier out: the `shared` one is there"
             yield Problem("HW306", JOB, ("checkpoint", "tiers", index, "kind"), message, hint)

@@ -13,15 +13,19 @@ from headway.planner.training import Training
 from headway.runner.contract import STORED_TIERS, Tier
 
 
-def check_checkpoints(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates."""
+def check_checkpoints(plan: JobPlan, cluster: ClusterPlan, *, keeps_all: bool = False) -> Iterator[Problem]:
+    """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates. Nobody removes the old ones
+    of a trainer that `keeps_all`."""
     # The time of a step is unknown without the network's speed, the size of a checkpoint is not.
     training, timed = _training(plan, cluster, for_memory=True), _training(plan, cluster)
     for index, tier in enumerate(plan.run.checkpoint.tiers):
         path, storage = ("checkpoint", "tiers", index), _storage(tier, cluster)
         if training is not None and storage is not None:
             extra = 2 if plan.run.checkpoint.horizon_steps else 1
-            yield from _check_room(path, tier.keep, extra, checkpoint_bytes(training), storage)
+            if keeps_all:
+                yield from _check_all(path, tier, plan.run.steps, checkpoint_bytes(training), storage)
+            else:
+                yield from _check_room(path, tier.keep, extra, checkpoint_bytes(training), storage)
             yield from _check_writing(path, tier, checkpoint_bytes(training), timed, storage)
     yield from _check_attempt(plan, timed)
 
@@ -37,6 +41,21 @@ def _check_room(path: Path, keep: int, extra: int, size: int, storage: StoragePl
         most = storage.capacity_bytes // size - extra
         hint = f"set `keep: {most}`, or use a larger storage" if most >= 2 else "use a larger storage"
         yield Problem("HW714", JOB, path, message, hint, Severity.WARNING, at_key=True)
+
+
+def _check_all(path: Path, tier: Tier, steps: int | None, size: int, storage: StoragePlan) -> Iterator[Problem]:
+    """Warn if all checkpoints of the run do not fit; those that are saved by time are not counted."""
+    count = 0 if steps is None or not tier.every_steps else steps // tier.every_steps
+    if storage.capacity_bytes is not None and count * size > storage.capacity_bytes:
+        message = (
+            f"the {count} checkpoints of the run, which all stay, take {format_bytes(count * size)} of {format_bytes(size)} each, "
+            f"but `{storage.name}` has {format_bytes(storage.capacity_bytes)}"
+        )
+        fitting = storage.capacity_bytes // size
+        hint = "use a larger storage, or remove old ones during the run"
+        if steps is not None and fitting >= 2:
+            hint += f", or save less often, for example `every: {-(-steps // fitting)} steps`"
+        yield Problem("HW714", JOB, (*path, "every"), message, hint, Severity.WARNING)
 
 
 def _check_writing(path: Path, tier: Tier, size: int, timed: Training | None, storage: StoragePlan) -> Iterator[Problem]:

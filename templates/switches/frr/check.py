@@ -32,5 +32,7 @@ def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iter
     at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches")
     if fabric.qos is not None and fabric.os == ("frr",):
         message = "FRR sets no queue, PFC or ECN, so nothing on these switches implements the traffic classes"
-        hint = "add the system that configures the queues, for example `{kind: sonic}`"
+        hint = (
+            "add the system that configures the queues, for example `{kind: sonic}`, or `ignore` this where a tool of yours does"
+        )
         yield Problem("HW513", CLUSTER, (*at, "os", 0, "kind"), message, hint, Severity.WARNING)

@@ -161,7 +161,8 @@ def _check_classes(path: Path, fabric: FabricPlan) -> Iterator[Problem]:
     for index, each in enumerate(fabric.qos.classes if fabric.qos else ()):
         if each.lossless and each.queue != each.priority:
             message = f"SONiC's PFC watchdog would watch queue {each.priority}, but `{each.name}` is paused in queue {each.queue}"
-            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, f"leave `queue` out, or set it to {each.priority}")
+            hint = f"write `queue: {each.priority}`, the number of its priority, or leave `queue` out"
+            yield Problem("HW513", CLUSTER, (*path, index, "queue"), message, hint, fix=str(each.priority))
     if len(lossless) > _MOST_LOSSLESS:
         message = f"{len(lossless)} classes are lossless, but SONiC's platforms have buffers for {_MOST_LOSSLESS}"
         yield Problem("HW513", CLUSTER, (*path, lossless[_MOST_LOSSLESS], "lossless"), message, "make the others lossy")

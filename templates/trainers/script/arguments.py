@@ -273,6 +273,12 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
             f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}", f"{{{near}").replace(f"{{?{name}", f"{{?{near}"))
         )
     if (told := aliases.note("TrainingJob", name.rpartition(".")[2])) is not None:
+        field = re.fullmatch(r"write `(\w+): \{(\w+): (\w+)\}`", told)
+        if field is not None and (meant := f"{field[1]}.{field[2]}") in known:
+            # The field of the job is an argument's condition, with its value, or its value.
+            asks = f"{{?{name}" in argument
+            given, wanted = (f"{{?{name}}}", f"{{?{meant}={field[3]}}}") if asks else (f"{{{name}}}", f"{{{meant}}}")
+            return Hint(f"write `{wanted}`", flow(argument.replace(given, wanted)))
         return Hint(told)
     if (variable := _OF_A_RANK.get(re.sub(r"[^a-z]", "", name.lower()))) is not None:
         return Hint(f"leave it out: each rank has it in its environment, as `{variable}`")

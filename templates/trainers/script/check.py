@@ -18,7 +18,7 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
-from headway.jobspec.suggest import listed_some
+from headway.jobspec.suggest import Hint, listed_some
 from headway.runner.contract import STORED_TIERS
 from headway.templates.trainers.script.arguments import (
     LATE,
@@ -68,9 +68,11 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     for index, argument in enumerate(options.argv):
         if wrong > MAX_PROBLEMS:
             return
-        for message, mend in mistakes(argument, known, invalid if _persists(plan) else {*invalid, "checkpoint"}):
+        unfilled = list(mistakes(argument, known, invalid if _persists(plan) else {*invalid, "checkpoint"}))
+        for message, mend in unfilled:
             wrong += 1
-            yield Problem("HW312", JOB, (*_ARGV, index), message, mend.text, fix=mend.fix)
+            meant = without_dollar(mend)
+            yield Problem("HW312", JOB, (*_ARGV, index), message, meant.text, fix=meant.fix)
         if argument in _OF_A_SHELL and not _is_shell(options):
             message = f"the script gets `{argument}` as an argument: no shell reads the list"
             hint = "remove it and what belongs to it; each rank's output is in the run's `attempts/<k>/logs`"
@@ -79,21 +81,14 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
             message = f"`{{{min(fixed)}}}` is the value of the most nodes, and the run may have fewer"
             hint = "leave it out, and have the script compute it from WORLD_SIZE"
             yield Problem("HW312", JOB, (*_ARGV, index), message, hint)
-        if (meant := plain(argument)) is not None:
-            message = f"the typographic quotes or dashes of `{argument}` are a part of the argument"
-            yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{flow(meant)}`", Severity.WARNING, fix=flow(meant))
+        if _is_shell(options):
+            yield from _check_typed((*_ARGV, index), argument)
+        elif not unfilled:
+            yield from check_text((*_ARGV, index), argument)
         if (doubled := _doubled(argument, known)) is not None and not _is_shell(options):
             text = argument.replace("{{", "{").replace("}}", "}")
             message = f"the script gets the text `{text}`: two braces are a brace, and no name of a value"
             yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{doubled}`", Severity.WARNING, fix=flow(doubled))
-        if "${" in argument and names_in(argument) and not _is_shell(options):
-            filled = argument.replace("${", "{")
-            message = f"the `$` of `{argument}` is a part of the argument: the value of a name needs no `$`"
-            yield Problem("HW703", JOB, (*_ARGV, index), message, f"write `{filled}`", Severity.WARNING, fix=flow(filled))
-        if is_for_a_shell(argument) and not _is_shell(options):
-            message = f"the script gets the text `{argument}`: `~` and `$` are not expanded"
-            hint = "write the value out, or read the variable in the script"
-            yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
     yield from _check_first(options)
     yield from check_history(plan)
     yield from check_corruption(plan)
@@ -101,6 +96,30 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
     untold = list(_untold(options, plan, known))
     if untold:
         yield _not_handed_over(untold, known)
+
+
+def without_dollar(mend: Hint) -> Hint:
+    """Return the mend of an argument, which names the value without the `$` of a shell."""
+    return Hint(mend.text.replace("${", "{"), mend.fix and mend.fix.replace("${", "{"))
+
+
+def check_text(at: Path, text: str) -> Iterator[Problem]:
+    """Warn about an argument that only a shell would expand, or with typographic quotes; its names have values."""
+    yield from _check_typed(at, text)
+    if "${" in text and names_in(text):
+        filled = text.replace("${", "{")
+        message = f"the `$` of `{text}` is a part of the argument: the value of a name needs no `$`"
+        yield Problem("HW703", JOB, at, message, f"write `{filled}`", Severity.WARNING, fix=flow(filled))
+    elif is_for_a_shell(text):
+        message = f"the script gets the text `{text}`: `~` and `$` are not expanded"
+        hint = "write the value out, or read the variable in the script"
+        yield Problem("HW703", JOB, at, message, hint, Severity.WARNING)
+
+
+def _check_typed(at: Path, text: str) -> Iterator[Problem]:
+    if (meant := plain(text)) is not None:
+        message = f"the typographic quotes or dashes of `{text}` are a part of the argument"
+        yield Problem("HW703", JOB, at, message, f"write `{flow(meant)}`", Severity.WARNING, fix=flow(meant))
 
 
 def _doubled(argument: str, known: Mapping[str, Value | None]) -> str | None:
