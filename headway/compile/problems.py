@@ -230,7 +230,7 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
 
 
 def _is_of_other_vendor(problem: Problem) -> bool:
-    return problem.path[-1:] == ("kind",) and problem.is_error
+    return problem.path[-1:] == ("kind",) and problem.message.startswith("headway renders")
 
 
 def _is_of_model(problem: Problem) -> bool:

@@ -27,8 +27,6 @@ _RDMA = ("roce", "infiniband")
 _JUDGE_QUEUES = {"eos"}
 # Reads the variables of Google's plugin into the shell (docs.cloud.google.com, GPUDirect-TCPXO).
 _GOOGLES_SCRIPT = re.compile(r"(?:^|[\s;&])(?:\.|source)\s+\S*nccl-env-profile[\w-]*\.sh")
-# An oversubscription of leaves that is rarely meant between GPUs, which all send at once.
-_MUCH = 3.0
 _SHAPES_OF_RAILS = ("rail-optimized", "rail-only")
 
 _SWITCHED = ("roce", "infiniband", "efa", "tcpxo", "tcp")
@@ -389,11 +387,6 @@ def _check_oversubscription(path: Path, fabric: Fabric, groups: Sequence[NodeGro
     """Check the given oversubscription of the leaves against their links: equal to it where their numbers are stated, else at most."""
     stated, found = fabric.oversubscription, leaf_oversubscription(fabric, groups)
     is_off = abs(stated.leaf - found) > 0.01 * found if are_counted(fabric) else found > 1.01 * stated.leaf
-    if "leaf" not in stated.model_fields_set and fabric.role == "scale-out" and are_counted(fabric) and found > _MUCH:
-        down, up = leaf_links(fabric, groups)
-        message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}"
-        hint = f"add spines or `uplinks`, or confirm it: `oversubscription: {{leaf: {found:.4g}}}`"
-        yield Problem("HW518", CLUSTER, (*path, "switches", "spines"), message, hint, Severity.WARNING)
     if "leaf" in stated.model_fields_set and rails_of(fabric, groups) and is_off:
         down, up = leaf_links(fabric, groups)
         message = f"the fullest leaf has {down} links to nodes and {up} to spines, an oversubscription of {found:.4g}, not {stated.leaf:g}"

@@ -392,6 +392,20 @@ JOBS = [
         "seconds",
         is_whole=False,
     ),
+    # What is only half of the mistake, or whose first mend would be refused next.
+    Mistake("    join: 10m", "    join: 10m\n    replica: 9m", "HW708", None, "leave it out"),
+    Mistake('"--tp={layout.tp}"', '"--tp=${layout.tp}"', "HW703", '"--tp={layout.tp}"'),
+    Mistake('"--tp={layout.tp}"', '"--tp=${layout.tpp}"', "HW312", '"--tp={layout.tp}"'),
+    Mistake('"--tp={layout.tp}"', '"--tp={layout.tp}", "--bf16{?precision.bf16}"', "HW312", '"--bf16{?precision.compute=bf16}"'),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nhistory: [{from_step: 10, set: {optimizer.lr:0.001}}]",
+        "HW219",
+        "optimizer.lr: 0.001",
+        is_whole=False,
+    ),
+    Mistake("environment:\n", 'setup:\n  - "export A=1\n  - export B=2\nenvironment:\n', "HW105", '"export A=1"'),
+    Mistake("      every: 100 steps", "\t\tevery: 100 steps", "HW105", "      "),
 ]
 CLUSTERS = [
     Mistake("        dscp: 26", "        tos: 104", "HW201", None, "write `dscp: 26`"),
@@ -515,6 +529,8 @@ CLUSTERS = [
         None,
         "`ecn: {min: 1MiB, max: 2MiB, percent: 5}`",
     ),
+    Mistake("host_memory: 2TiB", "RealMemory: 2TiB", "HW201", None, "write `host_memory: 2TiB`"),
+    Mistake("role: scale-out", "role: scale-up", "HW503", "scale-out"),
 ]
 # What is right, and looks like one of the mistakes: part of the document, and what stands there instead.
 RIGHT = [
