@@ -377,7 +377,9 @@ def test_the_degree_that_a_hint_names_makes_the_degrees_fit(
     for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{{shard}pp: {pp}, tp: {tp}}}\n"), cluster(group)):
         assert problem.code == "HW301"
         named = re.search(r"`(\w+)` can be |set it to ", problem.hint or "")
-        for degree in numbers((problem.hint or "")[named.end() :]) if named else []:
+        if more := re.search(r"for these degrees, write `nodes: (\d+)`", problem.hint or ""):
+            assert int(more[1]) * procs == (dp_shard or 1) * pp * tp
+        for degree in numbers((problem.hint or "")[named.end() :].partition(";")[0]) if named else []:
             degrees = {"pp": pp, "tp": tp, "dp_shard": dp_shard or 1, named[1] or "dp_shard" if named else "": degree}
             product = prod(degrees.values())
             assert product == nodes * procs if dp_shard else nodes * procs % product == 0
