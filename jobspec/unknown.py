@@ -293,7 +293,7 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     if found is not None:
         return unknown.at(found, _renamed(found, unknown))
     if own == ["name"] and "port" in unknown.free and "switch" in unknown.around:
-        # The adapter has a name, and its cable lacks the port.
+        # The adapter has a name, and the port of its cable is missing.
         return unknown.at("port", Hint("write `port`", "port"))
     if not own:
         return None

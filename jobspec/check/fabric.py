@@ -282,7 +282,7 @@ def _check_foreign(path: Path, fabric: Fabric) -> Iterator[Problem]:
 
 
 def _has_subnet_manager(fabric: Fabric) -> bool:
-    """Return whether its switches are said to be those of InfiniBand."""
+    """Return whether its switches have a subnet manager, as InfiniBand has."""
     return fabric.switches is not None and any(choice.kind == "opensm" for choice in fabric.switches.os)
 
 

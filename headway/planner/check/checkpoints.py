@@ -14,8 +14,8 @@ from headway.runner.contract import STORED_TIERS, Tier
 
 
 def check_checkpoints(plan: JobPlan, cluster: ClusterPlan, *, keeps_all: bool = False) -> Iterator[Problem]:
-    """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates. Nobody removes the old ones
-    of a trainer that `keeps_all`."""
+    """Warn of checkpoints that do not fit; no error, since their size and the time of a step are estimates. No old one is removed
+    if the trainer `keeps_all`."""
     # The time of a step is unknown without the network's speed, the size of a checkpoint is not.
     training, timed = _training(plan, cluster, for_memory=True), _training(plan, cluster)
     for index, tier in enumerate(plan.run.checkpoint.tiers):
