@@ -29,6 +29,7 @@ _BOTH = frozenset(
         "HW330",
         "HW412",
         "HW433",
+        "HW504",
         "HW505",
         "HW509",
         "HW513",

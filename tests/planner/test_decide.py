@@ -350,7 +350,7 @@ def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() 
     problem = refused(text)
     assert "no layout of its 8 GPUs can be used: does not fit with recompute none: " in problem.message
     assert problem.hint == (
-        "write `layout: auto` and `recompute: auto`, or use more nodes, or GPUs with more memory; or write the value itself"
+        "use more nodes, or GPUs with more memory, or write `layout: auto` and `recompute: auto`; or write the value itself"
     )
 
 

@@ -93,8 +93,8 @@ class SlurmOptions(Section):
     """Directory on a disk of each node. An image with a digest is brought there once, by `enroot import` or `apptainer pull`, and a `.sif`
     file is copied there once; further attempts and jobs start from that file. One that no job has used for 14 days is deleted."""
     containers: Literal["pyxis", "apptainer"] | None = Field(None, examples=["apptainer"])
-    """The runtime that starts a job's image: `pyxis` is NVIDIA's plugin of srun, 0.15 or newer; `apptainer` is Apptainer 1.1 or newer on each
-    node; none when left out."""
+    """The runtime that starts a job's image: `pyxis` is NVIDIA's plugin of srun, 0.15 or newer; `apptainer` is Apptainer 1.1 or newer on
+    each node; none when left out."""
     directives: tuple[Directive, ...] = Field((), max_length=64, examples=[["--mail-type=FAIL"]])
     """Further options of sbatch, each as `--name=value`, for what has no field here; docs/slurm.md lists those that headway sets itself."""
     srun: tuple[Directive, ...] = Field((), max_length=64, examples=[["--network=sn_all"]])
