@@ -175,7 +175,8 @@ def connect(reach: Reach) -> Ssh:
         try:
             _log_in(client, reach, gateway)
         except paramiko.SSHException as error:
-            # On a busy machine paramiko 5.1.0 has misread a key exchange ("Invalid packet blocking"). No login precedes it.
+            # On a busy machine paramiko 5.1.0 has misread a key exchange ("Invalid packet blocking"). The login comes later,
+            # so that another attempt does no harm.
             if isinstance(error, IncompatiblePeer) or not _is_in_key_exchange(client):
                 raise
             client.close()

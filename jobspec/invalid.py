@@ -78,6 +78,12 @@ _ALIKE = 2
 # Words for all that there is.
 _ALL = frozenset(("all", "max", "maximum", "default", "any", "everything", "full"))
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
+_GROUP = ("group",)
+# Of groups that a job is to span.
+_ONE_GROUP = (
+    "write one of them; if their nodes differ in processors, memory or Slurm's features only, describe them as one group in the cluster's "
+    "document, with the least `cpus` and `host_memory`, and choose by `scheduler.slurm.constraint` where it matters"
+)
 
 # How a text is brought into its form, by the form's regular expression.
 _REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
@@ -161,14 +167,6 @@ def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Coll
         # The document that it names may have the field.
         return True
     return details["type"] == "missing" and names_of((*prefix, *details["loc"])) in targets
-
-
-_GROUP = ("group",)
-# Of groups that a job is to span.
-_ONE_GROUP = (
-    "write one of them; if their nodes differ in processors, memory or Slurm's features only, describe them as one group in the cluster's "
-    "document, with the least `cpus` and `host_memory`, and choose by `scheduler.slurm.constraint` where it matters"
-)
 
 
 def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:

@@ -134,8 +134,8 @@ def changed_settings(
 
 
 def _without_coming(cluster: PlannedCluster) -> Callable[[PurePosixPath], str | None]:
-    """Return what renders a switch's file without its ports for devices to come: shut ports are as good there until those come. It
-    returns None for other files."""
+    """Return a function that renders a switch's file without its ports for devices to come, which may be shut until then; it returns
+    None for other files."""
     plan = cluster.plan
     concerned = {switch.name for switch in plan.switches if not plan.devices.issuperset(port.peer for port in switch.ports)}
 
@@ -253,10 +253,10 @@ def _changes(
     judge: Callable[[str], Severity | None] = of_plan,
     bare: Reading | None = None,
 ) -> Iterator[Problem]:
-    """Yield a problem for each setting that is not as it is wanted, nor, where there is a `bare` reading, as that has it."""
-    either = wanted.settings if bare is None else bare.settings
+    """Yield a problem for each setting that differs from `wanted`, and from `bare` if there is such a reading."""
+    also = wanted.settings if bare is None else bare.settings
     for key, setting in wanted.settings.items():
-        severity = judge(key) if key not in found.settings and key in either else None
+        severity = judge(key) if key not in found.settings and key in also else None
         if severity is not None:
             message = f"`{key}` is missing; the cluster file sets {setting.value or 'it'}"
             yield Problem("HW603", file, (), message, _HINT, severity)
@@ -264,7 +264,7 @@ def _changes(
         expected = wanted.settings.get(key)
         if expected is not None and expected.value == setting.value:
             continue
-        other = either.get(key)
+        other = also.get(key)
         if other is not None and other.value == setting.value:
             continue
         severity = judge(key)

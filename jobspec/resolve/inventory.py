@@ -43,7 +43,7 @@ def resolve_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGrou
 
 
 def all_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], observed: Observed) -> Iterator[Cable]:
-    """Return the same, and then those of the nodes that are to come to the leaves that exist."""
+    """Yield the cables of `resolve_cables`, and then those of nodes to come on leaves that exist."""
     nodes = list(_attached(shape, fabric, groups, observed))
     taken: set[LeafPort] = set()
     yield from _cables(shape, nodes, _positions(shape, nodes, taken))

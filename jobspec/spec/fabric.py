@@ -37,8 +37,8 @@ notifications that answer marked packets; `checkpoints`: copies of checkpoints f
     priority: int | None = Field(None, ge=1, le=7, examples=[3])
     """802.1p and PFC priority; the DSCP's upper three bits when left out, as adapters do by default."""
     queue: int | None = Field(None, ge=1, le=7, examples=[3])
-    """Egress queue of the switches; the priority's number when left out. Queue 0 is for traffic outside all classes. Of a lossless class \
-SONiC takes no other than the priority's number, since its PFC watchdog looks at that queue."""
+    """Egress queue of the switches; the priority's number when left out. Queue 0 is for traffic outside all classes. For a lossless class \
+SONiC requires the priority's number, because its PFC watchdog watches the queue with that number."""
     lossless: bool = Field(False, examples=[True])
     """Whether a full buffer pauses the sender (PFC) where it would drop."""
     ecn: Ecn | None = Field(None, examples=[{"min": "1MiB", "max": "2MiB", "percent": 5}])

@@ -501,16 +501,17 @@ def rebuilt(config: RunConfig, chain: Chain, directory: RunDirectory) -> Coordin
     remaining_s, limit = remaining(config, directory, time.time())
     try:
         fruitless, excluded = fruitless_before(directory)
+        is_excused = directory.excused.exists()
     except (OSError, ValueError, KeyError) as error:
         _log.error("earlier attempts cannot be counted: %s", error)
-        fruitless, excluded = 0, frozenset()
+        fruitless, excluded, is_excused = 0, frozenset(), False
     inherited = replace(
         inherited,
         remaining_s=remaining_s,
         limit=limit,
         fruitless=fruitless,
         excluded=excluded,
-        is_excused=directory.excused.exists(),
+        is_excused=is_excused,
     )
     return Coordinator(config, inherited, time.monotonic(), watch)
 

@@ -371,7 +371,7 @@ def _subsystems(name: str, value: str) -> Iterator[Fault]:
     )
     if unknown is not None:
         message = (
-            f"`{name}` has `{unknown}`, which is not a subsystem of NCCL; the log has no lines of it that would explain a failure"
+            f"`{name}` has `{unknown}`, which is not a subsystem of NCCL; the log may not have the lines that explain a failure"
         )
         yield Fault("HW861", name, message, f"use {', '.join(SUBSYSTEMS)}", doubtful=True)
 

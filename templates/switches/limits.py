@@ -85,8 +85,8 @@ def _check_model(
     *,
     is_meant: bool,
 ) -> Iterator[Problem]:
-    """Check that the system runs on the model, whose cages its port names follow; the system is what `is_meant` if it has options, which
-    another one would not take."""
+    """Check that the system runs on the model, whose cages its port names follow; `is_meant`: the system has options, which another one
+    would not accept, so that the model is more likely to be wrong."""
     fitting = [row.name for row in models().values() if row.vendor == kind.vendor and row.transport == "ethernet"]
     hint = f"use {joined_or([f'`{name}`' for name in fitting])}"
     if fabric.switch_model is None:

@@ -48,7 +48,7 @@ def _check_all(path: Path, tier: Tier, steps: int | None, size: int, storage: St
     count = 0 if steps is None or not tier.every_steps else steps // tier.every_steps
     if storage.capacity_bytes is not None and count * size > storage.capacity_bytes:
         message = (
-            f"the {count} checkpoints of the run, which all stay, take {format_bytes(count * size)} of {format_bytes(size)} each, "
+            f"the trainer removes no checkpoint: {count} of {format_bytes(size)} take {format_bytes(count * size)}, "
             f"but `{storage.name}` has {format_bytes(storage.capacity_bytes)}"
         )
         fitting = storage.capacity_bytes // size

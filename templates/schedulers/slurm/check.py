@@ -118,7 +118,7 @@ _OF_APPTAINER = (
 )
 _CONTAINED = (
     "the ranks need the shared memory and the devices of the node, and the variables of the batch script",
-    "leave it out: a job's container has not the user's home, and `unset NAME` in `setup` of the job removes a variable",
+    "leave it out: a job's container does not have the user's home, and `unset NAME` in `setup` of the job removes a variable",
 )
 _WHY = {
     "cleanenv": _CONTAINED,
@@ -128,7 +128,7 @@ _WHY = {
     "net": ("the ranks need the network of the node", "leave it out"),
     "bind": ("the script mounts what the job names", "use `mounts` of the job"),
     "mount": ("the script mounts what the job names", "use `mounts` of the job"),
-    "env": ("the command line, which others see, is no place for variables", "use `environment` or `secrets` of the job"),
+    "env": ("other users can see the command line, and the variables in it", "use `environment` or `secrets` of the job"),
     "env-file": ("a job has its variables in its document", "use `environment` or `secrets` of the job"),
     "array": ("every task of an array would train the same spec", "use `sweep` in the job for runs with different values"),
     "export": ("the ranks need the variables of the batch script", "set variables in `environment` of the job"),

@@ -12,18 +12,10 @@ from tests.faults.runs import LIMIT_S, only_run, wait_for_step, wait_until
 from .apptainer import PLACES, make_apptainer, make_image
 from .cluster import SlurmCluster
 from .images import make_tools, without_pythons
-from .test_images import git
+from .test_images import CLUSTER, ENDED, git
 
 pytestmark = pytest.mark.slow
 
-CLUSTER = """\
-apiVersion: headway/v1alpha1
-kind: Cluster
-name: images
-scheduler: {{kind: slurm, options: {{partition: main, containers: apptainer, bundle: {bundle}, image_cache: {cache}}}}}
-node_groups: [{{name: cpu, count: 2, cpus: 1, procs: 1}}]
-storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
-"""
 JOB = """\
 apiVersion: headway/v1alpha1
 kind: TrainingJob
@@ -42,7 +34,6 @@ optimizer: {{lr: 0.003}}
 steps: 120
 checkpoint: {{tiers: [{{kind: shared, every: 40 steps}}], keep: 3}}
 """
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
 
 def test_a_job_in_a_sif_file_is_preempted_saves_and_ends_in_another_attempt(
@@ -53,7 +44,7 @@ def test_a_job_in_a_sif_file_is_preempted_saves_and_ends_in_another_attempt(
     image = make_image(make_apptainer(tools), current_slurm, tmp_path)
     (repository / "corpus").mkdir(parents=True)
     (repository / "corpus/a.txt").write_text("To be, or not to be, that is the question.\n" * 2000)
-    (repository / "cluster.yaml").write_text(CLUSTER.format(bundle=bundle, cache=cache, runs=runs))
+    (repository / "cluster.yaml").write_text(CLUSTER.format(containers="apptainer", bundle=bundle, cache=cache, runs=runs))
     mounts = ", ".join(f"{{source: {each}}}" for each in PLACES)
     (repository / "job.yaml").write_text(JOB.format(image=image, mounts=mounts))
     monkeypatch.chdir(repository)

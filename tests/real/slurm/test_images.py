@@ -21,7 +21,7 @@ CLUSTER = """\
 apiVersion: headway/v1alpha1
 kind: Cluster
 name: images
-scheduler: {{kind: slurm, options: {{partition: main, containers: pyxis, bundle: {bundle}, image_cache: {cache}}}}}
+scheduler: {{kind: slurm, options: {{partition: main, containers: {containers}, bundle: {bundle}, image_cache: {cache}}}}}
 node_groups: [{{name: cpu, count: 2, cpus: 1, procs: 1}}]
 storage: [{{name: runs, kind: posix, path: {runs}, shared: true}}]
 """
@@ -57,7 +57,9 @@ def test_an_image_without_headway_on_hosts_without_python_trains_what_was_commit
     (repository / "corpus").mkdir(parents=True)
     (repository / "corpus/a.txt").write_text("To be, or not to be, that is the question.\n" * 2000)
     shutil.copy(QUICKSTART, repository / "base.yaml")
-    (repository / "cluster.yaml").write_text(CLUSTER.format(bundle=bundle, cache=tmp_path / "cache", runs=runs))
+    (repository / "cluster.yaml").write_text(
+        CLUSTER.format(containers="pyxis", bundle=bundle, cache=tmp_path / "cache", runs=runs)
+    )
     (repository / "job.yaml").write_text(JOB.format(digest=DIGEST))
     monkeypatch.chdir(repository)
     git(repository, "init", "-q")
