@@ -31,7 +31,7 @@ def installed(requirements: list[Requirement], extra: str = "") -> dict[str, Req
 
 
 @pytest.mark.slow
-def test_headway_alone_is_all_that_the_runner_needs_beside_torch(requirements: list[Requirement]) -> None:
+def test_runner_imports_only_headway_and_torch(requirements: list[Requirement]) -> None:
     alone = installed(requirements)
     assert {"msgspec", "numpy", "xxhash"} <= alone.keys()
     assert not [name for name in alone if name.startswith(("torch", "nvidia", "triton"))]
@@ -39,10 +39,10 @@ def test_headway_alone_is_all_that_the_runner_needs_beside_torch(requirements: l
 
 
 @pytest.mark.parametrize("version", VENDORS)
-def test_the_extra_torch_takes_any_that_is_there(version: str, requirements: list[Requirement]) -> None:
+def test_torch_extra_accepts_any_installed_torch(version: str, requirements: list[Requirement]) -> None:
     assert installed(requirements, "torch")["torch"].specifier.contains(version, prereleases=True)
 
 
 @pytest.mark.parametrize("extra", ["kubernetes", "infra", "remote", "huggingface", "metrics", "tensorboard"])
-def test_no_other_extra_for_users_names_torch(extra: str, requirements: list[Requirement]) -> None:
+def test_no_other_user_extra_depends_on_torch(extra: str, requirements: list[Requirement]) -> None:
     assert "torch" not in installed(requirements, extra)
