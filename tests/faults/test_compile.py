@@ -40,7 +40,7 @@ def _with_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
 
 
-def test_compiled_blocks_have_the_losses_of_eager_ones_also_after_a_kill(tmp_path: Path) -> None:
+def test_compiled_blocks_have_eager_losses_also_after_a_kill(tmp_path: Path) -> None:
     assert headway("run", job(tmp_path / "eager", compiled=False), runs=tmp_path / "runs-eager").returncode == 0
     compiled = job(tmp_path / "compiled", compiled=True)
     done = headway("run", compiled, runs=tmp_path / "runs-compiled")

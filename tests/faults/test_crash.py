@@ -18,7 +18,7 @@ AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.ma
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
-def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier_and_not_one_bit(
+def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(
     uninterrupted: Run, tmp_path: Path
 ) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
@@ -47,7 +47,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier_and_
 
 
 @pytest.mark.variant
-def test_a_killed_worker_costs_no_more_than_one_interval_of_the_shared_tier(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_at_most_one_interval_of_the_shared_tier(uninterrupted: Run, tmp_path: Path) -> None:
     done = headway("run", JOB, "--kill", "1@25", runs=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path)
@@ -59,7 +59,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_shared_tier(unin
 
 
 @pytest.mark.variant
-def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_killed_keeper_loses_only_the_copies_in_its_memory(uninterrupted: Run, tmp_path: Path) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 10 steps}], keep: 3}\n")
     with going("run", job, runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 14)
@@ -86,7 +86,7 @@ def job_of(folder: Path, checkpoint: str) -> Path:
     return folder / "job.yaml"
 
 
-def test_losing_agent_and_coordinator_restarts_no_worker_and_a_run_asked_to_stop_saves_and_resumes_without_losing_a_step(
+def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
     uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It trains on while agent and coordinator start again, and must not reach its end.
@@ -173,7 +173,7 @@ def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
 
 
-def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
+def test_no_process_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
     with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 3)
         (supervisor,) = companions(run.directory, "headway.runner")
@@ -183,7 +183,7 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
+def test_one_job_started_twice_at_once_is_two_runs(tmp_path: Path) -> None:
     job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: shared, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
     job.write_text(job.read_text().replace("steps: 60\n", "steps: 5\n"))
     with going("run", job, runs=folder) as one, going("run", job, runs=folder) as other:
@@ -214,7 +214,7 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
     assert run.verdict()["committed_step"] == max(run.steps())
 
 
-def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
+def test_missing_data_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
     job = alone(tmp_path)
     # Next to the job, where `headway check` finds it, and not where the ranks start.
     (tmp_path / "corpus").mkdir()
@@ -228,7 +228,7 @@ def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Pat
     assert "`corpus/*.txt` matches no file" in done.stdout
 
 
-def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(tmp_path: Path) -> None:
+def test_a_run_stops_at_its_limit_and_resumes_once_the_limit_is_raised(tmp_path: Path) -> None:
     job, runs = limited(tmp_path, "1s"), tmp_path / "runs"
     assert headway("run", job, runs=runs).returncode == 83
     run = only_run(runs)

@@ -37,7 +37,7 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return only_run(folder / "runs")
 
 
-def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(at_once: Run, tmp_path: Path) -> None:
+def test_a_finished_run_rolled_back_ends_like_one_changed_from_the_start(at_once: Run, tmp_path: Path) -> None:
     assert headway("run", job(tmp_path), runs=tmp_path / "runs").returncode == 0
     run = only_run(tmp_path / "runs")
     assert run.steps() == list(range(1, 31))
@@ -58,7 +58,7 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
 
 
 @pytest.mark.variant
-def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: Run, tmp_path: Path) -> None:
+def test_a_new_run_of_a_spec_with_history_uses_the_resulting_samples(at_once: Run, tmp_path: Path) -> None:
     """What was gone back behind is not done first: the whole run can be had again from its spec."""
     done = headway("run", job(tmp_path, f"from_step: 30, rollback_to: 20, {CHANGE}"), runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,7 +67,7 @@ def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: 
     assert run.hashes() == at_once.hashes()
 
 
-def test_what_the_history_says_is_what_the_run_was_told(at_once: Run) -> None:
+def test_a_run_trains_with_the_values_of_its_history(at_once: Run) -> None:
     run_json = json.loads((at_once.directory / "attempts/0/run.json").read_text())
     (change,) = run_json["history"]
     assert (change["from_step"], change["skip_samples"], change["set"]["batch.global_sequences"]) == (20, 24, 16)

@@ -38,7 +38,7 @@ def job_of(folder: Path, layout: str) -> Path:
 
 
 @pytest.mark.parametrize("layout", CASES)
-def test_a_lost_worker_and_a_lost_node_cost_not_one_bit(layout: str, tmp_path: Path) -> None:
+def test_a_lost_worker_or_node_changes_no_bit(layout: str, tmp_path: Path) -> None:
     straight = headway("run", job_of(tmp_path / "straight", layout), runs=tmp_path / "straight/runs")
     assert straight.returncode == 0, straight.stdout + straight.stderr
     runs = tmp_path / "faulty/runs"

@@ -72,7 +72,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 @pytest.mark.variant
-def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost_too(nodes: Nodes, undisturbed: str) -> None:
+def test_a_spare_replaces_a_lost_node_then_the_coordinators_node_is_lost(nodes: Nodes, undisturbed: str) -> None:
     flags = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--max-restarts", "9")
     cluster = Cluster(nodes, "/mnt/runs", *flags, gates=(40, 80))
     run = Run(nodes.folder / "runs/job")
@@ -99,7 +99,7 @@ def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost
     assert run.verdict()["verdict"] == "completed"
 
 
-def test_without_a_shared_store_a_lost_node_is_replaced_by_the_same_command(nodes: Nodes, undisturbed: str) -> None:
+def test_without_a_shared_store_the_same_command_replaces_a_lost_node(nodes: Nodes, undisturbed: str) -> None:
     flags = ("--master-addr", "node0", "--master-port", "29500", "--max-restarts", "9")
     cluster = Cluster(nodes, OWN_RUNS, *flags, gates=(40,))
     first = [cluster.start(nodes[rank], "--node-rank", str(rank)) for rank in (0, 1)]

@@ -158,7 +158,7 @@ def alone(config: RunConfig) -> tuple[list[float], Consumed]:
     return losses, consumed
 
 
-def test_a_lost_replica_group_stops_no_other_one(tmp_path: Path) -> None:
+def test_a_lost_replica_group_stops_no_other_group(tmp_path: Path) -> None:
     steps = 30
     with training(job_of(tmp_path / "job", SMALL, steps)) as train:
         train.step(4)
@@ -189,7 +189,7 @@ def samples_hash(consumed: Consumed, position: int) -> str:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("layout", [SMALL, HYBRID])
-def test_groups_lost_in_turn_cost_not_one_bit(layout: str, tmp_path: Path) -> None:
+def test_groups_lost_in_turn_change_no_bit(layout: str, tmp_path: Path) -> None:
     steps = 200
     straight = headway("run", job_of(tmp_path / "straight", layout, steps), runs=tmp_path / "straight/runs")
     assert straight.returncode == 0, straight.stdout + straight.stderr
@@ -210,7 +210,7 @@ def test_groups_lost_in_turn_cost_not_one_bit(layout: str, tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> None:
+def test_a_group_lost_during_a_save_costs_only_that_save(tmp_path: Path) -> None:
     with training(
         job_of(tmp_path / "job", SMALL, 240, "{kind: memory, every: 1 steps}, {kind: shared, every: 1 steps}")
     ) as train:
@@ -224,7 +224,7 @@ def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_a_group_that_dies_while_it_returns_starts_once_more(tmp_path: Path) -> None:
+def test_a_group_that_dies_while_returning_restarts(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", HYBRID, 150)) as train:
         train.step(6)
         train.lose(3)
@@ -307,7 +307,7 @@ def test_all_ranks_restart_if_the_coordinator_is_lost_too(tmp_path: Path) -> Non
 
 
 @pytest.mark.variant
-def test_all_ranks_restart_when_no_group_is_left(tmp_path: Path) -> None:
+def test_all_ranks_restart_if_no_group_is_left(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", SMALL, 120)) as train:
         train.step(24)
         for process in [worker(train.run.directory, rank) for rank in (0, 1)]:

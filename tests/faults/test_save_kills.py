@@ -67,7 +67,7 @@ CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier i
 
 
 @pytest.mark.parametrize(("tier", "job"), CASES, indirect=["job"])
-def test_a_run_killed_while_it_saves_resumes_from_what_was_verified(
+def test_a_run_killed_during_a_save_resumes_from_a_verified_checkpoint(
     undisturbed: Run, tier: str, job: Job, tmp_path: Path
 ) -> None:
     victims, began, attempts = Counter[str](), Counter[str](), 0

@@ -178,7 +178,7 @@ def story(script: Script, tmp_path: Path) -> Iterator[Story]:
         yield Story(script, nodes)
 
 
-def test_a_script_survives_what_is_done_to_its_processes_nodes_and_checkpoint(
+def test_a_script_survives_faults_of_its_processes_nodes_and_checkpoint(
     name: str, script: Script, story: Story, tmp_path: Path
 ) -> None:
     run = story.run

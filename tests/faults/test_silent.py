@@ -56,7 +56,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> R
     return only_run(folder / "runs")
 
 
-def test_a_run_on_a_node_that_computes_wrongly_goes_back_without_it_and_ends_as_if_nothing_had_been(
+def test_a_run_excludes_a_faulty_node_rolls_back_and_ends_as_if_fault_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound, run = (trained(tmp_path / name, monkeypatch, faulty=name == "faulty") for name in ("sound", "faulty"))

@@ -26,7 +26,7 @@ def test_a_killed_worker_ends_plain_torchrun(tmp_path: Path) -> None:
     assert (plain.returncode, "finished" in plain.stdout) == (1, False)
 
 
-def test_a_killed_worker_costs_the_steps_since_the_scripts_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_the_steps_since_the_scripts_checkpoint(tmp_path: Path) -> None:
     ours = headway("torchrun", *TWO_RANKS, tmp_path / "ours", "--crash-at", "35", runs=tmp_path / "runs")
     assert ours.returncode == 0, ours.stdout + ours.stderr
     assert "finished step 64 " in ours.stdout
@@ -69,7 +69,7 @@ dist.destroy_process_group()
         ({"tiers": {"shared": 50}, "keep": 2}, 50, [200, 250, 300]),
     ],
 )
-def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
+def test_a_script_that_saves_with_headway_commits_to_the_runs_chain(
     given: dict[str, object], steps: int, kept: list[int], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
@@ -85,7 +85,7 @@ def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
 
 # tests/runner/torchrun/test_ending.py shows it of a script that fails once.
 @pytest.mark.variant
-def test_max_restarts_means_what_it_means_to_torchrun(tmp_path: Path) -> None:
+def test_max_restarts_has_torchruns_meaning(tmp_path: Path) -> None:
     words = ("--max-restarts", "0", *TWO_RANKS, tmp_path / "checkpoints", "--crash-at", "15")
     done = headway("torchrun", *words, runs=tmp_path / "runs")
     assert done.returncode == 83
@@ -104,7 +104,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_which(tmp_path: Path) -> None:
+def test_ranks_in_mismatched_collectives_are_restarted_and_named(tmp_path: Path) -> None:
     """The collective's own timeout is 30 minutes, and so is gloo's."""
     script = tmp_path / "train.py"
     script.write_text(AT_ODDS)
@@ -115,7 +115,7 @@ def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_w
     assert hang["why"].endswith("as number 4 of group default_pg, and 1 other all_reduce of 4 elements: they will never match")
 
 
-def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path) -> None:
+def test_a_script_that_always_fails_is_stopped_with_its_error(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise ValueError('no such layer')\n")
     done = headway("torchrun", script, runs=tmp_path / "runs")
@@ -126,7 +126,7 @@ def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path
 
 
 @pytest.mark.variant
-def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
+def test_a_script_gets_the_same_environment_as_under_torchrun(tmp_path: Path) -> None:
     """argv, its own folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's environment."""
     (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'\n")
     script = tmp_path / "script.py"
@@ -154,7 +154,7 @@ def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
         (["--nproc-per-node", "0", SCRIPT], "--nproc-per-node 0"),
     ],
 )
-def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], named: str, tmp_path: Path) -> None:
+def test_unsupported_flags_are_rejected_by_name(words: list[str | Path], named: str, tmp_path: Path) -> None:
     done = headway("torchrun", *words, runs=tmp_path / "runs")
     assert done.returncode == 2
     assert named in done.stderr
@@ -162,7 +162,7 @@ def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], nam
 
 
 @pytest.mark.variant
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
     with going("torchrun", *TWO_RANKS, tmp_path / "checkpoints", "--steps", "100000", runs=tmp_path / "runs") as launcher:
         wait_until(lambda: any((tmp_path / "checkpoints").glob("step-*")), "a checkpoint of the script")
         launcher.kill()
@@ -193,7 +193,7 @@ def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_what_a_script_leaves_behind_goes_on_after_the_run(tmp_path: Path) -> None:
+def test_processes_that_a_script_leaves_continue_after_the_run(tmp_path: Path) -> None:
     script = tmp_path / "daemon.py"
     script.write_text(
         "import subprocess\nfrom pathlib import Path\n"

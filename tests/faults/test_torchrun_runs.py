@@ -100,7 +100,7 @@ def begins(lr: str, step: int, run: str) -> str:
 
 
 @pytest.mark.variant
-def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
+def test_each_point_of_a_sweep_in_one_job_is_a_run(folder: Folder) -> None:
     printed = [folder.torchrun("train.py", lr, SLURM_JOB_ID="777") for lr in ("0.001", "0.01", "0.1")]
     for (out, _), lr, run in zip(printed, ("0.001", "0.01", "0.1"), ("777", "777-2", "777-3"), strict=True):
         assert begins(lr, 0, run) in out
@@ -116,7 +116,7 @@ def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
 
 
 @pytest.mark.variant
-def test_two_trainings_beside_each_other_in_one_job_both_end(folder: Folder) -> None:
+def test_two_concurrent_trainings_in_one_job_both_complete(folder: Folder) -> None:
     folder.mark("hold")
     first = folder.start("train.py", "0.5", SLURM_JOB_ID="778")
     wait_until((folder.path / "at-10-0.5").exists, "the first one's tenth step")
@@ -147,7 +147,7 @@ def stopped(folder: Folder, *words: str, number: int = signal.SIGTERM, code: int
     folder.mark("hold", there=False)
 
 
-def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -> None:
+def test_each_command_of_a_requeued_job_resumes_its_own_run(folder: Folder) -> None:
     """The batch script is run again from its top: what had completed is trained anew, what was stopped goes on."""
     folder.torchrun("train.py", "0.5", SLURM_JOB_ID="7")
     stopped(folder, "train.py", "0.25", SLURM_JOB_ID="7")
@@ -160,7 +160,7 @@ def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -
 
 
 @pytest.mark.variant
-def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) -> None:
+def test_a_sigkilled_run_resumes_once_its_processes_have_ended(folder: Folder) -> None:
     folder.mark("hold")
     process = folder.start("--rdzv-id", "exp", "train.py", "0.5")
     wait_until((folder.path / "at-10-0.5").exists, "the tenth step")
@@ -176,7 +176,7 @@ def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) 
     assert lines == ["run `exp` resumes as attempt 1: it is the same command, and attempt 0 did not complete"]
 
 
-def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: Folder) -> None:
+def test_an_edited_script_is_a_new_run_unless_its_run_is_named(folder: Folder) -> None:
     folder.mark("break")
     folder.torchrun("--rdzv-id", "exp", "--max-restarts", "0", "train.py", "0.5", code=83)
     folder.mark("break", there=False)
@@ -189,7 +189,7 @@ def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: 
     assert (lines, folder.attempts()) == ([], {"exp": 2, "exp-2": 1})
 
 
-def test_a_run_that_is_insisted_on_is_refused_while_it_goes_on(folder: Folder) -> None:
+def test_resuming_a_named_run_is_rejected_while_it_is_running(folder: Folder) -> None:
     folder.mark("hold")
     process = folder.start("train.py", "0.5", HEADWAY_RUN="mine")
     wait_until((folder.path / "at-10-0.5").exists, "the tenth step")
@@ -226,7 +226,7 @@ def nodes_at(port: int, least: int = 2) -> tuple[str, ...]:
     return ("--nnodes", f"{least}:2", *where, "--rdzv-conf", "last_call_timeout=1")
 
 
-def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
+def test_one_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
     write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")
@@ -242,7 +242,7 @@ def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> 
     assert folder.attempts() == {"100": 1, "100-2": 1}
 
 
-def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None:
+def test_another_command_at_the_same_endpoint_is_rejected(folder: Folder) -> None:
     write_pair(folder)
     (port,) = ports(1)
     folder.mark("hold")
@@ -258,7 +258,7 @@ def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None
 
 
 @pytest.mark.variant
-def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) -> None:
+def test_each_point_of_a_sweep_over_two_nodes_at_one_endpoint_is_a_run(folder: Folder) -> None:
     write_pair(folder)
     (port,) = ports(1)
     for word in ("a", "b", "c"):
@@ -268,7 +268,7 @@ def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) 
 
 
 @pytest.mark.variant
-def test_a_pair_that_was_stopped_goes_on_at_another_endpoint(folder: Folder) -> None:
+def test_a_stopped_pair_resumes_at_another_endpoint(folder: Folder) -> None:
     write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")

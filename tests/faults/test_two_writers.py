@@ -153,7 +153,7 @@ def judge(fighting: list[Writer], records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_writer_that_was_stopped_and_one_with_a_shifted_clock_take_nothing_from_the_others(seed: int, tmp_path: Path) -> None:
+def test_a_stopped_writer_and_a_shifted_clock_corrupt_no_other_writer(seed: int, tmp_path: Path) -> None:
     judge(*fight(str(tmp_path), seed))
     # what a writer was about to create when it was killed counts for nothing
     assert all(path.name.startswith(".tmp-") or path.suffix == ".json" for path in tmp_path.iterdir())
