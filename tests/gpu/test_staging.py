@@ -64,7 +64,7 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
     found.close()
 
 
-def test_steps_and_forward_passes_that_follow_at_once_leave_each_copy_whole(
+def test_copies_are_intact_when_steps_and_forward_passes_follow_at_once(
     copier: Copier, optimizer: torch.optim.Optimizer
 ) -> None:
     optimizer.step()
@@ -77,7 +77,7 @@ def test_steps_and_forward_passes_that_follow_at_once_leave_each_copy_whole(
         assert torch.equal(held["statistics"], torch.full((WIDTH,), float(step - 1)))
 
 
-def test_what_nothing_fences_is_torn_here_too(copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+def test_unfenced_copies_are_torn(copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
     """The control of the test before: a write that passes by the hook overtakes the copy."""
     optimizer.step()
     copier.save()
@@ -86,7 +86,7 @@ def test_what_nothing_fences_is_torn_here_too(copier: Copier, parameter: nn.Para
     assert not torch.equal(copier.held()["weight"], torch.full((WIDTH,), 1.0))
 
 
-def test_steps_that_a_graph_replays_leave_the_copy_whole(
+def test_copies_are_intact_when_a_graph_replays_steps(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
     replay = _captured(optimizer.step)
@@ -97,7 +97,7 @@ def test_steps_that_a_graph_replays_leave_the_copy_whole(
         assert torch.equal(copier.held()["weight"], torch.full((WIDTH,), before + step))
 
 
-def test_a_graph_is_captured_after_a_save_and_none_is_saved_within(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_a_graph_is_captured_after_a_save_but_never_during_one(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
 

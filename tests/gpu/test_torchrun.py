@@ -22,7 +22,7 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _last(done.stdout)
 
 
-def test_nothing_differs_until_something_fails(ending: str, tmp_path: Path) -> None:
+def test_output_is_unchanged_until_a_failure(ending: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     done = headway("torchrun", "--nproc-per-node", "1", SCRIPT, tmp_path / "own", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,7 +30,7 @@ def test_nothing_differs_until_something_fails(ending: str, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["last.pt"]
 
 
-def test_a_killed_rank_resumes_and_ends_with_the_same_bits(ending: str, tmp_path: Path) -> None:
+def test_a_killed_rank_resumes_bit_for_bit(ending: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     words = ("torchrun", "--nproc-per-node", "1", SCRIPT, tmp_path / "own", "--crash-at", "25")
     done = headway(*words, runs=tmp_path / "runs")
@@ -41,7 +41,7 @@ def test_a_killed_rank_resumes_and_ends_with_the_same_bits(ending: str, tmp_path
     assert failure["cause"] == "killed by SIGKILL"
 
 
-def test_a_kernel_that_never_ends_is_a_hang_and_the_rank_is_restarted(
+def test_an_endless_kernel_is_a_hang_and_the_rank_is_restarted(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collective behind it never begins, and the process takes a core while it waits for its GPU."""
