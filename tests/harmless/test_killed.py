@@ -29,7 +29,7 @@ def results(seen: Raw) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 @pytest.mark.parametrize("scenario", parameters(CHOSEN))
-def test_a_killed_rank_costs_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
+def test_a_killed_rank_changes_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
     quiet = alone(scenario, tmp_path / "quiet", TORCHRUN)
     assert quiet.code == 0, quiet.err
     drawn = random.Random(f"{scenario.name} {seed}")
