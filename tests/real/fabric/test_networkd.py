@@ -78,7 +78,7 @@ def after_a_start(folder: Path, settings: str | None) -> tuple[list[str], list[s
     return names["BEFORE"].read_text().splitlines(), names["AFTER"].read_text().splitlines()
 
 
-def test_networkd_that_starts_later_leaves_rules_and_routes_of_the_adapters(tmp_path: Path) -> None:
+def test_networkd_that_starts_later_keeps_the_adapters_rules_and_routes(tmp_path: Path) -> None:
     plan = cluster()
     before, after = after_a_start(tmp_path, render_host(plan.nodes[1], plan)[NETWORKD])
     assert [line for line in before if "lookup 1000" in line]

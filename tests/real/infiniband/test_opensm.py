@@ -103,7 +103,7 @@ def fabric(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield simulated
 
 
-def test_the_discovered_fabric_is_the_plan(fabric: Simulated) -> None:
+def test_the_discovered_fabric_matches_the_plan(fabric: Simulated) -> None:
     discovered = read_cables(fabric.run("ibnetdiscover"), "", {})
     cluster = plan()
     assert discovered.devices == {switch.name for switch in cluster.switches}
@@ -111,14 +111,14 @@ def test_the_discovered_fabric_is_the_plan(fabric: Simulated) -> None:
     assert list(miscablings(PlannedCables(cluster), [discovered])) == []
 
 
-def test_opensm_takes_every_setting_and_routes_up_and_down(fabric: Simulated) -> None:
+def test_opensm_accepts_every_setting_and_routes_up_and_down(fabric: Simulated) -> None:
     log = (fabric.folder / "opensm.log").read_text()
     assert "SUBNET UP" in log
     assert "updn tables configured on all switches" in log
     assert "nrecognized" not in log
 
 
-def test_cables_that_were_swapped_in_the_simulation_are_named(programs: None, tmp_path: Path) -> None:
+def test_cables_swapped_in_the_simulation_are_named(programs: None, tmp_path: Path) -> None:
     cluster = plan()
     (netlist,) = [
         text for path, text in render_fabric(OpensmOptions(), cluster.fabrics[0], cluster).items() if path.suffix == ".net"

@@ -154,7 +154,7 @@ def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
 @pytest.mark.parametrize(
     ("options", "nodes"), [(NOWHERE, CPU_NODES), (EVERYTHING, CPU_NODES), (EVERYTHING, GPU_NODES), (ASKED, CPU_NODES)]
 )
-def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
+def test_the_manifest_is_accepted_unchanged(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
     text = manifest(tmp_path, options, nodes=nodes)
     stored = control_plane.dry_run(text)
     assert [each["kind"] for each in stored] == [each["kind"] for each in yaml.safe_load_all(text)]
@@ -171,7 +171,7 @@ def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: P
         ('"rdma/hca_shared_devices_a"', '"a..b/x"'),
     ],
 )
-def test_what_the_options_refuse_is_refused_only_when_pods_are_made(
+def test_invalid_options_are_rejected_only_when_pods_are_created(
     control_plane: ControlPlane, tmp_path: Path, taken: str, refused: str
 ) -> None:
     text = manifest(tmp_path, EVERYTHING)
@@ -182,7 +182,7 @@ def test_what_the_options_refuse_is_refused_only_when_pods_are_made(
         control_plane.dry_run(job_of(spoilt))
 
 
-def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_pod_security_level_baseline_forbids_what_the_header_names(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
         control_plane.dry_run(pod_of(manifest(tmp_path, NOWHERE | {"namespace": namespace, "service_account": "default"})))
@@ -191,7 +191,7 @@ def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: Cont
         assert re.findall(r"IPC_LOCK|hostNetwork|hostPath", str(found.value)) == ["IPC_LOCK", "hostNetwork", "hostPath"]
 
 
-def test_the_level_restricted_accepts_pods_that_ask_for_it(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_pod_security_level_restricted_accepts_compliant_pods(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         options = NOWHERE | {"namespace": namespace, "service_account": "default"}
@@ -200,7 +200,7 @@ def test_the_level_restricted_accepts_pods_that_ask_for_it(control_plane: Contro
         control_plane.dry_run(pod_of(manifest(tmp_path, options | {"restricted": True, "user": 1000})))
 
 
-def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_hostile_values_arrive_unchanged(control_plane: ControlPlane, tmp_path: Path) -> None:
     hostile = 'it\'s "a": #b $(HOME) $$ {x} \\ \u2028\x85\ufeff\x7f\U0001f642'
     options = NOWHERE | {"setup": [f": '{hostile}'", "- &a *a !!b", "\tindented", "yes"]}
     text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b é')
@@ -210,7 +210,7 @@ def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path
 
 
 @pytest.mark.parametrize("options", [NOWHERE, EVERYTHING])
-def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
+def test_the_controllers_pods_are_the_nodes_passed_to_the_runner(
     control_plane: ControlPlane, tmp_path: Path, options: Object
 ) -> None:
     with control_plane.namespace() as namespace:
@@ -284,7 +284,7 @@ def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
         assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
 
 
-def test_with_spares_a_killed_pod_comes_again_in_the_same_attempt(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_with_spares_a_killed_pod_returns_in_the_same_attempt(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
         lost, other = pods_of(control_plane, namespace, 0)
@@ -302,7 +302,7 @@ def test_with_spares_a_killed_pod_comes_again_in_the_same_attempt(control_plane:
         assert await_state(control_plane, namespace, "Completed")["restarts"] == 0
 
 
-def test_with_spares_too_a_verdict_ends_the_attempt_or_the_run(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_with_spares_a_verdict_still_ends_the_attempt_or_the_run(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
         end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 82)
@@ -315,7 +315,7 @@ def pods(plane: ControlPlane, namespace: str) -> list[Object]:
     return plane.objects("pods", "-n", namespace)
 
 
-def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_restarts_are_bounded_and_time_limits_do_not_count(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         text = manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 0})
         assert "activeDeadlineSeconds: 1800\n" in text
@@ -325,7 +325,7 @@ def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_
         assert (ended["restarts"], ended.get("restartsCountTowardsMax", 0)) == (1, 0)
 
 
-def test_a_changed_configuration_of_the_same_name_is_refused(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_changed_configuration_with_the_same_name_is_rejected(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         text = manifest(tmp_path, NOWHERE | {"namespace": namespace})
         control_plane.apply(text)
@@ -367,7 +367,7 @@ def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tm
         control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
 
 
-def test_pods_survive_a_killed_worker_and_a_killed_pod_and_end_in_the_state_of_a_local_run(
+def test_pods_survive_kills_and_end_in_the_state_of_a_local_run(
     control_plane: ControlPlane, namespace: str, local: Run, runs: Path
 ) -> None:
     run, pods = wait_for_step(runs, 4), pods_of(control_plane, namespace, 0)
@@ -390,7 +390,7 @@ def test_pods_survive_a_killed_worker_and_a_killed_pod_and_end_in_the_state_of_a
     assert run.steps()[-1] == STEPS[-1]
 
 
-def test_a_deleted_pod_saves_where_it_stands(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+def test_a_deleted_pod_saves_its_current_step(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
     name = pods_of(control_plane, namespace, 0)[1]["metadata"]["name"]
     run = wait_for_step(runs, 14)
     control_plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")

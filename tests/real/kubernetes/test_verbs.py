@@ -97,7 +97,7 @@ def user(
     return make
 
 
-def test_a_run_is_submitted_once_and_is_known_without_its_records(
+def test_a_run_is_submitted_once_and_is_found_without_its_records(
     control_plane: ControlPlane, namespace: str, user: Makes
 ) -> None:
     """As from a laptop, which does not see the claim of the runs."""
@@ -125,7 +125,7 @@ def test_a_run_is_submitted_once_and_is_known_without_its_records(
     assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
 
 
-def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
+def test_a_failed_run_is_reported_and_resumed_by_name_only(
     control_plane: ControlPlane, namespace: str, user: Makes
 ) -> None:
     alice = user(NOWHERE, "/scratch/runs")
@@ -146,7 +146,7 @@ def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
     assert "has no job" in alice.headway("cancel", run).stderr
 
 
-def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
+def test_a_manifest_rejected_by_the_api_server_leaves_no_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     alice = user(NOWHERE, "/scratch/runs")
     refused = alice.headway("submit", "job.yaml", code=1).stderr
@@ -156,7 +156,7 @@ def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlan
 
 
 @pytest.mark.variant
-def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
+def test_a_killed_client_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     """Between each two requests that change anything, and two clients at the same moment."""
     alice = user(NOWHERE, "/scratch/runs")
     names = set()
@@ -198,7 +198,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.variant
-def test_a_run_is_cancelled_resumed_edited_and_completed_without_a_lost_step(
+def test_a_run_is_cancelled_resumed_edited_and_completed_losing_no_step(
     real_nodes: RealNodes, user: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = real_nodes.runs / "verbs"

@@ -123,7 +123,7 @@ def made(node: str) -> list[str]:
     return [*all_of(node, "+"), f"! {node}:{UNIT} (not enabled)"]
 
 
-def test_hosts_are_made_mended_changed_left_out_forgotten_and_renamed(lab: Lab) -> None:
+def test_hosts_are_created_repaired_updated_excluded_forgotten_and_renamed(lab: Lab) -> None:
     before, bare = lab.listings(), lab.host(1).listing()
     # The state is where a user has it: in a folder beside the document, for this user only, and it names no key.
     lab.env = {name: value for name, value in lab.env.items() if name not in {"PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"}}
@@ -217,7 +217,7 @@ def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
     assert second.path(LINK).is_symlink()
 
 
-def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -> None:
+def test_a_file_of_another_owner_stops_it_before_any_host_is_changed(lab: Lab) -> None:
     lab.host(2).path(UNIT_FILE).write_text("somebody else's\n")
     try:
         before = lab.listings()
@@ -231,7 +231,7 @@ def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -
         lab.host(2).path(UNIT_FILE).unlink()
 
 
-def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> None:
+def test_a_host_with_another_key_is_rejected_and_nothing_is_written(lab: Lab) -> None:
     before = lab.listings()
     lab.known_hosts.write_text(
         f"{lab.host(1).known_hosts_line}\n[127.0.0.1]:{lab.host(2).port} {lab.host(1).host_key}\n",
@@ -245,7 +245,7 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> 
 
 
 @pytest.mark.variant
-def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
+def test_forgetting_a_host_requires_its_name_and_leaves_it_unchanged(lab: Lab) -> None:
     ended(lab.headway("up", "--yes"), 0)
     held = lab.host(2).listing()
     assert ended(lab.headway("up", "--forget", "n-2"), 2) == []
@@ -254,7 +254,7 @@ def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
     assert lab.hosts.hosts["n2"].listing() == held
 
 
-def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_next_run_converges(lab: Lab) -> None:
+def test_a_killed_engines_lock_is_explained_and_the_next_run_converges(lab: Lab) -> None:
     with waiting_to_enable(lab.host(1)) as go:
         with subprocess.Popen(lab.command("up", "--yes"), cwd=lab.folder, env=dict(lab.env), stderr=subprocess.PIPE) as working:
             try:
@@ -313,7 +313,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_both(lab: Lab) -> None:
+def test_a_failing_unit_is_reported_and_the_other_host_is_still_updated(lab: Lab) -> None:
     lab.nodes = ["n1", "n3"]
     before = lab.listings()
     # n3 runs systemd, which starts the unit; there is no adapter
@@ -359,7 +359,7 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
         (("up", "--yes", "--forget", "n-9"), 2, "`--forget n-9`: there is no such node"),
     ],
 )
-def test_what_was_asked_for_wrongly_changes_nothing(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
+def test_invalid_arguments_change_nothing(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
     refused = lab.headway(*words)
     assert ended(refused, code) == []
     assert message in refused.stderr

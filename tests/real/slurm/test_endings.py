@@ -113,7 +113,7 @@ def hosts_of(run: Run) -> list[list[str]]:
     return [path.read_text().split() for path in sorted(run.directory.glob("attempts/*/hosts"))]
 
 
-def test_a_batch_script_that_was_frozen_with_its_node_does_not_requeue_the_next_attempt(
+def test_a_frozen_batch_script_does_not_requeue_the_next_attempt(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
@@ -133,7 +133,7 @@ def test_a_batch_script_that_was_frozen_with_its_node_does_not_requeue_the_next_
 
 
 @pytest.mark.parametrize("partition", ["grace-0", pytest.param("grace-10", marks=pytest.mark.variant)])
-def test_a_preempted_job_saves_and_continues_after_the_other_one(cluster: SlurmCluster, partition: str, tmp_path: Path) -> None:
+def test_a_preempted_job_saves_and_resumes_after_the_other_job(cluster: SlurmCluster, partition: str, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK, f"--partition={partition}")
     wait_for_ranks(tmp_path, "started")
     (tmp_path / "high.sbatch").write_text("#!/bin/sh\n")
@@ -147,7 +147,7 @@ def test_a_preempted_job_saves_and_continues_after_the_other_one(cluster: SlurmC
 
 
 @pytest.mark.variant
-def test_a_time_limit_is_reached_with_a_save_and_the_next_attempt_continues(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_time_limit_triggers_a_save_and_the_next_attempt_resumes(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK, "--time=1", more="resilience: {grace: 1s}\n")
     wait_for_ranks(tmp_path, "started", 4)
     continues(tmp_path)
@@ -158,7 +158,7 @@ def test_a_time_limit_is_reached_with_a_save_and_the_next_attempt_continues(clus
 
 
 @pytest.mark.variant
-def test_an_exception_that_repeats_fails_the_job_once(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_repeated_exception_fails_the_job_once(cluster: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(RAISES)
     job = submit_ranks(cluster, tmp_path, "", trainer=f"run: [{tmp_path}/raises.py]")
     ended = cluster.wait(job, ENDED, LIMIT_S)
@@ -170,7 +170,7 @@ def test_an_exception_that_repeats_fails_the_job_once(cluster: SlurmCluster, tmp
 
 
 @pytest.mark.variant
-def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_run_whose_runner_dies_at_each_start_is_held_after_five_attempts(cluster: SlurmCluster, tmp_path: Path) -> None:
     with closing(Webhook()) as webhook:
         notify = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
         job = submit_ranks(cluster, tmp_path, FELLS, f"--export=ALL,RUN_WEBHOOK={webhook.address}", more=notify)
@@ -190,7 +190,7 @@ def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cl
 
 
 @pytest.mark.variant
-def test_memory_that_runs_out_twice_fails_the_job_once(cluster: SlurmCluster, memory: Path, tmp_path: Path) -> None:
+def test_running_out_of_memory_twice_fails_the_job_once(cluster: SlurmCluster, memory: Path, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, FILLS, more=f"setup: ['echo $$ >{memory}/cgroup.procs']\n")
     ended = cluster.wait(job, ENDED, LIMIT_S)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "83:0", "0"), printed(tmp_path)
@@ -201,7 +201,7 @@ def test_memory_that_runs_out_twice_fails_the_job_once(cluster: SlurmCluster, me
 
 
 @pytest.mark.variant
-def test_a_drained_node_is_used_to_the_end_of_the_attempt_and_by_no_other(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_drained_node_finishes_its_attempt_and_is_not_used_by_later_ones(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
     wait_for_ranks(tmp_path, "started")
     cluster.set_node("n2", "drain", "test")
@@ -219,7 +219,7 @@ def test_a_drained_node_is_used_to_the_end_of_the_attempt_and_by_no_other(cluste
 
 @pytest.mark.variant
 @pytest.mark.parametrize("broken", ["n1", "n2"])
-def test_a_prolog_that_fails_holds_the_job_and_a_release_runs_it_elsewhere(
+def test_a_failing_prolog_holds_the_job_and_a_release_runs_it_elsewhere(
     cluster: SlurmCluster, folder: Path, broken: str, tmp_path: Path
 ) -> None:
     (folder / f"{broken}.broken").touch()
@@ -258,7 +258,7 @@ def reboot_a_node(cluster: SlurmCluster, rebooted: str, tmp_path: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("frozen", ["n1", "n2"])
-def test_a_frozen_node_that_continues_later_neither_writes_nor_stops_the_next_attempt(
+def test_a_frozen_node_that_thaws_later_does_not_disturb_the_next_attempt(
     cluster: SlurmCluster, frozen: str, local: Run, tmp_path: Path
 ) -> None:
     job = submit(cluster, SCRIPT, tmp_path)

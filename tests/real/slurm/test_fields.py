@@ -61,7 +61,7 @@ def said(folder: Path, name: str) -> Mapping[Path, str]:
     return {path: path.read_text() for path in folder.glob(f"runs/{name}-*/rank-*")}
 
 
-def test_jobs_share_a_node_and_a_range_takes_what_is_free(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_jobs_share_a_node_and_a_range_takes_the_free_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     parts = [submit(cluster, tmp_path, TWO_GPUS.replace("name: part", f"name: part-{each}"), f"part-{each}") for each in "ab"]
     wait_until(lambda: len(said(tmp_path, "part")) == 4 and all(said(tmp_path, "part").values()), "all ranks of both jobs")
     jobs = [cluster.job(number) for number in parts]
@@ -100,7 +100,7 @@ ONE_GROUP = GROUPS.replace(", node_names: {first: n1, second: n2}", "").replace(
         (ONE_GROUP, "nodes: 1\nscheduler: {slurm: {constraint: new}}\n", "n2"),
     ],
 )
-def test_a_job_gets_nodes_of_its_group_and_of_one_kind_where_it_asks_for_it(
+def test_a_job_gets_nodes_of_its_group_and_of_a_single_kind_on_request(
     slurm: SlurmCluster, cluster: str, job: str, nodes: str, tmp_path: Path
 ) -> None:
     (tmp_path / "lab.yaml").write_text(cluster)

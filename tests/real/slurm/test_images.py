@@ -50,7 +50,7 @@ def git(folder: Path, *words: str) -> str:
 
 # The real Apptainer does the same in test_apptainer.py.
 @pytest.mark.variant
-def test_an_image_without_headway_on_hosts_without_python_trains_what_was_committed(
+def test_an_image_without_headway_trains_the_committed_script(
     each_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository, runs = tmp_path / "repository", tmp_path / "runs"

@@ -131,13 +131,13 @@ def points_of(slurm: SlurmCluster, folder: Path) -> int:
 
 # The first call is the test; six make the folder of the submission, the eighth is `started`, and the ninth submits.
 @pytest.mark.parametrize("kill", ["8 before client", "9 after all"])
-def test_a_client_that_is_killed_around_sbatch_makes_one_job(slurm: SlurmCluster, tmp_path: Path, kill: str) -> None:
+def test_a_client_killed_around_sbatch_submits_one_job(slurm: SlurmCluster, tmp_path: Path, kill: str) -> None:
     killed_and_repeated(slurm, tmp_path / "user", kill)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("whom", ["client", "all"])
-def test_a_client_that_is_killed_at_twenty_points_makes_one_job(slurm: SlurmCluster, tmp_path: Path, whom: str) -> None:
+def test_a_client_killed_at_any_of_twenty_points_submits_one_job(slurm: SlurmCluster, tmp_path: Path, whom: str) -> None:
     total = points_of(slurm, tmp_path / "whole")
     every = [f"{number} {when} {whom}" for number in range(1, total + 1) for when in ("before", "after")]
     assert len(every) >= POINTS

@@ -51,7 +51,7 @@ def after_the_last_step(runs: Path) -> None:
 
 @pytest.mark.parametrize("script", [SCRIPT, SPARE_SCRIPT], ids=["no-spare", "spare"])
 @pytest.mark.parametrize("moment", [before_step_1, between_saves, in_a_save, after_the_last_step])
-def test_a_lost_batch_host_costs_no_result_and_leaves_no_job(
+def test_a_lost_batch_host_changes_no_result_and_leaves_no_job(
     four: SlurmCluster, moment: Callable[[Path], None], script: Path, local: Run, tmp_path: Path
 ) -> None:
     job = submit(four, script, tmp_path)

@@ -77,7 +77,7 @@ def printed(folder: Path) -> str:
 
 
 @mostly(CURRENT)
-def test_a_job_that_loses_the_node_of_its_script_completes_on_the_spare_and_releases_its_nodes(
+def test_a_job_that_loses_its_batch_host_completes_on_the_spare_and_ends(
     lossy: SlurmCluster, local: Run, tmp_path: Path
 ) -> None:
     job = submit(lossy, SPARE_SCRIPT, tmp_path)
@@ -105,7 +105,7 @@ def with_python(slurm: SlurmCluster, node: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [pytest.param("n1", marks=pytest.mark.variant), "n2"])
-def test_a_node_that_cannot_start_its_part_is_excluded_by_name(three: SlurmCluster, broken: str, tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_its_task_is_excluded_by_name(three: SlurmCluster, broken: str, tmp_path: Path) -> None:
     script = impatient(shell.rendered(tmp_path, shell.RANK))
     shell.continues(tmp_path)
     without_python(three, broken)
@@ -145,7 +145,7 @@ def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmC
     three.run("scancel", str(job))
 
 
-def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(
+def test_a_job_with_an_unwritable_runs_folder_is_held_after_three_attempts(
     three: SlurmCluster, webhook: Webhook, tmp_path: Path
 ) -> None:
     script = rendered(tmp_path, NOTIFY)
@@ -161,7 +161,7 @@ def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(
     three.run("scancel", str(job))
 
 
-def test_a_suspended_run_is_not_resumed_and_once_it_is_cancelled_it_is(three: SlurmCluster, tmp_path: Path) -> None:
+def test_a_suspended_run_is_resumed_only_after_it_is_cancelled(three: SlurmCluster, tmp_path: Path) -> None:
     # A suspended job keeps its memory.
     script = changed(shell.rendered(tmp_path, shell.RANK), "#SBATCH --mem=0\n", "#SBATCH --mem=1M\n")
     first = submit(three, script, tmp_path)

@@ -130,7 +130,7 @@ def run_directory(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.usefixtures("reservation")
-def test_torchtitan_gets_its_flags_its_secrets_and_its_reservation(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_torchtitan_gets_its_flags_secrets_and_reservation(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("titan", tmp_path)
     seen = run(cluster, job, tmp_path)
     assert sorted(seen) == [0, 1, 2, 3]
@@ -159,7 +159,7 @@ def test_a_shell_script_around_megatron_gets_the_flags_of_the_spec(cluster: Slur
     assert seen[0]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
-def test_fine_tuning_on_a_part_of_a_node_and_runs_of_a_sweep_share_a_node(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_fine_tuning_on_part_of_a_node_and_sweep_runs_share_a_node(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("hf", tmp_path)
     seen = run(cluster, job, tmp_path)
     argv = seen[0]["argv"]
@@ -173,7 +173,7 @@ def test_fine_tuning_on_a_part_of_a_node_and_runs_of_a_sweep_share_a_node(cluste
         assert rank["argv"][2] == f"--out={run_directory(tmp_path, point.plan.name)}/out"
 
 
-def test_a_range_of_nodes_takes_what_is_free(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_range_of_nodes_takes_the_free_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("spot", tmp_path)
     cluster.set_node("n3", "down", "test")
     try:

@@ -55,13 +55,13 @@ def completes_without(cluster: SlurmCluster, broken: str, script: Path, local: R
     assert run.hashes() == local.hashes()
 
 
-def test_a_set_up_of_the_cluster_that_fails_on_the_first_node(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
+def test_a_cluster_setup_that_fails_on_the_first_node(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
     script = rendered(tmp_path, options="    setup: ['[ \"$SLURMD_NODENAME\" != n1 ]']\n")
     completes_without(three, "n1", script, local, tmp_path)
 
 
 @pytest.mark.parametrize("broken", ["n1", "n2"])
-def test_a_set_up_of_the_job_that_fails_on_one_node(three: SlurmCluster, broken: str, local: Run, tmp_path: Path) -> None:
+def test_a_job_setup_that_fails_on_one_node(three: SlurmCluster, broken: str, local: Run, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"{JOIN}setup: ['[ \"$SLURMD_NODENAME\" != {broken} ]']\n")
     completes_without(three, broken, script, local, tmp_path)
 

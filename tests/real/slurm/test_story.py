@@ -41,7 +41,7 @@ def _end(slurm: SlurmCluster, job: int, folder: Path) -> Run:
 
 
 @mostly(INSTALLED)
-def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in_the_state_of_a_local_run(
+def test_the_script_survives_kill_and_requeue_and_ends_like_a_local_run(
     each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
 ) -> None:
     run = wait_for_step(tmp_path / "runs", 4)
@@ -69,7 +69,7 @@ def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in
 
 # tests/real/slurm/test_lost_nodes.py loses the whole node.
 @pytest.mark.variant
-def test_a_spare_takes_the_place_of_a_lost_node_inside_the_allocation(
+def test_a_spare_replaces_a_lost_node_inside_the_allocation(
     each_slurm: SlurmCluster, local: Run, tmp_path: Path
 ) -> None:
     with SlurmCluster(Shape(nodes=3), each_slurm.programs) as slurm:
@@ -91,7 +91,7 @@ def _supervisor(run: Run, node: int) -> Process:
     return found
 
 
-def test_the_gpu_script_is_accepted_by_a_cluster_of_its_size_and_by_no_smaller_one(each_slurm: SlurmCluster) -> None:
+def test_the_gpu_script_is_accepted_only_by_a_cluster_of_its_size(each_slurm: SlurmCluster) -> None:
     with SlurmCluster(Shape(nodes=2, cpus=96, gpus=8, partition="gpu"), each_slurm.programs) as enough:
         assert "using 192 processors on nodes n[1-2] in partition gpu" in _test_only(enough, GPU_SCRIPT)
     with SlurmCluster(Shape(nodes=2, cpus=96, gpus=7, partition="gpu"), each_slurm.programs) as too_small:

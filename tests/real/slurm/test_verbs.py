@@ -64,7 +64,7 @@ def status(of: User, name: str) -> dict[str, object]:
 
 
 @mostly(INSTALLED)
-def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_two_ssh_hosts(
+def test_a_run_is_submitted_watched_cancelled_and_resumed_over_ssh(
     each_slurm: SlurmCluster, logins: SshHosts, tmp_path: Path
 ) -> None:
     options = through(logins, each_slurm, tmp_path)
@@ -110,7 +110,7 @@ def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_
     assert len(laptop.jobs_of(name)) == 2
 
 
-def test_a_login_node_with_another_key_is_refused_and_nothing_is_submitted(
+def test_a_login_node_with_another_key_is_rejected_before_submission(
     slurm: SlurmCluster, logins: SshHosts, tmp_path: Path
 ) -> None:
     bastion, login = logins.hosts["bastion"], logins.hosts["login"]
@@ -126,7 +126,7 @@ def test_a_login_node_with_another_key_is_refused_and_nothing_is_submitted(
         assert laptop.calls() == []
 
 
-def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_failure_is_shown_with_its_rank_and_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     text = (tmp_path / "job.yaml").read_text()
     assert text.count("data:\n  kind: python-stdlib\n  options:\n    limit: 2MB\n") == 1
@@ -143,7 +143,7 @@ def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster,
     assert "no data for rank" in logs
 
 
-def test_a_watcher_asks_the_controller_less_than_six_times_a_minute(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_watcher_queries_the_controller_less_than_six_times_a_minute(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     (here.folder / "job.yaml").write_text((STORY / "job.yaml").read_text())
     name = here.headway("submit", "job.yaml").stdout.strip()
