@@ -21,7 +21,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_plain_torchrun_goes_on_from_a_flipped_bit_without_a_word(name: str, tmp_path: Path) -> None:
+def test_plain_torchrun_continues_silently_from_a_flipped_bit(name: str, tmp_path: Path) -> None:
     script = SCRIPTS[name]
     right, flipped = tmp_path / "right", tmp_path / "flipped"
     right.mkdir()

@@ -77,7 +77,7 @@ def test_fine_tuning_on_a_part_of_a_node() -> None:
     ]
 
 
-def test_a_queue_of_kueue_and_all_that_pods_need() -> None:
+def test_a_kueue_queue_and_full_pod_options() -> None:
     (job,) = planned("kueue")
     found = yaml.safe_load(rendered(job, ".yaml"))
     template: dict[str, Any] = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
