@@ -153,7 +153,7 @@ async def going(case: Node) -> None:
     await case.until(lambda: case.running() == {"0", "1"} and case.began() == 2, "a beat of both ranks, which have begun")
 
 
-def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
+def test_a_node_starts_reports_and_ends_workers_on_order(tmp_path: Path) -> None:
     async def scenario() -> int:
         async with node(tmp_path) as case:
             (joined,) = case.of("join")
@@ -176,7 +176,7 @@ def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2"] * 2 + ["1 of 2"] * 2
 
 
-def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
+def test_a_repeated_start_starts_nothing_twice(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -188,7 +188,7 @@ def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2", "1 of 2"]
 
 
-def test_a_node_that_has_no_room_for_its_logs_says_that_its_ranks_have_not_started(
+def test_a_node_without_space_for_logs_reports_ranks_as_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "full").write_text("a file where folders should be made")
@@ -210,7 +210,7 @@ def an_agent(tmp_path: Path, page: HeartbeatPage) -> Agent:
     return Agent(AgentState(config(), RunDirectory(tmp_path, 0), 0, "here", page), 0)
 
 
-def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_path: Path) -> None:
+def test_worker_events_are_kept_up_to_the_limit_for_resending(tmp_path: Path) -> None:
     agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
 
     async def scenario() -> None:
@@ -224,7 +224,7 @@ def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_
     assert [event["step"] for event in agent._state.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
 
 
-def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_began(
+def test_without_a_heartbeat_a_worker_is_silent_since_its_generation_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
@@ -247,7 +247,7 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
         pytest.param([[None], []], 2, id="they end"),
     ],
 )
-def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
+def test_ranks_may_save_after_a_failure_unless_all_wait_in_collectives(
     looks: list[list[str | None]], looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
@@ -269,7 +269,7 @@ def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     assert asked == [KillWorkers(4, signal.SIGKILL)]
 
 
-def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> None:
+def test_a_rank_saves_at_sigterm_after_another_rank_failed(tmp_path: Path) -> None:
     script = """
     if [ "$RANK" = 0 ]; then while [ ! -e ready ]; do sleep 0.05; done; exit 3; fi
     trap 'while [ ! -e looked ]; do sleep 0.05; done; echo saved > saved; exit 7' TERM
@@ -292,7 +292,7 @@ def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("section", [-1, len(SECTIONS), 1 << 40])
-def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, tmp_path: Path) -> None:
+def test_an_overwritten_page_still_yields_a_heartbeat(section: int, tmp_path: Path) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
     page.write(0, step=3, section=section, pulse=7)
     agent = an_agent(tmp_path, page)
@@ -300,7 +300,7 @@ def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, 
 
 
 @pytest.mark.parametrize("told", ["assign", "start"])
-def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -> None:
+def test_a_replaced_node_ends_its_workers(told: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -315,7 +315,7 @@ def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_an_agent_that_dies_costs_no_worker_and_its_successor_says_again_what_has_ended(tmp_path: Path) -> None:
+def test_a_dead_agents_successor_keeps_workers_and_resends_their_exits(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -330,7 +330,7 @@ def test_an_agent_that_dies_costs_no_worker_and_its_successor_says_again_what_ha
     asyncio.run(scenario())
 
 
-def test_a_probe_shows_processes_that_know_nothing_of_us(tmp_path: Path) -> None:
+def test_a_probe_shows_uninstrumented_processes(tmp_path: Path) -> None:
     async def scenario() -> dict[str, Any]:
         async with node(tmp_path) as case:
             await going(case)
@@ -376,7 +376,7 @@ def test_without_a_shared_store_no_node_takes_over(tmp_path: Path, monkeypatch: 
     assert asyncio.run(scenario()) == Exit.RETRY_ELSEWHERE
 
 
-def test_a_node_asked_to_stop_without_a_coordinator_leaves_within_its_grace(tmp_path: Path) -> None:
+def test_a_node_stopped_without_a_coordinator_exits_within_its_grace(tmp_path: Path) -> None:
     async def scenario() -> int:
         async with node(tmp_path, grace_s=1.5) as case:
             await going(case)

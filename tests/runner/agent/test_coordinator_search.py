@@ -31,7 +31,7 @@ def search(directory: RunDirectory, asked: list[Request]) -> CoordinatorSearch:
     ("name", "address", "shown"),
     [("localhost", "localhost", "localhost:{port}"), ("n1", "127.0.0.1", "n1 (127.0.0.1:{port})")],
 )
-def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
+def test_the_log_has_name_address_and_port_of_an_unreachable_coordinator(
     name: str, address: str, shown: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(coordinator_search, "UNREACHED_S", 0.0)
@@ -57,7 +57,7 @@ def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
     assert line in caplog.messages
 
 
-def test_a_coordinator_that_is_reached_again_soon_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_brief_loss_of_the_coordinator_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     directory = open_run(tmp_path, "case-0123abcd-1", CONFIG, 0)
     Term.take(directory, 0, "n1").publish("127.0.0.1", 1)
     asked: list[Request] = []

@@ -67,7 +67,7 @@ def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
     [(frozenset({"0000:3b:00"}), True), (None, None), (frozenset({"0000:5e:00"}), False)],
     ids=["of this job", "perhaps of this job", "of another job"],
 )
-def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
+def test_driver_reports_accompany_each_rank_exit_on_their_node(
     devices: frozenset[str] | None, ours: bool | None, tmp_path: Path
 ) -> None:
     found, said = agent(tmp_path)
@@ -91,7 +91,7 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
     assert [(each.rank, each.xids) for each in exited.exits] == [(2, lost), (3, lost)]
 
 
-def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinator(tmp_path: Path) -> None:
+def test_the_supervisors_reports_of_undying_ranks_reach_the_coordinator(tmp_path: Path) -> None:
     found, said = agent(tmp_path)
 
     async def scenario() -> None:
@@ -105,7 +105,7 @@ def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinat
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])
-def test_what_a_rank_has_recorded_is_said_at_the_second_look(
+def test_a_ranks_recorded_collectives_are_sent_at_the_second_probe(
     moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "RECORDED_S", 0.5 if moves else 60.0)
@@ -148,7 +148,7 @@ def test_what_a_rank_has_recorded_is_said_at_the_second_look(
     assert said.events == ([] if moves else [Recorded(1, 5, {3: WAITS}, None)])
 
 
-def test_what_nccl_says_is_kept_and_its_finding_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ras_report_is_stored_and_its_finding_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, said = agent(tmp_path)
     text = "Errors\n======\n\nDEAD\n  1 job process is considered dead\n"
 

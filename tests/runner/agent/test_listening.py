@@ -39,7 +39,7 @@ def known(monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, list[str]]) -> No
         ({"n2": ["198.51.100.8"]}, "n1"),
     ],
 )
-def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
+def test_a_node_listens_on_its_name_unless_others_cannot_resolve_it(
     hosts: Mapping[str, list[str]], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(monkeypatch, hosts)
@@ -58,7 +58,7 @@ def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
         ({"n1": ["198.51.100.9"]}, "management", "n1"),
     ],
 )
-def test_a_node_whose_name_leads_nowhere_has_the_address_of_its_way_to_the_others(
+def test_a_node_with_an_unresolvable_name_uses_its_route_address(
     hosts: Mapping[str, list[str]], interfaces: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(monkeypatch, hosts)
@@ -66,6 +66,6 @@ def test_a_node_whose_name_leads_nowhere_has_the_address_of_its_way_to_the_other
     assert reachable_address("n1", ["n2", "n3"], interfaces, "198.51.100.1") == expected
 
 
-def test_loopback_is_an_interface_with_its_address() -> None:
+def test_interface_of_finds_loopback_by_its_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("192.0.2.1") is None

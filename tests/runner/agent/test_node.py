@@ -20,11 +20,11 @@ ELSEWHERE = "192.0.2.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_an_own_name_is_found_at_once(host: str) -> None:
+def test_a_nodes_own_name_resolves_at_once(host: str) -> None:
     assert await_own_name(host, 0) == ""
 
 
-def test_a_name_that_leads_elsewhere_is_waited_for_and_then_named() -> None:
+def test_a_name_that_resolves_elsewhere_is_retried_and_then_reported() -> None:
     wrong = await_own_name(ELSEWHERE, 0.3)
     assert wrong.startswith(f"after 0 s `{ELSEWHERE}` does not resolve to this machine: ")
 
@@ -41,7 +41,7 @@ def start(directory: RunDirectory, host: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_name_is_waited_for_ends_as_asked_to_stop(directory: RunDirectory) -> None:
+def test_a_signal_while_waiting_for_the_name_ends_as_a_requested_stop(directory: RunDirectory) -> None:
     with start(directory, ELSEWHERE) as process:
         until = time.monotonic() + 60
         while not catches(process.pid, signal.SIGTERM):
@@ -69,7 +69,7 @@ VERDICT = Verdict("case-0123abcd-1", 0, 1, "unverified", "decided before", int(E
 
 
 @pytest.mark.slow
-def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
+def test_a_node_exits_with_the_verdicts_code_even_if_its_agent_failed(
     directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided = tmp_path / "decided"
@@ -83,7 +83,7 @@ def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
 
 
 @pytest.mark.slow
-def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDirectory) -> None:
+def test_a_node_that_joins_after_the_verdict_starts_nothing(directory: RunDirectory) -> None:
     write_atomic(directory.verdict, to_json(VERDICT).encode())
     with start(directory, "127.0.0.1") as process:
         assert process.communicate(timeout=60)[1] == ""
@@ -101,7 +101,7 @@ def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDire
         (3, {"HEADWAY_NODES": "a,b,c"}, ("", "this is node 3, but HEADWAY_NODES lists 3, counted from 0")),
     ],
 )
-def test_a_node_finds_its_host_in_what_the_scheduler_says(
+def test_a_node_finds_its_host_in_the_schedulers_variables(
     node: int, environment: dict[str, str], expected: tuple[str, str]
 ) -> None:
     assert own_host(node, 1 if not environment else 2, environment) == expected

@@ -66,7 +66,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "DUMP_S", 20.0)
 
 
-def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path: Path) -> None:
+def test_a_waiting_processs_main_thread_is_shown_innermost_first(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
         seen = look(standing.pid, tmp_path / "stacks")
@@ -77,7 +77,7 @@ def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path:
 
 
 @pytest.mark.parametrize(("other", "locked"), [("threading.Event().wait()", True), ("time.sleep(600)", False)])
-def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
+def test_a_lock_that_another_thread_may_release_is_not_a_deadlock(
     other: str, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop that waits for its uploader is no deadlock, however quiet the uploader is."""
@@ -89,7 +89,7 @@ def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
 
 
 @pytest.mark.parametrize("there", ["time.sleep(600)", "signal.pause()", "signal.sigtimedwait([signal.SIGUSR1], 600)"])
-def test_a_wait_that_a_signal_would_cut_short_gets_none(there: str, tmp_path: Path) -> None:
+def test_a_wait_that_a_signal_would_interrupt_is_not_signalled(there: str, tmp_path: Path) -> None:
     """Torchrun sends nothing either, and no such wait is proof of a hang."""
     asked: list[Collection[int]] = []
     with process(f"import signal; {there}", tmp_path / "stacks") as standing:
@@ -100,7 +100,7 @@ def test_a_wait_that_a_signal_would_cut_short_gets_none(there: str, tmp_path: Pa
     assert seen.state == "S"
 
 
-def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Path) -> None:
+def test_oversized_stack_files_are_truncated_at_the_next_probe(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
         (tmp_path / "stacks").write_text("x" * probe.STACKS_BYTES)
@@ -109,7 +109,7 @@ def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Pat
     assert not (tmp_path / "stacks").read_text().startswith("x")
 
 
-def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(
+def test_a_computing_process_is_not_signalled_and_its_cpu_time_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without py-spy, which may be installed.
@@ -123,7 +123,7 @@ def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(
     assert after.cpu_s >= before.cpu_s + 0.1
 
 
-def test_a_stopped_process_is_seen_as_stopped_and_stays_so(tmp_path: Path) -> None:
+def test_a_stopped_process_is_reported_as_stopped_and_stays_stopped(tmp_path: Path) -> None:
     with process("time.sleep(600)", tmp_path / "stacks") as standing:
         standing.send_signal(signal.SIGSTOP)
         until(lambda: probe.state(standing.pid) == "T")
@@ -140,13 +140,13 @@ def test_a_process_without_a_handler_is_not_signalled(tmp_path: Path) -> None:
     assert (seen.stack, seen.where) == ((), None)
 
 
-def test_a_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_reported_as_gone(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     assert look(gone.pid, tmp_path / "stacks") == Probe("X", 0.0, 0)
 
 
-def test_children_count_to_what_a_process_uses(tmp_path: Path) -> None:
+def test_cpu_time_of_children_counts_for_their_process(tmp_path: Path) -> None:
     there = "import subprocess; subprocess.run(['sh', '-c', 'i=0; while :; do i=$((i+1)); done'])"
     with process(there, tmp_path / "stacks") as standing:
         until(lambda: len(probe.below(standing.pid)) == 1)
@@ -188,16 +188,16 @@ SITE = "/venv/lib/python3.11/site-packages"
         ((), None),
     ],
 )
-def test_a_stack_speaks_for_what_its_innermost_known_frame_does(stack: tuple[str, ...], where: str | None) -> None:
+def test_a_stack_is_classified_by_its_innermost_known_frame(stack: tuple[str, ...], where: str | None) -> None:
     assert probe.where(stack) == where
 
 
-def test_a_half_written_dump_is_no_stack() -> None:
+def test_a_half_written_dump_is_not_a_stack() -> None:
     assert probe.main_thread('Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n') == ()
     assert probe.main_thread('Current thread 0x1 (most recent call first):\n  File "a b.py", line 3 in f\n\n') == ("a b.py:3 f",)
 
 
-def test_the_main_thread_is_found_in_what_py_spy_prints() -> None:
+def test_the_main_thread_is_found_in_py_spys_output() -> None:
     text = """Process 1: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 

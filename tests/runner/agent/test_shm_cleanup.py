@@ -60,7 +60,7 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["open", "mapped", "child"])
-def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
+def test_shared_memory_of_a_dead_worker_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold(how, "nccl-a", "torch_7_8_9")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
     end(worker)
@@ -69,7 +69,7 @@ def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: 
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
-def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory: Path) -> None:
+def test_shared_memory_that_a_living_process_has_open_is_kept(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a", "torch_7_8_9")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
     hold(how, "torch_7_8_9")
@@ -90,7 +90,7 @@ GIVEN = [
 OWN = ["train.bin", "torch_dataset.pt", "torch_model_7", "psm_shared_cache", "nccl.conf", "my-nccl-a", "sem.of-mine", "dataset"]
 
 
-def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: Path) -> None:
+def test_only_names_that_libraries_generate_are_removed(hold: Hold, shared_memory: Path) -> None:
     for name in (*GIVEN, *OWN):
         (shared_memory / name).write_bytes(b"x")
     worker = hold("open", *GIVEN, *OWN)
@@ -100,7 +100,7 @@ def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: P
     assert names(shared_memory) >= set(OWN)
 
 
-def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: Path) -> None:
+def test_a_recreated_file_of_the_same_name_is_kept(hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
     kept = (shared_memory / "nccl-a").rename(shared_memory.parent / "elsewhere")  # so that its number is not used again
@@ -111,7 +111,7 @@ def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: P
     assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}
 
 
-def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_user_are_ignored(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = hold("open", "nccl-a")
     another = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: another)

@@ -62,7 +62,7 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost
 
 
 @pytest.mark.slow
-def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
+def test_each_generation_has_a_separate_store(host: StoreHost) -> None:
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
         host.serve(first.dup())
         old = client(first)
@@ -74,7 +74,7 @@ def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
 
 
 @pytest.mark.slow
-def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: StoreHost) -> None:
+def test_a_store_waits_for_its_predecessor_on_the_same_socket(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         old = client(listening)
@@ -88,7 +88,7 @@ def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(ho
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(
+def test_a_host_that_does_not_end_its_store_is_killed_and_replaced(
     tmp_path: Path, host: StoreHost
 ) -> None:
     with listen("127.0.0.1") as listening:
@@ -108,7 +108,7 @@ def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost) -> None:
+def test_a_scheduler_that_signals_every_process_does_not_end_the_store(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         mine = client(listening)
@@ -119,7 +119,7 @@ def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost)
 
 
 @pytest.mark.slow
-def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: StoreHost) -> None:
+def test_the_next_host_can_serve_what_the_previous_had_not_begun_to_serve(tmp_path: Path, host: StoreHost) -> None:
     os.kill(host.pid, signal.SIGSTOP)
     other = store.start(dict(os.environ), tmp_path / "other.log")
     with listen("127.0.0.1") as listening:
@@ -173,6 +173,6 @@ print("it has ended with its supervisor")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["host", "away"])
-def test_one_that_is_forked_keeps_nothing_and_ends_with_its_supervisor(how: str) -> None:
+def test_a_forked_host_keeps_no_files_open_and_ends_with_its_supervisor(how: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORKS, how], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.stdout == "it has ended with its supervisor\n", done.stderr

@@ -49,7 +49,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     agent.close()
 
 
-def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside: Beside) -> None:
+def test_a_standby_that_dies_during_its_handover_costs_nothing_else(beside: Beside) -> None:
     node, _ = beside
     orders, ended = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked, asks = socket.socketpair()
@@ -69,7 +69,7 @@ def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside:
         node._hear(0)
 
 
-def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_before(
+def test_an_agents_last_order_counts_even_if_the_agent_was_just_reaped(
     beside: Beside, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node, agent = beside
@@ -88,7 +88,7 @@ def said(*events: dict[str, Any]) -> bytes:
     return b"".join(encode(WorkerEvent(event)) for event in events)
 
 
-def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Beside) -> None:
+def test_an_oversized_event_is_dropped_and_the_node_continues(beside: Beside) -> None:
     node, agent = beside
     before, behind = {"what": "loaded", "rank": 0, "step": 1}, {"what": "committed", "rank": 0, "step": 2}
     for event in (before, {"what": "retired", "checkpoints": "x" * EVENT_BYTES}, behind):
@@ -98,12 +98,12 @@ def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Bes
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"what": "explode"}', b'{"what": "kill", "generation": "x"}'])
-def test_an_unreadable_request_is_an_error_that_shows_it(line: bytes) -> None:
+def test_an_unreadable_request_is_quoted_in_its_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=re.escape(f"unreadable request {line!r}: ")):
         request_of(line)
 
 
-def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> None:
+def test_events_resent_to_a_new_agent_fit_into_the_socket_at_once(beside: Beside) -> None:
     node, agent = beside
     node._agent._events.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
     node._agent.report(NodeState([], node._agent.newest_events(), None, None))
@@ -115,7 +115,7 @@ def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> N
     assert len(numbers) == agent_link.REPEATED_BYTES // len(json.dumps(node._agent._events[-1]))
 
 
-def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_process_that_dies_repeatedly_makes_a_node_unusable(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, _ = beside
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -149,7 +149,7 @@ def heard(agent: socket.socket) -> list[dict[str, Any]]:
         return []
 
 
-def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, agent = beside
     now, sent = kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
@@ -177,7 +177,7 @@ def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Bes
     assert node._workers.watch() is None
 
 
-def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, _ = beside
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
@@ -187,7 +187,7 @@ def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, mon
 
 
 @pytest.mark.parametrize("does", ["nothing", "computes", "writes"])
-def test_only_a_process_that_does_nothing_after_its_script_is_ended(
+def test_only_a_process_that_is_idle_after_its_script_is_ended(
     does: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, agent = beside
@@ -211,7 +211,7 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_without_optimizer_steps_is_reported_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     node, agent = beside
     now, _ = kills(monkeypatch)
     node._workers._heartbeats.write(0, step=step)
@@ -277,12 +277,12 @@ for pid in (before.pid, left[0][1]):
 
 
 @pytest.mark.slow
-def test_what_a_rank_that_was_through_has_left_and_what_was_there_before_are_not_ended(tmp_path: Path) -> None:
+def test_leftovers_of_a_completed_rank_and_older_processes_are_not_ended(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LEFT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["['before', '00', '01']", "['before', '01']", "['before', '01']"], done.stderr
 
 
-def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
+def test_only_shared_memory_newer_than_the_generation_is_removed(
     beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, _ = beside
@@ -296,7 +296,7 @@ def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
     assert (before.exists(), after.exists(), node._strays._shared_memory) == (True, False, set())
 
 
-def test_a_node_of_ipv6_alone_listens(tmp_path: Path) -> None:
+def test_a_node_with_only_ipv6_listens(tmp_path: Path) -> None:
     node = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "::1", hosts_coordinator=False)
     node._rendezvous.open()
     assert node._rendezvous.port() is not None
@@ -361,7 +361,7 @@ print(json.dumps([before >= 4, named()]))
 """
 
 
-def test_what_has_left_its_workers_session_in_any_way_ends_before_the_next_generation(tmp_path: Path) -> None:
+def test_processes_that_left_their_workers_session_end_before_a_restart(tmp_path: Path) -> None:
     """Orphans come to the supervisor whatever they have done, so that no control group is needed to find them."""
     argv = [sys.executable, "-c", NODE, f"leaves-{uuid.uuid4()}", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)

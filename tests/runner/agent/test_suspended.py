@@ -67,7 +67,7 @@ def steps(place: Path) -> int:
         pytest.param(False, id="one node of two, without a spare", marks=pytest.mark.variant),
     ],
 )
-def test_a_run_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(all_nodes: bool, tmp_path: Path) -> None:
+def test_a_run_that_is_suspended_for_a_while_continues_undisturbed(all_nodes: bool, tmp_path: Path) -> None:
     """The sections' bounds are shorter than the pause; that of a silent node is longer, and holds where only one is paused."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = {"argv": ["train.py"], "logs": False}
