@@ -126,7 +126,7 @@ def test_modules_folders_and_archives_run_as_under_python(words: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_compiled_script_and_a_safe_path_are_pythons(tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_script_and_a_safe_path_behave_as_under_python(tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.path[:2], type(__loader__).__name__)\n1 / 0\n")
     compiled = "import py_compile; py_compile.compile('train.py', 'train.pyc')"
     subprocess.run([sys.executable, "-c", compiled], cwd=tmp_path, check=True)
@@ -145,7 +145,7 @@ archive = zipfile.ZipFile("archive.zip", "w"); archive.writestr("a.txt", "hello"
 """
 
 
-def test_files_that_a_script_leaves_open_are_whole(tmp_path: Path, events: Sockets) -> None:
+def test_files_that_a_script_leaves_open_are_complete(tmp_path: Path, events: Sockets) -> None:
     found = []
     for name in ("plain", "boot"):
         folder = tmp_path / name
@@ -171,7 +171,7 @@ def said(ours: socket.socket) -> list[dict[str, object]]:
     ("script", "code"),
     [("pass", 0), ("1 / 0", 1), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT), ("exit('x')", 1)],
 )
-def test_a_rank_says_that_it_leaves_last_of_all_and_its_forked_child_says_nothing(
+def test_a_rank_reports_leaving_last_and_its_forked_child_reports_nothing(
     script: str, code: int, tmp_path: Path, events: Sockets
 ) -> None:
     (tmp_path / "train.py").write_text(
