@@ -441,7 +441,7 @@ TestPosixMachine.settings = machine_settings(max(EXAMPLES // 4, 1), 60)
 
 
 @pytest.mark.slow
-def test_the_same_holds_of_a_chain_in_s3(bucket: str) -> None:
+def test_a_chain_in_s3_holds_the_same_invariants(bucket: str) -> None:
     numbers = iter(range(1_000_000))
 
     class S3Machine(ChainMachine):

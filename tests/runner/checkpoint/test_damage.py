@@ -33,7 +33,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Checkpoint]:
     return found
 
 
-def test_every_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list[Checkpoint]) -> None:
+def test_all_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list[Checkpoint]) -> None:
     counts = Counter[tuple[str, str]]()
     for trial in range(TRIALS):
         draw = random.Random(trial)
@@ -51,7 +51,7 @@ def test_every_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list
     assert [checkpoint.read() for checkpoint in checkpoints] == [checkpoint.held for checkpoint in checkpoints]
 
 
-def test_only_padding_and_equal_bytes_can_be_damaged_without_harm(checkpoints: list[Checkpoint]) -> None:
+def test_only_padding_and_equal_bytes_are_harmless_to_damage(checkpoints: list[Checkpoint]) -> None:
     """The other side of `harmless`: a flip in any byte that a chunk, a part or the manifest holds is refused."""
     (checkpoint,) = (c for c in checkpoints if c.base.checkpoint.step == 6)
     draw = random.Random(0)

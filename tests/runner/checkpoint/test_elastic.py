@@ -32,7 +32,7 @@ def relative(found: list[float], expected: list[float]) -> float:
 
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_parameters_and_optimizer_come_back_bit_for_bit_under_any_layout(
+def test_state_is_restored_bit_for_bit_under_any_layout(
     results: dict[str, Any], layout: str, source: str
 ) -> None:
     saved, found = results["runs"][source]["saved"], results["resumed"][layout][source]
@@ -42,13 +42,13 @@ def test_parameters_and_optimizer_come_back_bit_for_bit_under_any_layout(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_same_layout_trains_on_bit_for_bit_dropout_included(results: dict[str, Any], layout: str) -> None:
+def test_training_continues_bit_for_bit_under_the_same_layout(results: dict[str, Any], layout: str) -> None:
     run, again = results["runs"][layout], results["exactly"][layout]
     assert again == run
     assert run["losses"] != results["resumed"][layout][layout]["losses"], "dropout has no effect, so the generators prove nothing"
 
 
-def test_another_layout_trains_on_along_the_same_curve(results: dict[str, Any]) -> None:
+def test_training_continues_along_the_same_curve_under_another_layout(results: dict[str, Any]) -> None:
     table = {
         source: {
             layout: relative(results["resumed"][layout][source]["losses"], results["resumed"][source][source]["losses"])

@@ -122,7 +122,7 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
     found.staging.close()
 
 
-def test_a_buffer_that_the_next_forward_pass_changes_is_saved_as_it_was(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_a_buffer_changed_by_the_next_forward_pass_is_saved_unchanged(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
     copier.tensors["statistics"] += 1  # on the current stream, behind its copy
@@ -131,7 +131,7 @@ def test_a_buffer_that_the_next_forward_pass_changes_is_saved_as_it_was(copier: 
     assert copier.held() == {"weight": [1.0, 1.0], "statistics": [0.0, 0.0]}
 
 
-def test_what_is_beside_is_torn_where_nothing_waits(
+def test_parallel_copies_are_torn_if_no_operation_waits_for_them(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
     """What the fence is for: the fake shows a step that passes by the hook."""
@@ -142,7 +142,7 @@ def test_what_is_beside_is_torn_where_nothing_waits(
     assert copier.held()["weight"] == [8.0, 8.0]
 
 
-def test_before_any_step_was_seen_all_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
+def test_before_the_first_step_everything_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
     copier.save()
     with torch.no_grad():
         parameter.add_(7)  # by something that torch has no hook for
@@ -151,7 +151,7 @@ def test_before_any_step_was_seen_all_is_copied_in_order(copier: Copier, paramet
     assert copier.held()["weight"] == [7.0, 7.0]
 
 
-def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
+def test_replayed_steps_change_nothing_that_is_being_copied(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
     optimizer.step()
@@ -171,14 +171,14 @@ def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
     assert copier.held()["weight"] == [3.0, 3.0]
 
 
-def test_no_save_is_recorded_into_a_graph(copier: Copier) -> None:
+def test_no_save_is_captured_into_a_graph(copier: Copier) -> None:
     copier.fake.capturing = True
     with pytest.raises(RuntimeError, match="during CUDA graph capture"):
         copier.staging.refuse_capture()
     copier.fake.capturing = False
 
 
-def test_who_is_to_follow_is_called_behind_the_copy(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_the_follow_up_is_called_after_the_copy(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     import threading
 
     optimizer.step()
@@ -190,7 +190,7 @@ def test_who_is_to_follow_is_called_behind_the_copy(copier: Copier, optimizer: t
     assert copier.fake.beside == []
 
 
-def test_after_its_end_no_step_waits(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_after_a_close_no_step_waits(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
     copier.staging.close()
@@ -202,7 +202,7 @@ def test_after_its_end_no_step_waits(copier: Copier, optimizer: torch.optim.Opti
 # --- page locks -------------------------------------------------------------------------------------------------------
 
 
-def test_pages_are_unlocked_before_their_buffers_go_and_a_copy_ends_first(
+def test_pages_are_unlocked_after_copies_and_before_buffers_are_freed(
     copier: Copier, optimizer: torch.optim.Optimizer
 ) -> None:
     (address,) = copier.fake.locked
@@ -217,7 +217,7 @@ def test_pages_are_unlocked_before_their_buffers_go_and_a_copy_ends_first(
     assert copier.fake.locked == {}
 
 
-def test_an_address_whose_locked_pages_somebody_unmapped_is_locked_anew(copier: Copier) -> None:
+def test_an_address_whose_locked_pages_were_unmapped_is_locked_again(copier: Copier) -> None:
     other = memoryview(mmap.mmap(-1, copier.layout.bytes))
     copier.fake.locked[torch.frombuffer(other, dtype=torch.uint8).data_ptr()] = 1
     copier.staging.release()
@@ -225,7 +225,7 @@ def test_an_address_whose_locked_pages_somebody_unmapped_is_locked_anew(copier: 
     assert list(copier.fake.locked.values()) == [len(other)]
 
 
-def test_a_buffer_that_cannot_be_locked_is_used_all_the_same(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_buffer_that_cannot_be_locked_is_still_used(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     copier.staging.release()
     copier.fake.failing = 2
     copier.staging.use(copier.layout, {0: copier.view})
@@ -235,7 +235,7 @@ def test_a_buffer_that_cannot_be_locked_is_used_all_the_same(copier: Copier, cap
     copier.staging.close()
 
 
-def test_pages_that_are_not_locked_any_more_are_said_and_no_error(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_that_are_no_longer_locked_are_logged_without_an_error(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     copier.fake.locked.clear()
     copier.staging.release()
     assert "stays page-locked" in capsys.readouterr().err
@@ -259,7 +259,7 @@ def stepped(state: dict[str, Any]) -> set[str]:
     return changed_by_steps(state, {name: value for name, value in values.items() if isinstance(value, torch.Tensor)})
 
 
-def test_parameters_that_are_trained_and_their_moments_change_in_steps_alone() -> None:
+def test_trained_parameters_and_their_moments_change_only_in_steps() -> None:
     model, frozen = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 2)).sum().backward()
@@ -272,7 +272,7 @@ def test_parameters_that_are_trained_and_their_moments_change_in_steps_alone() -
     assert found == names | moments
 
 
-def test_nothing_is_known_of_what_no_optimizer_of_torch_steps() -> None:
+def test_changes_outside_torchs_optimizers_are_unknown() -> None:
     model = nn.Linear(2, 2)
     assert stepped({"model": model}) == set()
     assert changed_by_steps({"optimizer": Average(model.parameters())}, model.state_dict()) == set()

@@ -89,7 +89,7 @@ def emptied(folder: Path) -> Callable[[], None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trouble", "expected"), [(loops, errno.ELOOP), (away, errno.ENOENT), (emptied, errno.ENOENT)])
-def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
+def test_a_briefly_unavailable_store_costs_a_start_and_no_step(
     saved: Path, trouble: Callable[[Path], Callable[[], None]], expected: int
 ) -> None:
     back = trouble(checkpoints(saved))
@@ -110,7 +110,7 @@ def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ERRORS)
 @pytest.mark.parametrize("called", ["read", "read_into"])
-def test_no_error_of_a_file_is_damage(saved: Path, number: int, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_error_counts_as_damage(saved: Path, number: int, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -122,7 +122,7 @@ def test_no_error_of_a_file_is_damage(saved: Path, number: int, called: str, mon
 
 
 @pytest.mark.slow
-def test_a_load_that_could_not_read_may_be_tried_again(saved: Path) -> None:
+def test_a_load_that_could_not_read_can_be_retried(saved: Path) -> None:
     back = loops(checkpoints(saved))
     with checkpoint.open(saved, tiers={"shared": 10}) as run:
         with pytest.raises(checkpoint.UnreadError):
@@ -135,7 +135,7 @@ def test_a_load_that_could_not_read_may_be_tried_again(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_gone_beside_others_is_damage(saved: Path) -> None:
+def test_a_missing_file_among_present_ones_is_damage(saved: Path) -> None:
     (checkpoints(saved) / "step-000000030.g000001/manifest.json").unlink()
     assert begun(saved) == 20
     shutil.rmtree(checkpoints(saved) / "step-000000020.g000001")
@@ -143,7 +143,7 @@ def test_what_is_gone_beside_others_is_damage(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_claim_after_a_read_error_leaves_nothing_out(saved: Path) -> None:
+def test_a_claim_after_a_read_error_refuses_nothing(saved: Path) -> None:
     back = loops(checkpoints(saved))
     for _ in range(3):
         with pytest.raises(checkpoint.UnreadError):
@@ -159,7 +159,7 @@ def test_a_claim_after_a_read_error_leaves_nothing_out(saved: Path) -> None:
 BASE = Base(20, 1, "ab")
 
 
-def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -> None:
+def test_if_one_rank_cannot_read_all_ranks_name_the_file(tmp_path: Path) -> None:
     place = CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh(dp_shard=3))
     errors: list[Exception] = [
         RefusedError(BASE.checkpoint, "data-0-0.bin", "changed"),
@@ -172,7 +172,7 @@ def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -
         assert (error.errno, error.filename) == (errno.EIO, str(tmp_path / "step-000000020.g000001/data-2-0.bin"))
 
 
-def test_damage_alone_is_no_read_error(tmp_path: Path) -> None:
+def test_damage_alone_is_not_a_read_error(tmp_path: Path) -> None:
     error = RefusedError(BASE.checkpoint, "data-0-0.bin", "changed")
     refuse_unread(CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
 
@@ -211,7 +211,7 @@ class Flaky:
         return "flaky"
 
 
-def test_an_error_that_passes_is_waited_for_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transient_error_is_awaited_and_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     flaky = Flaky(3)
     source = PatientSource(flaky, 20.0, flaky.waits.append)
     assert source.read("a") == b"all"
@@ -219,7 +219,7 @@ def test_an_error_that_passes_is_waited_for_and_said_once(capsys: pytest.Capture
     assert capsys.readouterr().err == "flaky/a: Input/output error; tried again for 20 s\n"
 
 
-def test_an_error_that_stays_is_waited_for_once_and_not_by_each_file() -> None:
+def test_a_persistent_error_is_awaited_once_and_not_for_each_file() -> None:
     flaky = Flaky(10**6)
     source = PatientSource(flaky, 20.0, flaky.waits.append)
     for name in ("a", "b", "c"):
@@ -229,7 +229,7 @@ def test_an_error_that_stays_is_waited_for_once_and_not_by_each_file() -> None:
     assert flaky.asked == len(flaky.waits) + 3
 
 
-def test_a_read_that_came_through_gives_the_patience_back() -> None:
+def test_a_successful_read_restores_the_patience() -> None:
     flaky = Flaky(3)
     source = PatientSource(flaky, 2.0, flaky.waits.append)
     source.read("a")
@@ -237,7 +237,7 @@ def test_a_read_that_came_through_gives_the_patience_back() -> None:
     assert source.read("a") == b"all"
 
 
-def test_what_is_gone_is_not_waited_for() -> None:
+def test_a_missing_file_is_not_awaited() -> None:
     flaky = Flaky(9, errno.ENOENT)
     with pytest.raises(FileNotFoundError):
         PatientSource(flaky, 20.0, flaky.waits.append).read("a")

@@ -75,7 +75,7 @@ def keepers(pid: int) -> list[int]:
     return [child for child, line in children(pid).items() if "headway.runner.checkpoint.keeper" in line]
 
 
-def test_a_keeper_outlives_workers_and_when_it_dies_another_takes_its_name(tmp_path: Path) -> None:
+def test_a_keeper_outlives_workers_and_is_replaced_under_its_name(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     with node(directory) as supervisor:
         until((tmp_path / "held").exists)
@@ -150,7 +150,7 @@ with Rank(node, node.hello(generation=4)) as rank:
 """
 
 
-def test_an_agent_tells_what_its_keeper_holds_and_workers_who_their_partner_is(tmp_path: Path) -> None:
+def test_an_agent_reports_its_keepers_holdings_and_workers_their_partner(tmp_path: Path) -> None:
     tiers = CheckpointConfig((Tier("memory", 1), Tier("peer", 1)))
     # Without boot, which would meet the other node's rank first.
     argv = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
