@@ -67,7 +67,7 @@ class Job:
         return Beat(node, 1, 4100 + node, {node: RankBeat(step, "compute", step, age_s)})
 
 
-def test_while_all_nodes_beat_and_ranks_step_no_timer_fires_and_ticks_go_along_with_beats() -> None:
+def test_while_all_is_well_ticks_follow_heartbeats_and_no_timer_fires() -> None:
     job = Job()
     job.passes(2.0)
     before = job.ticks
@@ -79,7 +79,7 @@ def test_while_all_nodes_beat_and_ranks_step_no_timer_fires_and_ticks_go_along_w
 
 
 @pytest.mark.parametrize("stands_at_s", [30.0, 30.13, 30.26, 30.39, 30.47])
-def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands_at_s: float) -> None:
+def test_a_hang_is_named_as_early_as_with_a_tick_every_tenth_of_a_second(stands_at_s: float) -> None:
     named_s = list[float]()
     for paced in (True, False):
         job = Job(paced=paced)
@@ -90,7 +90,7 @@ def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands
     assert named_s[0] <= min(named_s[1] + TICK_S, 2.0)
 
 
-def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() -> None:
+def test_a_lost_connection_or_a_stop_request_restores_frequent_ticks() -> None:
     for event in (Lost(1), evidence(1, 1, {"what": "preempted", "age_s": 0.0})):
         job = Job()
         job.passes(10.0)
@@ -100,7 +100,7 @@ def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() 
         assert job.pace.due_s(job.now_s) <= job.now_s + TICK_S + 1e-9
 
 
-def test_a_coordinator_that_hears_nobody_wakes_up_by_itself_before_the_watch_would_suspect_anybody() -> None:
+def test_without_heartbeats_it_wakes_before_the_watch_suspects_a_rank() -> None:
     job = Job()
     job.passes(10.0)
     before, began_s = job.ticks, job.now_s
