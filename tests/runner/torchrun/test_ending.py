@@ -44,7 +44,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.variant
-def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_path: Path) -> None:
+def test_a_script_that_re_executes_itself_finds_the_existing_store(tmp_path: Path) -> None:
     train = script(tmp_path, AGAIN)
     done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "sum 2.0\nsum 2.0\n"), done.stderr
@@ -85,7 +85,7 @@ os._exit(0)
 """
 
 
-def test_the_store_is_served_when_the_rank_that_would_have_hosted_it_is_gone(tmp_path: Path) -> None:
+def test_the_store_is_served_after_its_hosting_rank_has_ended(tmp_path: Path) -> None:
     done = headway("torchrun", *TWO, script(tmp_path, LEAVES), tmp_path / "pid", runs=tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "b'1'\n"), done.stderr
 
@@ -103,7 +103,7 @@ sys.stdout.write(f"{len(set(counts[5:]))}\\n")
 """
 
 
-def test_a_function_that_trains_by_ddp_returns_groups_leave_no_file_or_thread_and_the_run_no_process(tmp_path: Path) -> None:
+def test_a_ddp_function_returns_and_leaves_no_file_thread_or_process(tmp_path: Path) -> None:
     train = script(tmp_path, PARALLEL + GROUPS)
     done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "1\n1\n"), done.stderr
@@ -124,7 +124,7 @@ def test_a_function_that_trains_by_ddp_returns_groups_leave_no_file_or_thread_an
 
 # tests/harmless compares it, of the scenarios "redirected output" and "program".
 @pytest.mark.variant
-def test_what_is_piped_in_reaches_the_script(tmp_path: Path) -> None:
+def test_piped_input_reaches_the_script(tmp_path: Path) -> None:
     reads = script(tmp_path, "import sys; print('read', repr(sys.stdin.read()), sys.stdin.isatty())")
     argv = [sys.executable, "-m", "headway.cli.main", "torchrun", str(reads)]
     environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path / "runs")}
@@ -175,7 +175,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
 
 
-def test_variables_that_a_script_sets_at_its_top_are_what_its_imports_see_in_each_generation(tmp_path: Path) -> None:
+def test_a_scripts_imports_see_the_variables_it_set_in_each_generation(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import os\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '3'\n")
     program = script(tmp_path, SETS)
     ready = tmp_path / "runs/*/attempts/0/modules-0.json"
@@ -212,7 +212,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 )
 
 
-def test_what_a_script_leaves_running_survives_another_ranks_crash_and_the_run(tmp_path: Path) -> None:
+def test_processes_that_a_script_leaves_survive_another_ranks_crash(tmp_path: Path) -> None:
     text = CRASHES.replace(
         "mine = sys.argv[1]", "mine = sys.argv[1] + os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT']"
     )
@@ -262,7 +262,7 @@ raise SystemExit({code})
 
 
 @pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.variant), 3])
-def test_a_process_that_does_not_end_after_its_script_is_ended_with_the_scripts_code(
+def test_a_process_hanging_after_its_script_is_ended_with_the_scripts_code(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_LEAVE_S", "1")

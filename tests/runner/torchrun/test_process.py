@@ -56,7 +56,7 @@ def test_streams_names_and_arguments_are_torchruns(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_a_program_without_python_is_a_worker_and_gets_the_signal_that_came(tmp_path: Path) -> None:
+def test_a_non_python_program_is_a_worker_and_receives_the_signal(tmp_path: Path) -> None:
     program = 'trap "echo saved $LOCAL_RANK $CUDA_VISIBLE_DEVICES; exit 0" USR1; echo ready; while :; do sleep 0.05; done'
     flags = (
         "--nproc-per-node",
@@ -103,7 +103,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_port_that_was_given_is_the_stores_in_every_generation(tmp_path: Path) -> None:
+def test_a_given_port_is_the_stores_in_every_generation(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(AT_A_PORT)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -113,7 +113,7 @@ def test_a_port_that_was_given_is_the_stores_in_every_generation(tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "2 1\n" * 2), done.stderr
 
 
-def test_a_port_that_is_taken_is_an_error_before_there_is_a_run(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_before_a_run_is_created(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = headway("torchrun", "--master-port", str(port), "--no-python", "true", runs=tmp_path / "runs")

@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"XDG_STATE_HOME": "state"}, "home/.local/state/headway/runs"),
     ],
 )
-def test_runs_lie_in_the_users_state_folder(environment: dict[str, str], expected: str, tmp_path: Path) -> None:
+def test_runs_are_stored_in_the_users_state_folder(environment: dict[str, str], expected: str, tmp_path: Path) -> None:
     known = {"HOME": str(tmp_path / "home"), **{name: value.format(tmp_path) for name, value in environment.items()}}
     assert runs_folder(known) == (tmp_path / expected, None)
     assert (tmp_path / expected).is_dir()
@@ -36,14 +36,14 @@ def test_runs_lie_in_the_users_state_folder(environment: dict[str, str], expecte
 
 
 @pytest.mark.usefixtures("temporary")
-def test_headway_runs_counts_alone_and_nothing_is_made(tmp_path: Path) -> None:
+def test_headway_runs_takes_precedence_and_creates_no_other_folder(tmp_path: Path) -> None:
     known = {"HOME": str(tmp_path / "home"), "HEADWAY_RUNS": "mine"}
     assert runs_folder(known) == (Path("mine"), None)
     assert searched(known) == (Path("mine"),)
     assert not (tmp_path / "home").exists()
 
 
-def test_where_no_home_can_be_written_a_private_folder_is_had_and_it_is_said(temporary: Path, tmp_path: Path) -> None:
+def test_without_a_writable_home_a_private_folder_is_used_and_reported(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("is no folder")
     known = {"HOME": str(tmp_path / "home")}
     folder, told = runs_folder(known)
@@ -59,7 +59,7 @@ def test_where_no_home_can_be_written_a_private_folder_is_had_and_it_is_said(tem
 
 
 @pytest.mark.parametrize("how", ["open to others", "a link"])
-def test_a_temporary_folder_that_is_not_the_users_alone_is_neither_written_nor_read(
+def test_a_temporary_folder_shared_with_others_is_neither_written_nor_read(
     how: str, temporary: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "home").write_text("is no folder")
@@ -88,13 +88,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work" / "train.py"
 
 
-def test_torchrun_leaves_the_working_folder_as_it_is(script: Path, tmp_path: Path) -> None:
+def test_torchrun_leaves_the_working_folder_unchanged(script: Path, tmp_path: Path) -> None:
     place, _ = prepare([script.name])
     assert place.directory.root == tmp_path / "state" / "headway" / "runs" / "train-1"
     assert [path.name for path in script.parent.iterdir()] == ["train.py"]
 
 
-def test_a_script_sees_neither_the_secret_nor_the_name_of_its_run(
+def test_a_script_gets_neither_the_secret_nor_the_name_of_its_run(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_SECRET", "never to be seen")
