@@ -68,12 +68,12 @@ def test_a_layout_has_the_losses_and_gradient_norms_of_one_process(found: dict[s
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_restart_under_the_same_layout_costs_not_one_bit(found: dict[str, Found], name: str) -> None:
+def test_a_restart_under_the_same_layout_changes_no_bit(found: dict[str, Found], name: str) -> None:
     assert found[name].restarted == found[name].ended
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_goes_on_from_the_save_of_another(found: dict[str, Found], name: str) -> None:
+def test_a_layout_resumes_from_the_save_of_another(found: dict[str, Found], name: str) -> None:
     assert relative(found[name].elsewhere, found[oracle(name)].losses[SAVED_AT:]) <= tolerance(name), found[name].source
 
 
