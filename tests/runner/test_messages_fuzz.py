@@ -197,7 +197,7 @@ def _attack(lines: Lines, mine: bytes, replayed: bytes) -> tuple[str, bytes]:
 
 
 @pytest.mark.slow
-def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
+def test_hostile_messages_neither_change_nor_stop_a_coordinator(
     directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = RunConfig(NODES, 1, Mesh(dp_replicate=NODES), Trainer("builtin"), "0" * 16, run=RUN)
@@ -273,7 +273,7 @@ def _rogue(secret: bytes, seeds: Iterator[int]) -> Callable[[asyncio.StreamReade
 
 
 @pytest.mark.slow
-def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(directory: RunDirectory) -> None:
+def test_hostile_messages_to_an_agent_are_ignored_and_do_not_stop_its_link(directory: RunDirectory) -> None:
     secret, heard, ended = directory.secret(), list[Message](), list[str]()
 
     async def attempt(port: int) -> None:
@@ -312,7 +312,7 @@ def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(direc
     asyncio.run(scenario())
 
 
-def test_a_listener_without_a_free_file_descriptor_listens_again(
+def test_a_listener_that_ran_out_of_file_descriptors_listens_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever uses up descriptors keeps others out only until there is one again."""
