@@ -1,4 +1,4 @@
-"""A run's history: a step is computed with what holds there, samples go on where they stand, and rolling back undoes what came after."""
+"""Tests a run's history: each step uses the values in effect, samples continue in order, and a rollback undoes later changes."""
 
 from dataclasses import replace
 
@@ -127,7 +127,7 @@ def test_rolling_back_to_the_beginning_needs_no_checkpoint() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Change, ...]:
-    """Entries as `headway check` lets them through: each after the step that the run went on from."""
+    """Entries that pass `headway check`: each after the step from which the run continued."""
     found, went_on = [], -1
     for _ in range(draw(st.integers(0, 6))):
         step = went_on + 1 + draw(st.integers(0, 20))
@@ -142,7 +142,7 @@ def histories(draw: st.DrawFn) -> tuple[Change, ...]:
 @settings(deadline=None)
 @given(histories(), st.integers(0, 120))
 def test_each_step_reads_after_the_samples_read_or_skipped_before(history: tuple[Change, ...], step: int) -> None:
-    """Against a run that is stepped through, one step after the other."""
+    """Compared with a run that is executed one step after the other."""
     config = replace(CONFIG, history=history)
     read, standing = 0, in_force(history)
     for done in range(step + 1):
@@ -172,7 +172,7 @@ def test_a_history_is_read_back_from_run_json_unchanged(history: tuple[Change, .
 @settings(deadline=None)
 @given(histories(), histories())
 def test_changes_after_a_rollback_affect_no_step_before_it(history: tuple[Change, ...], later: tuple[Change, ...]) -> None:
-    """So the checkpoint that a claim goes back to was computed as the whole history says."""
+    """The checkpoint that a claim rolls back to was computed by the whole history."""
     last = max([change.takes_effect_at for change in history] + [0])
     more = [replace(change, from_step=change.from_step + last + 1) for change in later]
     back = [change.rollback_to for change in more if change.rollback_to is not None]

@@ -1,4 +1,4 @@
-"""JSON lines: a torn or a short line costs itself and nothing else."""
+"""Tests JSON lines: a torn or short line costs only itself."""
 
 import resource
 import subprocess

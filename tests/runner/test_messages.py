@@ -1,4 +1,4 @@
-"""Links over real loopback sockets: what one side sends the other hears, and a stranger's line never becomes a Message."""
+"""Tests links over real loopback sockets: messages arrive, and an unauthenticated line never becomes a Message."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class End:
-    """One end of links: what it hears, and how its links end."""
+    """One end of links: the messages that it receives, and how its links end."""
 
     heard: list[Message] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
@@ -94,7 +94,7 @@ async def listening() -> AsyncIterator[Coordinator]:
 
 @asynccontextmanager
 async def answering(first: bytes) -> AsyncIterator[int]:
-    """The port of somebody who says one thing to one peer, and listens until it hangs up."""
+    """The port of a server that sends fixed bytes to one peer, and reads until it closes."""
     closed = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +163,7 @@ async def stranger(port: int) -> AsyncIterator[Stranger]:
 
 
 def refused(attack: Callable[[Stranger], bytes], heard: int = 0) -> str:
-    """Sends what `attack` says on a connection; returns why the coordinator ended it. An honest agent beside it goes on."""
+    """Send the bytes of `attack` on a connection; return why the coordinator ended it. An honest agent continues in parallel."""
 
     async def scenario() -> str:
         async with listening() as coordinator, agent(coordinator.port) as honest, stranger(coordinator.port) as other:
@@ -182,7 +182,7 @@ def refused(attack: Callable[[Stranger], bytes], heard: int = 0) -> str:
     return asyncio.run(scenario())
 
 
-# --- what works -------------------------------------------------------------------------------------------------------
+# --- normal operation -------------------------------------------------------------------------------------------------
 
 
 def test_messages_arrive_in_order_in_both_directions() -> None:
@@ -390,7 +390,7 @@ def test_the_queue_for_a_peer_that_does_not_read_is_bounded() -> None:
     asyncio.run(scenario())
 
 
-# --- strangers --------------------------------------------------------------------------------------------------------
+# --- unauthenticated peers --------------------------------------------------------------------------------------------
 
 
 def test_another_secret_is_refused() -> None:
@@ -467,7 +467,7 @@ def test_a_peer_that_sends_no_proof_after_its_challenge_is_given_up(monkeypatch:
 
 
 def test_an_agent_gives_up_a_peer_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else may listen where a coordinator did before."""
+    """Another program may listen where a coordinator did before."""
     monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
 
     async def scenario() -> None:
@@ -550,7 +550,7 @@ def test_a_line_replayed_on_the_same_connection_is_refused() -> None:
 
 
 def test_a_line_reflected_to_its_sender_is_refused() -> None:
-    """An echo returns the coordinator's challenge, and then its own `welcome` and whatever else it says."""
+    """An echo returns the coordinator's challenge, then its `welcome` and everything else that it sends."""
 
     async def scenario() -> str:
         async with listening() as coordinator, streams(coordinator.port) as (reader, writer):
@@ -579,7 +579,7 @@ def test_every_changed_byte_of_a_line_is_refused() -> None:
         async with listening() as coordinator:
             async with stranger(coordinator.port) as other:
                 length = len(other.message())
-            for at in range(length - 1):  # the last byte is the line's end
+            for at in range(length - 1):  # the last byte ends the line
                 async with stranger(coordinator.port) as other:
                     line = bytearray(other.message())
                     line[at] ^= 1

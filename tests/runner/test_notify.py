@@ -1,4 +1,4 @@
-"""The webhook: what is said to whom and when, over real HTTP to a server on this machine."""
+"""Tests the webhook's notices over real HTTP to a server on this machine: their content, recipients and times."""
 
 import time
 from collections.abc import Iterator

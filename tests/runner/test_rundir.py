@@ -1,4 +1,4 @@
-"""The run directory: what an attempt finds there, and what a batch script reads back from it."""
+"""Tests the run directory: what an attempt finds there, and what a batch script reads back from it."""
 
 import dataclasses
 import functools
@@ -281,7 +281,7 @@ def test_progress_another_job_or_another_verdict_resets_the_count(why: str, tmp_
     assert fruitless_before(attempts[3])[0] == {"not started": 2, "no job": 0}.get(why, 1)
 
 
-# --- an attempt that a batch script has begun -------------------------------------------------------------------------
+# --- an attempt started by a batch script -----------------------------------------------------------------------------
 
 
 def submitted(directory: RunDirectory, config: str, spec: str = "{}") -> None:
@@ -354,7 +354,7 @@ def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
 
 def test_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
-    # Nodes that look and make an attempt at once, again and again.
+    # Nodes that look for an attempt and create one concurrently, repeatedly.
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(16) as pool:

@@ -1,4 +1,4 @@
-"""Lemons: hosts that keep failing across runs, by what is remembered of a cluster."""
+"""Tests repeat offenders: hosts that keep failing across runs, by a cluster's record of strikes."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def test_one_failure_that_repeats_in_a_run_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_failure_that_moves_with_the_job_is_not_the_hosts(tmp_path: Path) -> None:
-    """The same failure on another host of the same run, wherever the job's slots were put."""
+    """The same failure on another host of the same run, on whichever host the job's slots were."""
     everywhere = [in_run(HUNG, number, host) for number in (1, 2, 3, 4) for host in ("n1", "n2")]
     assert remembered(tmp_path, *everywhere) == {}
 
@@ -133,7 +133,7 @@ def test_users_of_one_folder_share_strikes_but_no_file_permissions(
     for run in ("one", "two"):
         record(path, Strike(NOW, run, "n7", "node lost", "node lost", 1.0))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o2777
-    # The file is another user's now, which root cannot try: the kernel's answer is.
+    # The file belongs to another user, which a test as root cannot try: it simulates the kernel's error.
     access = os.access
     monkeypatch.setattr(os, "access", lambda file, mode: Path(file) != path and access(file, mode))
     for run in ("three", "four"):

@@ -1,4 +1,4 @@
-"""The processors of each rank, from a machine's /proc and /sys."""
+"""Tests which CPUs each rank is bound to, on a machine's real layout of /proc and /sys."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A node as its coordinator sees it: a real supervisor and agent with real processes as workers; the other end is played here."""
+"""Tests a node as its coordinator sees it: supervisor, agent and workers are real processes; the test plays the coordinator."""
 
 import asyncio
 import json
@@ -38,8 +38,9 @@ from headway.runner.rundir import open_run
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 60
-NODE = 1  # node 0 would start a coordinator of its own
-# Rank 0 does as a file says, the other one waits for its end.
+# Node 0 would start a coordinator.
+NODE = 1
+# Rank 0 exits as a file specifies; the other rank waits for its own end.
 SCRIPT = """
 echo "$RANK of $WORLD_SIZE" >> ran
 if [ "$RANK" = 1 ]; then sleep 600; fi
@@ -65,13 +66,13 @@ class Node:
     listener: Listener | None = None
 
     async def coordinate(self) -> None:
-        """Listens where the node looks for its coordinator."""
+        """Listen where the node looks for its coordinator."""
         run = json.loads(self.directory.run_json.read_text())["run"]
         self.listener = await listen("127.0.0.1", 0, self.directory.secret(), run, self._hear, lambda _, __: None)
         write_atomic(self.directory.coordinator, json.dumps({"host": "127.0.0.1", "port": self.listener.port}).encode())
 
     def leave(self) -> None:
-        """Is no coordinator any more."""
+        """Stop being a coordinator."""
         if self.link is not None:
             self.link.close()
         if self.listener is not None:
@@ -98,7 +99,7 @@ class Node:
         return [each for body in self.of("exited") for each in body["exits"]]
 
     def began(self) -> int:
-        """How many processes have run the script's first line: a process that a heartbeat names may not have come that far."""
+        """How many processes have run the script's first line; a heartbeat may name a process before that."""
         ran = self.cwd / "ran"
         return len(ran.read_text().splitlines()) if ran.exists() else 0
 
@@ -116,7 +117,7 @@ class Node:
         return await asyncio.wait_for(asyncio.to_thread(self.process.wait), LIMIT_S)
 
     def children(self, module: str) -> list[int]:
-        """The companions of the supervisor that run this module."""
+        """The children of the supervisor that run this module."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return [int(pid) for pid in found if module.encode() in words_of(pid)]
 
@@ -131,7 +132,7 @@ def words_of(pid: str) -> list[bytes]:
 
 @asynccontextmanager
 async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
-    """A node that has joined the coordinator played here."""
+    """A node that has joined the coordinator that the test plays."""
     directory = open_run(tmp_path, "case-0123abcd-1", config(**more), 0)
     argv = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", "0", "--node", str(NODE)]
     environment = {**os.environ, "HEADWAY_NODES": "127.0.0.1,127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -145,7 +146,8 @@ async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
         process.kill()
         process.wait()
         case.leave()
-        await asyncio.sleep(0)  # the event loop closes what it was told to
+        # The event loop closes what it was ordered to close.
+        await asyncio.sleep(0)
 
 
 async def going(case: Node) -> None:
@@ -281,7 +283,7 @@ def test_a_rank_saves_at_sigterm_after_another_rank_failed(tmp_path: Path) -> No
             case.start(1, moved=[[0, NODE]])
             await case.until(lambda: len(case.exits()) == 1, "the failure of rank 0")
             case.send("stop", 1, {})
-            # Longer than until the first look at what it does.
+            # Longer than until the first look at its activity.
             await asyncio.sleep(1.5 * rank_processes.UNHEARD_S)
             (tmp_path / "looked").touch()
             await case.until(lambda: len(case.exits()) == 2, "the end of rank 1")
@@ -335,7 +337,7 @@ def test_a_probe_shows_uninstrumented_processes(tmp_path: Path) -> None:
         async with node(tmp_path) as case:
             await going(case)
             found: list[dict[str, Any]] = []
-            # It may be on its way to sleep.
+            # It may still be on its way to sleep.
             while not found or found[-1]["ranks"]["1"]["state"] != "S":
                 case.send("probe", 1, {"ranks": [1]})
                 seen = len(found)
@@ -382,6 +384,6 @@ def test_a_node_stopped_without_a_coordinator_exits_within_its_grace(tmp_path: P
             await going(case)
             case.process.send_signal(signal.SIGTERM)
             await case.until(lambda: bool(case.of("evidence", "preempted")), "word of the signal")
-            return await case.ended()  # the coordinator says nothing
+            return await case.ended()  # the coordinator does not respond
 
     assert asyncio.run(scenario()) == Exit.PREEMPTED

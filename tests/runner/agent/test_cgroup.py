@@ -1,4 +1,4 @@
-"""Memory limits and out-of-memory kills, as both versions of control groups say them."""
+"""Tests memory limits and out-of-memory kills as both versions of control groups report them."""
 
 import os
 import signal

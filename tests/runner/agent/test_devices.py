@@ -1,4 +1,4 @@
-"""What is asked of NVML: whose processes still hold memory, and which devices a job uses. A fake stands in for the bindings."""
+"""Tests the questions to NVML: which processes still hold memory, and which devices a job uses. A fake replaces the bindings."""
 
 import asyncio
 import threading
@@ -19,12 +19,12 @@ BUSES = ("0000:3b:00", "0000:5e:00", "0000:86:00", "0000:af:00")
 
 
 class NVMLError(Exception):
-    """As pynvml's."""
+    """Like pynvml's exception."""
 
 
 @dataclass
 class Nvml:
-    """A machine with devices at these addresses. `holders`: by device, processes with memory, numbered as the machine numbers them."""
+    """A machine with devices at these addresses. `holders`: processes with memory, by device, with the host's PIDs."""
 
     NVMLError = NVMLError
     buses: tuple[str, ...] = BUSES
@@ -90,7 +90,7 @@ def test_waiting_stops_at_the_requested_timeout(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unrelated_process_with_an_equal_pid_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers there are small, and the machine has the same for others."""
+    """PIDs there are small, and the host uses the same ones for other processes."""
     nvml = there(monkeypatch, Nvml(holders={1: {17}}), in_container=True)
     assert asyncio.run(devices.until_free([17], 60.0))
     assert nvml.asked == 0
@@ -106,7 +106,7 @@ def test_whether_pids_are_the_hosts_is_read_from_the_kernel(tmp_path: Path, monk
 
 
 def test_a_driver_that_does_not_respond_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is off the bus may leave NVML waiting."""
+    """A device that is off the bus may block NVML."""
     nvml = there(monkeypatch, Nvml(holders={0: {4711}}))
     monkeypatch.setattr(devices, "ANSWER_S", 0.01)
     answers = threading.Event()

@@ -1,4 +1,4 @@
-"""What an agent says of a silence and of an end beside the processes' own state: what was recorded, and what the driver has reported."""
+"""Tests what an agent adds to a silence or an exit: recorded collectives and reports of the driver."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
 
 CONFIG = RunConfig(slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
-# As torch 2.13 writes it (test_flight.py has real ones).
+# The format of torch 2.13 (test_flight.py has real dumps).
 DUMP = {
     "entries": [
         {
@@ -41,7 +41,7 @@ WAITS = newest(DUMP)
 
 
 class CoordinatorLink:
-    """The link to a coordinator: what it gets is read as a coordinator reads it."""
+    """The link to a coordinator: messages are parsed as a coordinator parses them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -51,7 +51,7 @@ class CoordinatorLink:
 
 
 def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
-    """Of the second node, with ranks 2 and 3 in generation 5."""
+    """An agent of the second node, with ranks 2 and 3 in generation 5."""
     directory = RunDirectory(tmp_path, 0)
     directory.evidence.mkdir(parents=True)
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))

@@ -1,4 +1,4 @@
-"""torch's flight recorder of real gloo ranks, asked and read from outside; and what is not read."""
+"""Tests reading torch's flight recorder of real gloo ranks from outside, and which dumps are not read."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ from headway.runner.contract import RunDirectory
 from headway.runner.health.collectives import Collective, at_odds, missing
 
 S = 1_000_000_000
-# Two ranks of one import of torch; the second one does not come to the third collective.
+# Two ranks share one import of torch; the second rank does not enter the third collective.
 JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -54,7 +54,7 @@ def test_real_ranks_dump_their_collectives_and_the_missing_rank_follows(tmp_path
             assert job.stdout is not None
             assert job.stdout.readline() == "there\n"
             found: dict[int, tuple[Collective, ...]] = {}
-            while not (found and found[0][0].number == 3 and found[1][0].done):  # rank 0 may not have come to it yet
+            while not (found and found[0][0].number == 3 and found[1][0].done):  # rank 0 may not have reached it yet
                 found = dumped(asks.ask(3, [0, 1]), 2)
         finally:
             os.killpg(job.pid, 9)
@@ -108,7 +108,7 @@ def test_no_pipe_remains_in_the_runs_directory_at_the_end(tmp_path: Path) -> Non
 
 def test_a_rank_is_asked_at_the_second_probe_and_then_ever_less_often(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
-    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80, 89, 92]  # seconds after the last sign of life
+    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80, 89, 92]  # seconds after the last heartbeat
     assert [at_s for at_s in looks if asks.to_ask({0: 100 * S}, (100 + at_s) * S)] == [2, 8, 14, 20, 40, 80, 92]
     assert not asks.to_ask({0: 200 * S}, 201 * S), "it has moved since"
     assert asks.to_ask({0: 200 * S, 1: 5 * S}, 202 * S) == {0}
@@ -206,7 +206,7 @@ def test_a_recreated_group_is_judged_by_its_new_entries_only() -> None:
 
 
 def test_an_operation_after_an_unrecorded_one_is_not_judged() -> None:
-    """One in a captured CUDA graph counts and leaves no entry."""
+    """An operation in a captured CUDA graph is counted without an entry."""
     (found,) = flight.newest({"entries": [gloo(1, "barrier", [], done=True), gloo(3, "broadcast", [[4]], done=False)]})
     assert found.waits == 3
     assert [each.number for each in found.recent] == [1]

@@ -1,4 +1,4 @@
-"""A node of an attempt that has ended: a pod that comes again after its run."""
+"""Tests a node that joins an attempt after its end, such as a pod that is recreated after its run."""
 
 import subprocess
 import sys

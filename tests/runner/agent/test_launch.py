@@ -1,4 +1,4 @@
-"""What a node starts for one rank: torchrun's environment, argv and files."""
+"""Tests the command of a rank: torchrun's environment, argv and files."""
 
 import sys
 from dataclasses import asdict, replace

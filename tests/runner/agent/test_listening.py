@@ -1,4 +1,4 @@
-"""Where a node listens, so that the other nodes find it there."""
+"""Tests the address that a node listens on, so that other nodes find it."""
 
 import socket
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ HERE = "198.51.100.7"
 
 
 def known(monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, list[str]]) -> None:
-    """A machine whose resolver knows these hosts, and no others."""
+    """A machine whose resolver has these hosts, and no others."""
 
     def resolve(host: str, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
         if host not in hosts:
@@ -28,12 +28,12 @@ def known(monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, list[str]]) -> No
     ("hosts", "expected"),
     [
         ({"n1": [HERE], "n2": ["198.51.100.8"]}, "n1"),
-        # Debian, and installers that name the machine beside localhost.
+        # Debian, and installers that put the machine's name on localhost's line.
         ({"n1": ["127.0.1.1"], "n2": ["198.51.100.8"]}, "towards n2"),
         ({"n1": ["127.0.0.1", "::1"], "n2": ["198.51.100.8"]}, "towards n2"),
         ({"n1": ["127.0.1.1"], "n2": ["127.0.1.1"], "n3": ["198.51.100.9"]}, "towards n3"),
         ({"n1": ["127.0.1.1", HERE], "n2": ["198.51.100.8"]}, HERE),
-        # Nothing says that another address were better.
+        # Nothing indicates that another address is better.
         ({"n1": ["127.0.1.1"]}, "n1"),
         ({"n1": ["127.0.1.1"], "n2": ["127.0.0.1"]}, "n1"),
         ({"n2": ["198.51.100.8"]}, "n1"),
@@ -49,7 +49,7 @@ def test_a_node_listens_on_its_name_unless_others_cannot_resolve_it(
 @pytest.mark.parametrize(
     ("hosts", "interfaces", "expected"),
     [
-        # Slurm knows addresses of its own: that of the node which has started the tasks.
+        # Slurm has separate addresses, such as that of the node that started the tasks.
         ({}, "", "towards 198.51.100.1"),
         ({"n2": ["198.51.100.8"]}, "", "towards n2"),
         ({}, "management", HERE),

@@ -1,4 +1,4 @@
-"""The process of a node before and after its supervisor: its own name, an early signal, and what it ends with."""
+"""Tests the process of a node before and after its supervisor: its name, an early signal, and its exit code."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
-# Of TEST-NET-1 (RFC 5737): an address of no machine, as the name of a pod may still be another's.
+# An address in TEST-NET-1 (RFC 5737), which no machine has, as a pod's name may still resolve to another pod's.
 ELSEWHERE = "192.0.2.1"
 
 
@@ -57,7 +57,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-# Found by every Python of the node at its start: its agent ends at once, each time; at the first one the run is decided elsewhere.
+# Every Python process of the node imports this at its start: its agent exits at once, and the first agent writes the verdict.
 NO_AGENT = """
 import os, sys
 if "headway.runner.agent.main" in sys.orig_argv:

@@ -1,4 +1,4 @@
-"""What an agent leaves out of the time since a sign of life: when it did not run itself."""
+"""Tests which time an agent subtracts from the age of a heartbeat: its own pauses."""
 
 import time
 from pathlib import Path
@@ -48,7 +48,7 @@ def agent() -> Agent:
 
 
 def age_s(found: Agent) -> float | None:
-    """What the next beat says."""
+    """The age in the next heartbeat."""
     said: list[dict[int, list[float | None]]] = []
     found._reports.link = SimpleNamespace(send=lambda kind, generation, node, body: said.append(body["ranks"]))  # type: ignore[assignment]
     found._reports.beat()

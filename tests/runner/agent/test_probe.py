@@ -1,4 +1,4 @@
-"""Looks at real processes: what they stand in, what they use, and that looking changes nothing."""
+"""Tests probes of real processes: where they wait, what they use, and that a probe changes nothing."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from headway.runner.agent.processes import signal_main_thread
 from headway.runner.contract import STACKS_SIGNAL
 from headway.runner.health.watch import Probe
 
-# What a worker of ours does first; then it stands somewhere.
+# What each worker does first; then it waits in `there`.
 BEGIN = """
 import faulthandler, os, queue, sys, threading, time
 faulthandler.register(int(sys.argv[2]), file=open(sys.argv[1], "a"), all_threads=True)
@@ -34,7 +34,7 @@ own_code()
 
 @contextmanager
 def process(there: str, stacks: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that stands in `there`."""
+    """A process that waits in `there`."""
     argv = [sys.executable, "-c", BEGIN.replace("{there}", there), str(stacks), str(STACKS_SIGNAL)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as standing:
         try:
@@ -80,7 +80,7 @@ def test_a_waiting_processs_main_thread_is_shown_innermost_first(tmp_path: Path)
 def test_a_lock_that_another_thread_may_release_is_not_a_deadlock(
     other: str, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop that waits for its uploader is no deadlock, however quiet the uploader is."""
+    """A loop that waits for its uploader is not a deadlock, however quiet the uploader is."""
     monkeypatch.setitem(globals(), "BEGIN", BEGIN.replace("time.sleep(600)", other))
     with process("queue.SimpleQueue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
@@ -90,7 +90,7 @@ def test_a_lock_that_another_thread_may_release_is_not_a_deadlock(
 
 @pytest.mark.parametrize("there", ["time.sleep(600)", "signal.pause()", "signal.sigtimedwait([signal.SIGUSR1], 600)"])
 def test_a_wait_that_a_signal_would_interrupt_is_not_signalled(there: str, tmp_path: Path) -> None:
-    """Torchrun sends nothing either, and no such wait is proof of a hang."""
+    """Torchrun sends no signal either, and no such wait proves a hang."""
     asked: list[Collection[int]] = []
     with process(f"import signal; {there}", tmp_path / "stacks") as standing:
         until(lambda: re.search("nanosleep|pause|sigtimedwait", Path(f"/proc/{standing.pid}/wchan").read_text()) is not None)

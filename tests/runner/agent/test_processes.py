@@ -1,4 +1,4 @@
-"""Spawned processes: where they run, where their output goes, how their end reads, and that none outlives who started it."""
+"""Tests spawned processes: their session and output, how their exit is described, and that none outlives its starter."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def finish(pid: int) -> str:
 
 
 def run_python(code: str, log: Path, **environment: str) -> str:
-    """Spawns Python with `code`; returns how it ended. What it printed is in `log`."""
+    """Spawn Python with `code` and return how it ended. Its output is in `log`."""
     return finish(spawn([sys.executable, "-c", code], environment, log=log, errors=log))
 
 
@@ -39,7 +39,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """No such process, or a zombie that only waits to be reaped by init."""
+    """Whether there is no such process, or only a zombie that waits to be reaped by init."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -128,7 +128,8 @@ def test_a_group_is_killed_including_grandchildren(tmp_path: Path) -> None:
     kill_group(pid, signal.SIGKILL)
     assert finish(pid) == "killed by SIGKILL"
     until(lambda: gone(grandchild))
-    kill_group(pid, signal.SIGKILL)  # nobody is left, and that is fine
+    # No process is left, which is not an error.
+    kill_group(pid, signal.SIGKILL)
 
 
 def test_a_child_dies_with_its_killed_parent(tmp_path: Path) -> None:

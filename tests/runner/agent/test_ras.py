@@ -1,4 +1,4 @@
-"""NCCL's RAS report over its text protocol, from a server that speaks it as src/ras/client_support.cc does."""
+"""Tests reading NCCL's RAS report, from a server that speaks the text protocol as src/ras/client_support.cc does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Whether a script may change its environment before it imports torch, by its source."""
+"""Tests whether a script's source shows that it may change its environment before it imports torch."""
 
 import subprocess
 import sys

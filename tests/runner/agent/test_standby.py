@@ -1,4 +1,4 @@
-"""Warm standbys: what they become is what a fresh process would have been, and one that cannot is not used."""
+"""Tests warm standbys: each becomes what a fresh process would have been, and one that cannot is not used."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from headway.runner.agent import standby as becoming
 from headway.runner.agent.processes import describe_status, spawn
 from headway.runner.start import START
 
-# A worker that shows everything it could tell apart by, but for what is imported.
+# A worker that shows every difference it could observe, except what is imported.
 WORKER = """
 import gc, json, os, resource, signal, sys
 names = ["HOME", "RANK", "LEFT", "HEADWAY_ROOM", "HEADWAY_ORDERS_FD"]
@@ -137,7 +137,7 @@ def test_an_early_standby_is_unused_if_its_imports_may_differ(
 ) -> None:
     monkeypatch.delenv(name, raising=False)
     began = warm.start_standby(argv(module), environment(), dict(os.environ), (), first=True)
-    added = frozenset({"CUDA_VISIBLE_DEVICES", "RANK"})  # the threads are the node's
+    added = frozenset({"CUDA_VISIBLE_DEVICES", "RANK"})  # the thread count is the node's
     given = replace(order(module, tmp_path / "log", event, **{name: "1"}), added=added)
     assert warm.hand_over([(began, given)]) == ({}, {0: f"the environment differs: {name}"})
     assert finish(began.pid) == "killed by SIGKILL"
@@ -179,7 +179,7 @@ def test_a_standby_whose_imports_make_a_device_context_gives_up(module: str, tmp
 
 
 def test_a_standby_whose_imports_open_a_device_gives_up(module: str, tmp_path: Path) -> None:
-    """By the name that its driver gives it, whoever has opened it."""
+    """Devices are recognized by the name that their driver gives them, whichever library opens them."""
     (tmp_path / "opens.py").write_text(
         "import re\nfrom headway.runner.agent import processes\nprocesses._DEVICE = re.compile('.*/opens.py')\nkept = open(__file__)\n"
     )

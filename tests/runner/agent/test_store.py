@@ -1,4 +1,4 @@
-"""The process that serves a generation's rendezvous store: it serves what it is ordered to, whoever it was forked from."""
+"""Tests the process that serves a generation's rendezvous store: it obeys its orders, whichever process it was forked from."""
 
 import os
 import select
@@ -28,7 +28,7 @@ def client(listening: socket.socket) -> Any:
 
 
 def hear(host: StoreHost, ready: Callable[[], bool]) -> bool:
-    """Until `ready`, or the host has ended: False."""
+    """Wait until `ready`. False if the host has ended first."""
     until = time.monotonic() + LIMIT_S
     while not ready():
         assert time.monotonic() < until
@@ -134,7 +134,7 @@ def test_the_next_host_can_serve_what_the_previous_had_not_begun_to_serve(tmp_pa
     os.waitpid(other.pid, 0)
 
 
-# A process that has torch, becomes something else, and leaves a host behind; orphans come to it.
+# A process with torch loaded execs something else and leaves a host behind; it adopts orphans.
 FORKS = """
 import os, sys, time
 from headway.runner.agent import store

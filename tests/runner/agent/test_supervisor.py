@@ -1,4 +1,4 @@
-"""What a supervisor keeps and bears, without its processes: events of workers, and companions that die over weeks."""
+"""Tests the supervisor's limits and restarts without its processes: events of workers, and daemons that die over weeks."""
 
 import json
 import os
@@ -40,7 +40,7 @@ Beside = tuple[Supervisor, socket.socket]
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[Beside]:
-    """A supervisor with the sockets of one that serves, and the agent's end."""
+    """A supervisor with the sockets of a serving one, and the agent's end of them."""
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     ours, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     found._agent.connect(ours)
@@ -61,7 +61,7 @@ def test_a_standby_that_dies_during_its_handover_costs_nothing_else(beside: Besi
 
     node._selector.register(asked, selectors.EVENT_READ, take)
     with asked, asks:
-        # In this order the selector names them.
+        # The selector returns them in this order.
         asks.send(b"x")
         ended.close()
         node._hear(0)
@@ -76,7 +76,7 @@ def test_an_agents_last_order_counts_even_if_the_agent_was_just_reaped(
     for request in (KillWorkers(1, 9), ExitNode(0)):
         agent.send(encode(request))
     agent.close()
-    # It has ended before its orders are read, and nobody has reaped it.
+    # It has ended before its orders are read, and has not been reaped.
     node._agent.daemon.pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, node._agent.daemon.pid, os.WEXITED | os.WNOWAIT)
     node._hear(0)
@@ -134,7 +134,7 @@ def test_only_a_process_that_dies_repeatedly_makes_a_node_unusable(beside: Besid
 
 
 def kills(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[tuple[int, int]]]:
-    """Virtual time, and the signals that are sent in it."""
+    """Virtual time, and the signals sent in it."""
     now, sent = [1000.0], list[tuple[int, int]]()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(workers, "kill_group", lambda pid, number: sent.append((pid, number)))
@@ -227,7 +227,7 @@ def test_a_script_without_optimizer_steps_is_reported_once(step: int, beside: Be
     assert [each["event"] for each in heard(agent)] == ([] if step else [note])
 
 
-# A rank that is through and one that crashed have left a process each, and one was there before the supervisor.
+# A completed rank and a crashed one have left a process each, and another process was older than the supervisor.
 LEFT = """
 import json, os, subprocess, sys, time
 from pathlib import Path
@@ -305,7 +305,7 @@ def test_a_node_with_only_ipv6_listens(tmp_path: Path) -> None:
     node._close()
 
 
-# Leaves a worker's process group and session in every way there is, under a name that its children have too.
+# Leaves a worker's process group and session in every possible way, under a name that its children share.
 LEAVES = """
 import ctypes, os, sys, time
 def fork():
@@ -362,7 +362,7 @@ print(json.dumps([before >= 4, named()]))
 
 
 def test_processes_that_left_their_workers_session_end_before_a_restart(tmp_path: Path) -> None:
-    """Orphans come to the supervisor whatever they have done, so that no control group is needed to find them."""
+    """Orphans are adopted by the supervisor whatever they have done, so that no control group is needed to find them."""
     argv = [sys.executable, "-c", NODE, f"leaves-{uuid.uuid4()}", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "[true, 0]\n", done.stderr

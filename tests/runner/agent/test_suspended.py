@@ -1,5 +1,5 @@
-"""A run whose processes are all stopped for longer than any of its bounds, and go on: what `scontrol suspend`, `docker pause`, a control
-group's freezer and a paused virtual machine do to it."""
+"""Tests a run whose processes are all stopped for longer than any timeout and then continue, as under `scontrol suspend`, `docker pause`,
+a control group's freezer and a paused virtual machine."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ for step in range(1, 10**6):
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
-    # In naps, which stop with the process.
+    # Slept in short naps, which stop with the process.
     for nap in range(100 if os.path.exists("slowly") else 3):
         time.sleep(0.02)
     done = torch.tensor([float(os.path.exists("enough"))])
@@ -44,7 +44,7 @@ dist.destroy_process_group()
 
 
 def below(pid: int) -> Iterator[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -68,7 +68,7 @@ def steps(place: Path) -> int:
     ],
 )
 def test_a_run_that_is_suspended_for_a_while_continues_undisturbed(all_nodes: bool, tmp_path: Path) -> None:
-    """The sections' bounds are shorter than the pause; that of a silent node is longer, and holds where only one is paused."""
+    """The sections' timeouts are shorter than the pause; that of a silent node is longer and applies if only one is paused."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = {"argv": ["train.py"], "logs": False}
     short = {name: Timeout(BOUND_S) for name in ("data", "compute", "evaluation", "agent")}
@@ -88,7 +88,8 @@ def test_a_run_that_is_suspended_for_a_while_continues_undisturbed(all_nodes: bo
     nodes = [subprocess.Popen([*words, str(node)], env=environment, cwd=tmp_path) for node in (0, 1)]
     try:
         until = time.monotonic() + LIMIT_S
-        for enough in (40, 42):  # then each step takes its time, so that the nodes are heard before a rank goes on
+        # Then each step takes time, so that the nodes' heartbeats arrive before a rank continues.
+        for enough in (40, 42):
             while steps(tmp_path) < enough:
                 assert time.monotonic() < until, "no steps"
                 assert all(node.poll() is None for node in nodes)

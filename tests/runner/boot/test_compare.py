@@ -1,4 +1,4 @@
-"""Replicas compared while a script runs: what differs is found and blamed, and what may differ raises no alarm."""
+"""Tests the comparison of replicas while a script runs: differences are found and attributed, and permitted differences raise no alarm."""
 
 import re
 import shutil
@@ -45,7 +45,7 @@ def test_replicas_are_compared(ranks: int, stories: str, tmp_path: Path) -> None
     run_world("tests.support.ranks.comparing", ranks, tmp_path, *stories.split())
 
 
-# --- who is blamed ----------------------------------------------------------------------------------------------------
+# --- blame ------------------------------------------------------------------------------------------------------------
 
 
 def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
@@ -104,11 +104,11 @@ def test_only_ranks_with_comparable_values_are_compared() -> None:
     ]
 
 
-# --- when -------------------------------------------------------------------------------------------------------------
+# --- schedule ---------------------------------------------------------------------------------------------------------
 
 
 def due(schedule: ComparisonSchedule, steps: int, clock: list[float], step_s: float) -> list[int]:
-    """The steps of so many at which a comparison is due, by a rank whose steps take so long."""
+    """The steps, out of `steps`, at which a comparison is due on a rank whose steps take this long."""
     found = []
     for step in range(1, steps + 1):
         clock[0] += step_s

@@ -1,4 +1,4 @@
-"""A script ends under boot as `python` ends it: the same bytes on both streams, the same code, the same files, whatever way it ends."""
+"""Tests that a script ends under boot as under `python`: the same output on both streams, the same exit code and files."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Sockets = tuple[socket.socket, socket.socket]
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process printed, and what it ended with."""
+    """The output and the exit code of a process."""
 
     code: int
     out: str
@@ -31,14 +31,14 @@ class Ended:
 
 @pytest.fixture
 def events() -> Iterator[Sockets]:
-    """The supervisor's end, and the worker's."""
+    """The supervisor's end and the worker's end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         yield ours, theirs
 
 
 def plain(folder: Path, *words: str) -> Ended:
-    """As torchrun starts it."""
+    """Run the script as torchrun starts it."""
     return run([sys.executable, "-u", *words], folder, dict(os.environ))
 
 

@@ -1,4 +1,4 @@
-"""Hooks of saves and loads: the file is what it would be, nothing is beside it, and what is damaged is not loaded."""
+"""Tests the hooks of saves and loads: files are unchanged, no file is added, and damaged files are not loaded."""
 
 import errno
 import gzip
@@ -27,7 +27,7 @@ from headway.runner.checkpoint.sources import DirectorySource
 from tests.runner.boot.test_saved import names
 from tests.support.worker import Booted, booted, flip
 
-# One process is what is wanted here.
+# These tests use a single process.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:Detected an existing checkpoint")
 
 STATE: dict[str, Any] = {"weight": torch.arange(1000.0), "step": 30}
@@ -313,7 +313,7 @@ def test_the_safetensors_reader_is_still_a_class_with_its_instances(
 
 @pytest.fixture
 def hooked(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> Booted:
-    """dcp.save and dcp.load as a script has them."""
+    """dcp.save and dcp.load as a script imports them."""
     monkeypatch.setattr(state_dict_saver, "_save_state_dict", dcp_calls._saving(state_dict_saver._save_state_dict))
     monkeypatch.setattr(state_dict_loader, "_load_state_dict", dcp_calls._loading(state_dict_loader._load_state_dict))
     for name in ("read_data", "read_metadata"):
@@ -330,7 +330,7 @@ def loaded(path: Path) -> torch.Tensor:
 
 @pytest.fixture
 def chosen(hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> Booted:
-    """As where the script's environment asks for headway's format."""
+    """As if the script's environment requested headway's format."""
     monkeypatch.setenv("HEADWAY_DCP", "headway")
     return hooked
 
@@ -441,7 +441,7 @@ def test_a_killed_first_dcp_save_does_not_hide_an_older_checkpoint(tmp_path: Pat
 
 
 def killed_over(path: Path, left: Callable[[Path], object], state: dict[str, Any]) -> None:
-    """A save over a checkpoint, killed when `left` has been done to its data files."""
+    """A save over a checkpoint, killed after `left` was done to its data files."""
 
     def finish(*_: Any, **__: Any) -> None:
         left(path)
@@ -519,7 +519,7 @@ def test_an_unreadable_dcp_checkpoint_stays_in_place(
 
 
 def test_a_file_missing_from_a_dcp_checkpoint_is_not_damage(tmp_path: Path, hooked: Booted) -> None:
-    """It may lie on another node's disk."""
+    """The file may be on another node's disk."""
     dcp_save(tmp_path / "step-10")
     (tmp_path / "step-10/__0_0.distcp").unlink()
     hooked.verify()
@@ -545,7 +545,7 @@ def test_another_librarys_storage_writer_is_left_unchanged_and_reported(tmp_path
     assert note["calls"] == ["dcp.save through Own with a custom write method: not verified"]
 
 
-# --- headway's format, where it is asked for --------------------------------------------------------------------------
+# --- headway's format, on request -------------------------------------------------------------------------------------
 
 
 def test_optional_verified_storage_of_dcp_looks_complete_as_torchs_does(

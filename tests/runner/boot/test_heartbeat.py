@@ -1,4 +1,4 @@
-"""Signs of life of an unmodified loop: what its calls show on the rank's page."""
+"""Tests the heartbeats of an unmodified loop: what its calls write on the rank's page."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_restored_optimizer_continues_its_step_count(boot: Booted) -> None:
 
 
 class Calls(TorchFunctionMode):
-    """Keeps what torch's functions are called for."""
+    """Records which of torch's functions are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def test_a_python_profile_contains_the_counter(boot: Booted) -> None:
 
 
 class Captured(torch.Tensor):
-    """A number on a GPU: to read it while a graph is captured ends the capture."""
+    """A step count on a GPU: reading it during a graph capture would end the capture."""
 
     is_cuda = True
 
@@ -213,7 +213,7 @@ def test_a_backward_pass_gives_a_heartbeat_at_both_ends(boot: Booted) -> None:
 
 
 def waiting(ns: int) -> Any:
-    """torch.distributed.distributed_c10d with a Work that waits so long."""
+    """torch.distributed.distributed_c10d with a Work that waits this long."""
 
     class Work:
         def wait(self) -> None:
@@ -315,7 +315,7 @@ def test_an_exception_in_a_forked_process_is_not_the_ranks(boot: Booted) -> None
 
 
 def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Booted) -> None:
-    """A write is about a microsecond; a step of one batch makes nine."""
+    """A write takes about a microsecond; a step with one batch makes nine."""
     before = boot.shown("pulse")
     heartbeat.within("data", lambda: None)()
     autograd = types.SimpleNamespace(backward=lambda: None)
@@ -336,7 +336,7 @@ def test_the_flight_recorder_can_be_read_from_the_first_process_group_on(
     heartbeat.see_groups(module)
 
     def threads() -> tuple[int, int]:
-        """Those of the process, and those that a script can list."""
+        """The process's threads, and those that a script can list."""
         return len(list(Path("/proc/self/task").iterdir())), threading.active_count()
 
     all_before, listed = threads()
@@ -353,7 +353,8 @@ def test_a_script_that_closes_the_event_socket_keeps_its_own_file(
     number = boot.worker._events.fileno()
     kept = os.dup(number)
     with (tmp_path / "mine").open("wb") as mine:
-        os.dup2(mine.fileno(), number)  # the script's file has our number now
+        # The script's file now has headway's former number.
+        os.dup2(mine.fileno(), number)
         boot.worker.say("note", kind="after")
     assert (tmp_path / "mine").read_bytes() == b""
     os.close(number)

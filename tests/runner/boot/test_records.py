@@ -1,4 +1,4 @@
-"""Records of files: what counts as damage, and that whatever anybody else does to a file never does."""
+"""Tests the records of files: what counts as damage, and that writes by other programs never do."""
 
 import itertools
 import mmap
@@ -181,7 +181,7 @@ def test_the_memory_for_records_is_bounded(boot: Booted, monkeypatch: pytest.Mon
     assert len(known.by_path) == 5
 
 
-# --- foreign hands ----------------------------------------------------------------------------------------------------
+# --- other programs ---------------------------------------------------------------------------------------------------
 
 NAMES = ("a.pt", "b.pt", "backup.pt")
 
@@ -220,7 +220,7 @@ FOREIGN: dict[str, Callable[[Path, random.Random], object]] = {
     "append": appended,
     "mmap": mapped,
     "utime": touched,
-    # Not to nothing: an empty file right after a save, before its checksum is due, is a save that was cut off.
+    # Not to zero bytes: an empty file right after a save, before its checksum is due, is a killed save.
     "truncate": lambda path, rng: os.truncate(path, 1 + rng.randrange(path.stat().st_size)),
     "rewrite": lambda path, rng: path.write_bytes(rng.randbytes(rng.choice([64, 4000]))),
     "rename": lambda path, rng: path.rename(another(path, rng)),
@@ -241,7 +241,7 @@ def test_writes_by_other_programs_are_never_damage_but_silent_changes_are(
         times = itertools.count(10**18, 1_000_003)
 
         def write(path: Path, content: bytes) -> None:
-            """At a time of its own, however coarse the clock is: what is written later has another."""
+            """Write at a distinct time, however coarse the clock is, so that later writes have another time."""
             path.write_bytes(content)
             now = next(times)
             os.utime(path, ns=(now, now))
@@ -288,7 +288,7 @@ def test_a_save_truncated_later_by_another_program_is_not_a_killed_save(tmp_path
 
 
 def listings(folder: Path) -> dict[str, list[str]]:
-    """Names by every way that there is."""
+    """The names that each kind of listing shows."""
     return {
         "listdir": sorted(os.listdir(folder)),  # noqa: PTH208
         "scandir": sorted(entry.name for entry in os.scandir(folder)),
@@ -320,7 +320,7 @@ def test_every_listing_shows_only_the_scripts_files_at_every_moment(tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_os_functions_remain_pythons_own() -> None:
-    """In a process that has set all hooks."""
+    """Run in a process with all hooks installed."""
     code = (
         "import os, posix, pickle\nfrom headway.runner.boot.hooks import prepare\nprepare()\nimport torch\n"
         "names = ['rename', 'replace', 'rmdir', 'listdir', 'scandir', 'unlink', 'open']\n"

@@ -1,4 +1,4 @@
-"""Checkpoints that a script saved: the newest of each family is verified, and what is damaged gets out of every search's way."""
+"""Tests that the newest of a script's checkpoints are verified, and damaged ones moved where no search finds them."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ def boot(tmp_path: Path) -> Iterator[Booted]:
 
 
 def save(path: Path, content: bytes = b"") -> Path:
-    """A file as a hooked torch.save leaves it."""
+    """Write a file as a hooked torch.save leaves it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.begin(path)
     path.write_bytes(content or os.urandom(5000))
@@ -34,7 +34,7 @@ def save(path: Path, content: bytes = b"") -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """What a script's listing shows it."""
+    """The names that a script's listing shows."""
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
@@ -205,7 +205,7 @@ def test_lightnings_resume_link_points_to_the_newest_intact_file(tmp_path: Path,
 def test_the_latest_file_names_the_newest_intact_directory(
     pointer: str, states: tuple[str, str], named: tuple[str, str], tmp_path: Path, boot: Booted
 ) -> None:
-    """DeepSpeed and Megatron would start from the beginning, or fail, where it names a directory that is not there."""
+    """DeepSpeed and Megatron would start from scratch or fail if it named a missing directory."""
     folder = tmp_path / "saved"
     save(folder / states[0])
     flip(save(folder / states[1]))
@@ -373,7 +373,8 @@ def test_a_script_that_closes_every_descriptor_keeps_its_files(tmp_path: Path, b
     save(tmp_path / "a/step-10.pt")
     ours = records._appending._descriptor
     with (tmp_path / "mine").open("wb") as mine:
-        os.dup2(mine.fileno(), ours)  # as when it was closed, and the next file opened
+        # As if the descriptor had been closed and the next file opened with its number.
+        os.dup2(mine.fileno(), ours)
         save(tmp_path / "a/step-20.pt")
         os.close(ours)
         save(tmp_path / "a/step-30.pt")
@@ -401,7 +402,7 @@ def test_only_a_few_of_a_hundred_thousand_files_are_examined(tmp_path: Path, boo
     assert sum(name.startswith(str(path.parent)) for name in looked) < 30
 
 
-# --- renamed since ----------------------------------------------------------------------------------------------------
+# --- files renamed after their save -----------------------------------------------------------------------------------
 
 
 def test_a_file_is_recognized_by_the_name_it_was_renamed_or_linked_to(tmp_path: Path, boot: Booted) -> None:

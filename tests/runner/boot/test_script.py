@@ -1,4 +1,4 @@
-"""A script run as `python` runs it, and what comes before its first line."""
+"""Tests running a script as `python` runs it, and the steps before its first line."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a script had set when it first imported a library is noted, per local rank, and found by whoever imports ahead of it later."""
+"""Tests the record of a script's environment at its first import of a library, per local rank, which later warm starts read."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What was saved, verified by all ranks together: each reads a share of it, and rank 0 decides. The ranks are forks that share a store."""
+"""Tests verification by all ranks together: each reads a share, and rank 0 decides. The ranks are forks that share a store."""
 
 import dataclasses
 import errno
@@ -43,7 +43,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Booted]:
 
 @contextmanager
 def others(boot: Booted, store: Path, prepare: Callable[[int], None] = lambda _: None) -> Iterator[None]:
-    """The other ranks, each a fork that verifies; they have all ended when the block is left."""
+    """The other ranks, each a fork that verifies; all have ended when the block is left."""
     pids = [_fork(boot, rank, store, prepare) for rank in range(1, RANKS)]
     try:
         yield
@@ -70,7 +70,7 @@ def _fork(boot: Booted, rank: int, store: Path, prepare: Callable[[int], None]) 
 
 
 def verify(boot: Booted, tmp_path: Path, prepare: Callable[[int], None] = lambda _: None) -> None:
-    """All ranks come to it."""
+    """All ranks enter the verification."""
     with others(boot, tmp_path / "store", prepare):
         verify_first(boot.worker, FileStore(str(tmp_path / "store"), RANKS), VERIFY_S)
 
@@ -140,7 +140,7 @@ def test_dcp_directories_are_divided_among_ranks(name: str, save: Callable[[Path
 def test_rank_0_verifies_files_that_another_rank_sees_differently(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where each node has a file of that name on a disk of its own."""
+    """As if each node had a file of that name on its own disk."""
     path = save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
     flip(path)
     verify(boot, tmp_path, lambda _: monkeypatch.setattr(shares, "_mark", lambda _: (0, 0, 0)))

@@ -1,4 +1,4 @@
-"""Gradients that are silently wrong on one rank: found by computing the step on other ranks, and never applied."""
+"""Tests silently wrong gradients of one rank: they are found by recomputing the step on other ranks, and never applied."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ Records = dict[str, list[dict[str, Any]]]
 
 
 def records(folder: Path, world_size: int, *names: str) -> Records:
-    """What all ranks wrote, by case."""
+    """The records of all ranks, by case."""
     (folder / "text").write_text("the quick brown fox jumps over the lazy dog; " * 50)
     run_world("tests.support.ranks.silent", world_size, folder, str(world_size), *names)
     return {name: [json.loads((folder / name / f"rank-{rank}.json").read_text()) for rank in range(world_size)] for name in names}

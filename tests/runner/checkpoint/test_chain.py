@@ -1,4 +1,4 @@
-"""The chain: every record once and in order, one generation in charge at a time, and no commit that returned is lost."""
+"""Tests the chain: every record exists once and in order, one generation is in charge at a time, and no returned commit is lost."""
 
 import errno
 import json
@@ -163,7 +163,7 @@ def test_a_claim_is_kept_although_another_checkpoint_was_retired_meanwhile(direc
 
 
 def racing(writers: int, work: Callable[[int], None]) -> None:
-    """Runs `work(0)` .. `work(writers - 1)` in threads that start together; their errors are raised here."""
+    """Run `work(0)` to `work(writers - 1)` in threads that start together, and raise their errors here."""
     gate, errors = threading.Barrier(writers), list[BaseException]()
 
     def run(number: int) -> None:
@@ -195,11 +195,11 @@ def test_racing_threads_append_every_record_once(directory: Path) -> None:
     assert [record.seq for record in records] == list(range(1, 102))
     steps = [record.entry.step for record in records if isinstance(record.entry, Commit)]
     assert sorted(steps) == sorted(writer * 100 + n for writer in range(4) for n in range(25))
-    assert len(files(directory)) == 101  # no temporary file is left
+    assert len(files(directory)) == 101  # no temporary file remains
 
 
 def test_racing_processes_append_every_record_once(directory: Path) -> None:
-    """Processes of their own: nothing in memory is shared but the directory."""
+    """Separate processes share nothing but the directory."""
     claim(opened(directory))
     children = []
     for writer in range(3):
@@ -348,7 +348,7 @@ def test_files_not_named_like_records_are_ignored(long_chain: Path) -> None:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process dies here."""
 
 
 def test_a_crash_before_the_link_leaves_no_record(
@@ -358,7 +358,8 @@ def test_a_crash_before_the_link_leaves_no_record(
         raise Crash
 
     monkeypatch.setattr(os, "link", crash)
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # a process that is gone removes nothing
+    # A dead process removes nothing.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     with pytest.raises(Crash):
         commit(opened(long_chain), 40, 1)
     monkeypatch.undo()
@@ -418,7 +419,7 @@ def test_an_unknown_outcome_is_a_failure_if_another_writer_was_first(long_chain:
     assert ids(lineage(chain_of(long_chain).read()))[:2] == [(50, 1), (40, 1)]
 
 
-# --- what counts ------------------------------------------------------------------------------------------------------
+# --- lineage ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_lineage_follows_base_pointers(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What may be appended and what then counts: tiers, replica groups, histories that roll back, captures in memory, adopted chains."""
+"""Tests which records may be appended and what they mean: tiers, replica groups, rollbacks, captures in memory, adopted chains."""
 
 from pathlib import Path
 
@@ -180,7 +180,8 @@ def test_a_history_rolls_back_to_step_0_and_stays_there(chain: Chain) -> None:
     commit(chain, 10)
     chain.claim(None, 0, "tester", history_entries=1, rolled_back=True)
     assert newest_base(chain.read()) is None
-    again = chain.claim(None, 0, "tester", history_entries=1)  # nothing counts, so nothing has to be said
+    # No checkpoint counts, so no base has to be named.
+    again = chain.claim(None, 0, "tester", history_entries=1)
     assert (again.generation, counting(chain)) == (3, [])
 
 
@@ -267,11 +268,11 @@ def test_a_group_that_a_newer_generation_does_not_have_is_superseded(groups: Cha
         commit(groups, 10, group=2)
 
 
-# --- what a store does not show yet -----------------------------------------------------------------------------------
+# --- records that are not visible yet ---------------------------------------------------------------------------------
 
 
 class Hiding(PosixStore):
-    """As a client of NFS that has looked before: it shows what others have made only when it has been asked some more times."""
+    """A client of NFS with cached listings: records of others become visible only after some more requests."""
 
     def __init__(self, directory: Path, hidden: str, times: int) -> None:
         super().__init__(directory)
@@ -293,7 +294,7 @@ def hiding(tmp_path: Path, seq: int, times: int, waited: list[float]) -> tuple[C
 
 
 def test_a_writer_waits_until_its_claim_is_visible(chain: Chain, tmp_path: Path) -> None:
-    """Else it would take the claim before for the newest, and stop."""
+    """Otherwise it would take the previous claim for the newest and stop."""
     chain.claim(None, 0, "coordinator")
     waited: list[float] = []
     worker, store = hiding(tmp_path, 2, 3, waited)
@@ -321,7 +322,7 @@ def test_a_listed_record_that_cannot_be_read_is_not_a_gap(chain: Chain, tmp_path
 
 
 def test_a_name_that_is_taken_but_not_yet_visible_is_awaited(chain: Chain, tmp_path: Path) -> None:
-    """The other's record is taken in; this one's comes after it."""
+    """The other writer's record is read; this one follows it."""
     waited: list[float] = []
     writer, _ = hiding(tmp_path, 2, 3, waited)
     writer.read()
@@ -335,7 +336,7 @@ def test_a_name_that_is_taken_but_not_yet_visible_is_awaited(chain: Chain, tmp_p
         commit(writer, 40)
 
 
-# --- what nobody who keeps to the rules has written -------------------------------------------------------------------
+# --- records that break a rule ----------------------------------------------------------------------------------------
 
 CLAIM = Claim(None)
 FORBIDDEN = [
@@ -354,7 +355,7 @@ FORBIDDEN = [
 
 
 class Unruly(Chain):
-    """Appends anything."""
+    """Appends any record."""
 
     def write(self, generation: int, entry: Claim | Commit) -> None:
         record = self._next(entry, generation, 0, "unruly")
@@ -411,7 +412,7 @@ def test_captures_that_were_rolled_back_refused_or_unclaimed_do_not_count(chain:
 
 
 def test_a_capture_used_as_a_base_counts_as_progress_once(chain: Chain) -> None:
-    """Generation 2 starts from what generation 1 captured; 3 and 4 start from the same, for 2 and 3 captured nothing."""
+    """Generation 2 starts from a capture of generation 1; 3 and 4 start from the same one, because 2 and 3 captured nothing."""
     counts = [claims_without_commit(chain.read())]
     for _ in range(3):
         chain.claim(newest_held_base(chain.read(), holding((14, 1))), 0, "tester")
@@ -470,7 +471,7 @@ def test_no_chain_is_rebuilt_where_one_exists(chain: Chain, store: Store) -> Non
 
 @given(st.sets(st.tuples(st.integers(1, 30), st.integers(1, 6)), max_size=12), st.integers(0, 8))
 def test_every_adopted_chain_obeys_the_rules(found: set[tuple[int, int]], newest: int) -> None:
-    """Its newest generation is above all, its last checkpoint counts, and steps grow along its lineage."""
+    """Its newest generation is the highest, its last checkpoint counts, and steps grow along its lineage."""
     store = Memory()
     Chain(store, RUN).begin(adoption([], found_on_disk(*found), newest), 0, "tester")
     chain = Chain(store, RUN)

@@ -1,4 +1,4 @@
-"""Stores of a chain: directories and S3 by moto's server; what is no store is refused, and what cannot be reached says so."""
+"""Tests the stores of a chain: directories, and S3 by moto's server; unsuitable stores are refused, unreachable ones reported."""
 
 import os
 import socket
@@ -68,11 +68,11 @@ def test_two_chains_in_one_bucket_are_isolated(bucket: str) -> None:
     assert (one.names(), other.names(), one.read("x"), other.read("x")) == (["x"], ["x"], b"1", b"2")
 
 
-# --- stores that lie, and stores that are away ------------------------------------------------------------------------
+# --- faulty and unavailable stores ------------------------------------------------------------------------------------
 
 
 class Overwriting:
-    """As some servers that speak S3: If-None-Match is not looked at, and the last one wins."""
+    """Like some S3 servers: If-None-Match is ignored, and the last write wins."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -111,7 +111,8 @@ def test_a_missing_bucket_raises_os_error(s3: S3Server) -> None:
 
 
 def test_an_unavailable_server_raises_os_error_without_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:  # bound and not listening: every connection is refused
+    # Bound and not listening: every connection is refused.
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
         store = ObjectStore("s3://bucket/chain", max_retries=0)
@@ -121,11 +122,11 @@ def test_an_unavailable_server_raises_os_error_without_credentials(s3: S3Server,
     assert os.environ["AWS_ACCESS_KEY_ID"] not in str(refused.value)
 
 
-# --- answers that are lost --------------------------------------------------------------------------------------------
+# --- lost responses ---------------------------------------------------------------------------------------------------
 
 
 class Lossy(socketserver.ThreadingTCPServer):
-    """Stands before a server and passes every request on; of those whose first line holds one of `losing`, it keeps the answer."""
+    """A proxy of a server. It withholds the response to requests whose first line contains one of `losing`."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -142,7 +143,7 @@ class Lossy(socketserver.ThreadingTCPServer):
 
 
 class Passing(socketserver.StreamRequestHandler):
-    """One request, for the connection is closed after it."""
+    """Pass on one request; the connection is closed after it."""
 
     server: Lossy
 
@@ -175,7 +176,7 @@ def lossy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lossy]:
 
 @pytest.mark.parametrize("max_retries", [0, 3])
 def test_a_put_with_a_lost_response_counts_once(max_retries: int, bucket: str, lossy: Lossy) -> None:
-    """Whether obstore gives up or sends it again and is refused."""
+    """Whether obstore gives up, or retries and is refused."""
     store = ObjectStore(f"{bucket}/chain", max_retries=max_retries)
     chain = Chain(store, "run-1")
     puts = [f"PUT {bucket.removeprefix('s3:/')}/chain/{seq:09d}.json" for seq in (1, 2)]
@@ -207,7 +208,7 @@ def test_a_missing_directory_raises_os_error(tmp_path: Path) -> None:
 
 
 def test_records_of_a_long_chain_are_read_concurrently(bucket: str, s3: S3Server) -> None:
-    """Every record is asked for once."""
+    """Every record is requested once."""
     store = ObjectStore(f"{bucket}/chain")
     chain = Chain(store, "run-1")
     chain.claim(None, 0, "coordinator")

@@ -1,4 +1,4 @@
-"""headway's storage classes under torch.distributed.checkpoint: everything that dcp saves comes back, and nothing else does."""
+"""Tests headway's storage classes under torch.distributed.checkpoint: everything that dcp saves is restored, and nothing else."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ def load(path: Path, state: State) -> State:
 
 
 def failure(work: Callable[[], object]) -> BaseException:
-    """What made dcp fail, on the first rank that it names."""
+    """The error of dcp on the first rank that it names."""
     with pytest.raises(CheckpointException) as caught:
         work()
     error, _ = caught.value.failures[0]
@@ -68,7 +68,7 @@ def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-# --- what is saved comes back -----------------------------------------------------------------------------------------
+# --- round trip -------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_and_its_optimizer_are_restored_bit_for_bit(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_untagged_value_is_stored_separately_and_loaded_as_weights_only(tmp_p
 
 
 class Strange:
-    """What only its own code can bring back."""
+    """A value that only its own code can restore."""
 
 
 def test_a_value_that_needs_code_to_load_fails_the_save_by_name(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_sparse_tensor_fails_the_save_by_name(tmp_path: Path) -> None:
 
 
 class Halving(DefaultSavePlanner):
-    """Saves tensors at half precision and values with a word of its own."""
+    """Saves tensors at half precision and values with an added word."""
 
     def resolve_data(self, write_item: WriteItem) -> Any:
         if write_item.type is WriteItemType.BYTE_IO:
@@ -195,7 +195,7 @@ LAYOUTS: Mapping[str, tuple[tuple[int, ...], Sequence[Any]]] = {
 
 
 def save_on_all(path: Path, states: Sequence[State], planners: Sequence[SavePlanner] | None = None) -> None:
-    """dcp.save on several ranks, step by step as torch has it, with the collectives done by hand."""
+    """dcp.save on several ranks, with torch's steps and collectives executed by hand."""
     writers = [StorageWriter(path) for _ in states]
     planners = planners or [DefaultSavePlanner() for _ in states]
     plans = []
@@ -261,7 +261,7 @@ def test_a_large_tensor_is_split_so_that_few_rows_read_few_bytes(tmp_path: Path,
         load_on_all(tmp_path, [last])
 
 
-# --- what was not saved does not come back ----------------------------------------------------------------------------
+# --- damage -----------------------------------------------------------------------------------------------------------
 
 TINY: State = {"w": torch.arange(24.0).reshape(4, 6), "b": torch.ones(3, dtype=torch.bfloat16), "step": 5, "odd": torch.float16}
 
@@ -320,7 +320,7 @@ def test_a_missing_checkpoint_and_plain_dcp_are_named_with_a_hint(tmp_path: Path
 
 
 def test_an_error_of_one_rank_reaches_the_others_unchanged(tmp_path: Path) -> None:
-    """torch pickles a rank's error to tell the others."""
+    """torch pickles a rank's error to send it to the others."""
     error = refused(tmp_path / "nowhere", blank())
     found = pickle.loads(pickle.dumps(error))
     assert isinstance(found, RefusedError)
@@ -425,7 +425,7 @@ def test_metadata_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def sharded_by_dcp(root: Path, world_size: int, tp: int, way: str) -> Any:
-    """Return what the ranks hold once they have saved or loaded."""
+    """Return what the ranks hold after the save or load."""
     run_world("tests.support.ranks.sharded_by_dcp", world_size, root, way, str(tp))
     return json.loads((root / f"{way}.json").read_text())
 

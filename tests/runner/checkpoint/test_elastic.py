@@ -1,4 +1,4 @@
-"""A state saved under one layout and loaded under another is the same state: bit for bit, and the training that follows too, nearly."""
+"""Tests that a state saved under one layout is the same, bit for bit, under another, and that training continues nearly the same."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every layout's own run, and what each made of each other's checkpoint."""
+    """Each layout's own run, and its result from each other layout's checkpoint."""
     root = tmp_path_factory.mktemp("elastic")
     run_world("tests.support.ranks.elastic", max(SIZES), root)
     return elastic.results(root)
 
 
 def relative(found: list[float], expected: list[float]) -> float:
-    """The largest difference of two curves, as a part of the value."""
+    """The largest difference of two curves, relative to the value."""
     assert len(found) == len(expected) == MORE
     return max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
 

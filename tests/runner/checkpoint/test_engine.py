@@ -1,4 +1,4 @@
-"""The saver of one rank beside a real keeper: what blocks, what fails, and what never does."""
+"""Tests the saver of one rank with a real keeper: what blocks, what fails, and what never does."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Rank:
         self.claim()
 
     def claim(self) -> None:
-        # A chain of its own: the saver may still be retiring through the other one.
+        # A separate chain: the saver may still be retiring through the other one.
         chain = Chain(PosixStore(self.place.root.parent / "chain"), "run-1")
         record = chain.claim(newest_base(chain.read()), 0, "tester")
         self.place = CheckpointLocation(self.place.root, "run-1", record.generation, 0, 1, Mesh())
@@ -152,7 +152,8 @@ def test_an_unwritable_disk_fails_only_that_save_and_is_reported(rank: Rank) -> 
 
 def test_a_capture_in_memory_is_restored_by_the_next_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = Rank(tmp_path, BOTH, monkeypatch)
-    keeps = rank.connect()  # somebody else on the node: the keeper outlives the worker
+    # Another client on the node, so that the keeper outlives the worker.
+    keeps = rank.connect()
     with closing(rank.saver()) as saver:
         saver.save(5, state(5), {"memory"})
         assert ended(saver) == {(5, "memory"): None}

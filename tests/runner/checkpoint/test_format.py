@@ -1,4 +1,4 @@
-"""Checkpoints: what is loaded is what was saved, under any layout; every damage is refused by name; a failed save commits nothing."""
+"""Tests checkpoints: loads return what was saved under any layout, damage is refused by name, and a failed save commits nothing."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ FILES = ("manifest.json", "part-0.json", "data-0-0.bin")
 
 
 class Run:
-    """One run's store: a chain and checkpoints, saved and read back by a generation of `world_size` ranks."""
+    """One run's store: a chain and checkpoints, saved and read by a generation of `world_size` ranks."""
 
     def __init__(self, root: Path, world_size: int = 1) -> None:
         self.root, self.world_size = root, world_size
@@ -85,7 +85,7 @@ def opened(root: Path, run: str, base: Base) -> Reader:
 
 
 def load(reader: Reader, tensors: dict[str, torch.Tensor]) -> None:
-    """One rank alone loads all of it."""
+    """One rank loads everything."""
     with torch.no_grad():
         Loader(reader, tensors, Ranks()).load()
 
@@ -198,7 +198,7 @@ def folder(run: Run, base: Base) -> Path:
 
 
 def places(name: str, length: int) -> list[int]:
-    """Where a byte of TINY's files means something: tensors begin at multiples of 64 of a data file, which ends at one of 4096."""
+    """The bytes of TINY's files with a meaning: tensors begin at multiples of 64 in a data file, which ends at a multiple of 4096."""
     return [*range(24), *range(64, 72)] if name.startswith("data") else list(range(length))
 
 
@@ -243,7 +243,7 @@ def test_a_file_of_another_step_is_refused_by_name(run: Run, tiny: Base, name: s
 
 
 def test_equal_tensors_have_different_hashes_in_each_step_and_generation(run: Run, tiny: Base) -> None:
-    """The right bytes in the wrong place are wrong: a part beside the data of another checkpoint does not fit."""
+    """Correct bytes in the wrong place are wrong: a part with the data of another checkpoint does not fit."""
     later = run.save(replace_generation(run, tiny), 20, TINY)
     again = run.save(run.claim(tiny), 10, TINY)
     places = [folder(run, base) for base in (tiny, later, again)]
@@ -256,7 +256,7 @@ def test_equal_tensors_have_different_hashes_in_each_step_and_generation(run: Ru
 
 
 def replace_generation(run: Run, base: Base) -> CheckpointLocation:
-    """The place that `base` was written under."""
+    """The path that `base` was written to."""
     return CheckpointLocation(run.root / "checkpoints", RUN, base.generation, 0, 1, Mesh())
 
 
@@ -367,7 +367,7 @@ def test_only_unfinished_saves_of_earlier_generations_are_removed(run: Run) -> N
 
 @pytest.fixture
 def standing(run: Run) -> Iterator[Base]:
-    """A run with one checkpoint; after the test it is still the newest, and still loads."""
+    """A run with one checkpoint; after the test it must still be the newest, and still load."""
     base = run.save(run.claim(), 10, TINY)
     before = len(run.chain.read())
     yield base
@@ -452,7 +452,7 @@ HSDP = (Replicate(), Shard(0))
 
 
 def states(shape: tuple[int, ...], placements: Any) -> list[RankState]:
-    """Sharded tensors of FULL and one that every rank has whole; objects of each rank's own."""
+    """Sharded tensors of FULL and one that every rank has whole; objects that differ by rank."""
     plain = {"step": torch.tensor(4.0)}
     return [RankState({**view, **plain}, {"rank": rank}) for rank, view in enumerate(views(FULL, shape, placements))]
 

@@ -1,4 +1,4 @@
-"""Safetensors out and in: what the safetensors package reads, Llama's names and numbers, and each rank's own elements only."""
+"""Tests the export and import of safetensors: the package reads exports, Llama's names and numbers match, ranks read their shards."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ MODEL = Model(vocab_size=17, layers=2, hidden=16, heads=4, kv_heads=2, ffn_hidde
 
 
 class Tensors:
-    """Tensors as an archive that says when each of them is read."""
+    """Tensors as an archive that records when each of them is read."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors, self.read = dict(tensors), list[str]()
@@ -55,7 +55,7 @@ def as_they_are(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {name: name for name in tensors}
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------------------------------------------------
 
 MIXED = {
     "a.weight": torch.arange(6.0).reshape(2, 3),
@@ -131,7 +131,7 @@ def test_a_dtype_unknown_to_safetensors_is_named(tmp_path: Path) -> None:
 
 
 def filled(model: Model) -> Transformer:
-    """The builtin model with weights that follow from the place in the order of Llama's names."""
+    """The builtin model with weights that follow from the position in the order of Llama's names."""
     module = Transformer(model).eval()
     with torch.no_grad():
         for number, (_, parameter) in enumerate(sorted(module.named_parameters(), key=lambda named: llama_name(named[0]))):
@@ -147,7 +147,7 @@ def exported(module: Transformer, directory: Path) -> Path:
     return directory
 
 
-# The last token's logits of transformers 5.23.0's LlamaForCausalLM.from_pretrained, given what `exported(filled(MODEL), ...)` wrote.
+# The last token's logits of transformers 5.23.0's LlamaForCausalLM.from_pretrained, given the output of `exported(filled(MODEL), ...)`.
 TRANSFORMERS = (
     *(-0.140996, -0.238358, -0.304624, -0.331149, -0.314472, -0.256769, -0.165567, -0.052766, 0.066918, 0.177873),
     *(0.265623, 0.318719, 0.330235, 0.298669, 0.228138, 0.127845, 0.010872),
@@ -223,7 +223,7 @@ def test_an_unreadable_config_is_named(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere")
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

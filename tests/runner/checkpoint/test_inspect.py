@@ -1,4 +1,4 @@
-"""Listing, verifying and comparing checkpoints, and founding runs and chains with them."""
+"""Tests listing, verifying and comparing checkpoints, and building runs and chains from them."""
 
 import json
 import random
@@ -51,7 +51,7 @@ FULL = torch.arange(40.0).reshape(8, 5)
 
 
 def state(value: float) -> list[RankState]:
-    """Two ranks: a tensor by halves, one that both have whole and each writes, and objects of their own."""
+    """Two ranks: a tensor in halves, one that both have whole and both write, and separate objects."""
     halves = [Piece(FULL[4 * rank : 4 * rank + 4] + value, (8, 5), 4 * rank) for rank in range(2)]
     return [
         RankState({"w": half, "n": torch.tensor(float(value))}, {"step": value, "rank": rank}) for rank, half in enumerate(halves)
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> InspectedRun:
 
 @pytest.fixture
 def rolled_back(run: InspectedRun) -> InspectedRun:
-    """Steps 10, 20 and 30 of generation 1; generation 2 goes on from 20 to 35."""
+    """Steps 10, 20 and 30 of generation 1; generation 2 continues from 20 to 35."""
     claim(run)
     _, base, _ = (save(run, step, state(step)) for step in (10, 20, 30))
     claim(run, base)
@@ -75,7 +75,7 @@ def rolled_back(run: InspectedRun) -> InspectedRun:
 
 @pytest.fixture
 def no_stale_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A local directory shows at once what is in it, so nothing is waited for."""
+    """A local directory shows its contents at once, so no wait is needed."""
     monkeypatch.setattr(chain_module, "STALE_WAITS_S", ())
 
 

@@ -1,4 +1,4 @@
-"""A loop of one's own under a job: what it says of a base that it could not load."""
+"""Tests what a custom loop in a job reports about a base that it could not load."""
 
 import errno
 import json

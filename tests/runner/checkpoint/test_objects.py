@@ -1,4 +1,4 @@
-"""Objects beside tensors: every value that is accepted comes back equal and of the same type; anything else is refused by name."""
+"""Tests objects saved with tensors: every accepted value is restored with its type, and anything else is refused by name."""
 
 import json
 import math

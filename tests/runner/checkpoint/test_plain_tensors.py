@@ -1,4 +1,4 @@
-"""Plain tensors: saved once where all ranks hold the same, and by each rank where they do not; never a mix, never another rank's."""
+"""Tests plain tensors: saved once where all ranks hold the same, and by each rank otherwise; never a mix, never another rank's."""
 
 import tempfile
 from collections.abc import Callable
@@ -26,7 +26,8 @@ from tests.support.worlds import run_world
 
 T = TypeVar("T")
 Tensors = dict[str, torch.Tensor]
-SMALL, MIDDLE, LARGE = 100, 2048, 600_000  # written by each rank, by one, and a share by each, where all hold the same
+# Where all ranks hold the same, SMALL is written by each rank, MIDDLE by one, and LARGE in shares by all.
+SMALL, MIDDLE, LARGE = 100, 2048, 600_000
 
 
 def fine(results: list[T | Exception]) -> list[T]:
@@ -40,7 +41,7 @@ def fine(results: list[T | Exception]) -> list[T]:
 
 
 def saved_by(root: Path, held: list[Tensors]) -> Reader:
-    """A checkpoint of ranks that hold these."""
+    """A checkpoint of ranks that hold these values."""
     for name in ("chain", "checkpoints"):
         (root / name).mkdir()
     chain = Chain(PosixStore(root / "chain"), "run")
@@ -138,7 +139,7 @@ def test_a_tensor_held_by_some_ranks_is_restored_only_to_them(tmp_path: Path) ->
     assert same(loaded_by(saved_by(tmp_path, held), held), held)
 
 
-# --- when plans are made ----------------------------------------------------------------------------------------------
+# --- planning ---------------------------------------------------------------------------------------------------------
 
 
 def planned(world_size: int, *saves: Callable[[int], Tensors]) -> list[list[Planned]]:
@@ -272,7 +273,7 @@ def test_a_conjugated_view_is_fingerprinted_by_its_values() -> None:
     assert fingerprints({"a": one.conj()}) == fingerprints({"a": one.conj().resolve_conj()}) != fingerprints({"a": one})
 
 
-# --- ranks that are processes -----------------------------------------------------------------------------------------
+# --- ranks as processes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Uploads: what the store has is what was sent, or an error that names the object and nothing private; a slow tier holds nobody up."""
+"""Tests uploads: the store has what was sent, or an error names the object and nothing private; a slow tier blocks no save."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ MIB = 1 << 20
 FOLDER = f"{RUN}/step-000000010.g000001"
 
 
-# --- what is stored ---------------------------------------------------------------------------------------------------
+# --- stored objects ---------------------------------------------------------------------------------------------------
 
 
 def test_a_node_stores_one_data_object_and_a_part_per_rank(bucket: str, s3: S3Server) -> None:
@@ -60,7 +60,8 @@ def test_a_root_lists_its_runs_checkpoints_and_deletes_one(bucket: str) -> None:
         with captured(step, [100]) as node:
             RemoteStorage(bucket).store(node)
         write_manifest(bucket, RUN, CheckpointId(step, 1), b"{}")
-    ObjectBucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")  # a run whose name begins alike
+    # A run whose name begins with the other's.
+    ObjectBucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")
     root = RemoteRoot(bucket, RUN)
     assert root.names() == ["step-000000010.g000001", "step-000000020.g000001"]
     root.delete("step-000000010.g000001")
@@ -77,7 +78,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def store_that_answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, bytes], Answer]) -> Iterator[list[str]]:
-    """An HTTP server as S3: `answer(method, body)` gives status, headers and body. Yields the requests that it had."""
+    """An HTTP server as S3: `answer(method, body)` gives status, headers and body. Yields the received requests."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,7 +115,7 @@ def store_that_answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, b
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """What the call raises in words, without the traceback, which would hold what the call held."""
+    """The text of the call's error, without the traceback, which would keep the call's objects alive."""
     try:
         call()
     except OSError as error:
@@ -139,7 +140,8 @@ def test_an_object_whose_size_differs_from_the_upload_is_refused(s3: S3Server, m
 
 def test_an_object_overwritten_by_another_process_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with store_that_answers(monkeypatch, head_with(3, '"version-7"')) as asked:
-        ObjectBucket("s3://b").put("x", b"abc")  # an ETag that is no checksum says nothing
+        # An ETag that is not a checksum proves nothing.
+        ObjectBucket("s3://b").put("x", b"abc")
         assert asked == ["PUT /b/x", "HEAD /b/x"]
     other = store_that_answers(monkeypatch, head_with(3, f'"{"0" * 32}"'))
     with other, pytest.raises(OSError, match="the upload returned"):
@@ -192,7 +194,7 @@ def test_a_partially_deleted_checkpoint_has_no_manifest(s3: S3Server, monkeypatc
 
 
 def test_a_refused_request_raises_permission_error_without_its_signature(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3 sends what it was asked with back (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html).
+    # S3 echoes the request (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html).
     body = (
         b"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIAPRIVATE</AWSAccessKeyId><CanonicalRequest>PRIVATE</Error>"
     )
@@ -240,7 +242,7 @@ def test_without_obstore_the_error_names_the_package_and_imports_work() -> None:
 
 
 class SlowStorage:
-    """Takes one capture at a time and keeps it until told to go on."""
+    """Takes one capture at a time and keeps it until it may continue."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []

@@ -1,4 +1,4 @@
-"""Retention: what is needed always stays, nothing goes before the chain says so, and what cannot be deleted now is deleted later."""
+"""Tests retention: needed checkpoints are kept, nothing is deleted before the chain records it, and failed deletions are retried."""
 
 import tempfile
 from contextlib import suppress
@@ -33,7 +33,7 @@ RUN = "run-1"
 TIERS = st.sampled_from([("shared",), ("remote",), ("shared", "remote"), ("shared",)])
 
 
-# --- what may go ------------------------------------------------------------------------------------------------------
+# --- candidates for deletion ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -120,7 +120,7 @@ def test_each_tier_keeps_the_base_the_newest_and_the_requested_number(
                 assert kept[:keep] == before[tier][:keep]
                 assert {c for c in before[tier] if c in needed} <= {*kept}
                 assert gone[tier] == sorted({*gone[tier]})
-                # Beside those: the base, and one on each side of the horizon.
+                # In addition: the base, and one on each side of the horizon.
                 assert len(kept) <= keep + 3
             assert not any(expired(history.records, retention).values())
 
@@ -151,7 +151,7 @@ def test_once_the_run_exceeds_the_horizon_a_checkpoint_beyond_it_exists(
             assert bool(beyond) == (first <= history.step - horizon)
     history.retire(retention)
     beyond = [committed.step for committed in history.stored() if committed.step <= history.step - horizon]
-    # And it is no older than it must be: a checkpoint is chosen to follow when the one before it comes beyond the horizon.
+    # And it is not older than necessary: a checkpoint is chosen to follow when the previous one crosses the horizon.
     if beyond and all(retires for *_, retires in saves):
         assert history.step - max(beyond) <= 2 * horizon + longest
 
@@ -173,7 +173,7 @@ def test_the_longest_lived_tier_keeps_one_on_each_side_of_the_horizon() -> None:
         CheckpointId(40, 1),
         CheckpointId(30, 1),
         CheckpointId(20, 1),
-    ]  # the newest there, before, beyond
+    ]  # the newest, before and beyond the horizon
 
 
 def test_the_newest_verified_sound_checkpoint_is_kept_at_any_age() -> None:
@@ -221,12 +221,12 @@ def test_a_tier_that_the_run_no_longer_has_is_left_unchanged() -> None:
     assert history.retire(Retention({"shared": 1})) == {"shared": [CheckpointId(10, 1), CheckpointId(20, 1)]}
 
 
-# --- its end ----------------------------------------------------------------------------------------------------------
+# --- deletion ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Run:
-    """A chain on disk, and checkpoints beside it."""
+    """A chain on disk, and its checkpoints."""
 
     root: Path
     chain: Chain
@@ -282,11 +282,11 @@ def run(tmp_path: Path) -> Run:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process dies here."""
 
 
 class WatchedRoot(DirectoryRoot):
-    """Looks at the chain, anew, before anything is deleted; crashes in the middle of deletion `crash_at`, counted from 1."""
+    """Reads the chain again before each deletion, and crashes in the middle of deletion `crash_at`, counted from 1."""
 
     def __init__(self, run: Run, crash_at: int = 0) -> None:
         super().__init__(run.checkpoints)
@@ -384,17 +384,19 @@ def test_abandoned_saves_are_deleted_and_those_in_progress_are_kept(run: Run) ->
     run.claim(lineage(run.chain.read())[0].on("shared"))
     run.commit(30)
     gone = [
-        ".tmp-step-000000020.g000001",  # the generation before was writing it
-        "step-000000015.g000001",  # it had renamed it and did not commit
+        ".tmp-step-000000020.g000001",  # the previous generation was writing it
+        "step-000000015.g000001",  # it was renamed but not committed
         ".tmp-stale-step-000000012.g000001-1763755200000000000",
-        ".tmp-step-000000020.g000002",  # of this generation, which has committed a later step since
+        # Of this generation, which has committed a later step since.
+        ".tmp-step-000000020.g000002",
         "step-000000025.g000002",
     ]
     stays = [
         ".tmp-stale-step-000000030.g000002-1763755200000000000",  # after the next commit
         ".tmp-step-000000040.g000002",
         "step-000000040.g000002",
-        ".tmp-step-000000010.g000003",  # somebody has claimed since, whom this reading of the chain did not show
+        # A newer claim exists that this reading of the chain did not show.
+        ".tmp-step-000000010.g000003",
         "step-000000010.g000003",
         ".tmp-notes",
         "step-10",

@@ -1,4 +1,4 @@
-"""`headway.checkpoint` in a loop of one's own: saved beside training, restored exactly, refused where it must be."""
+"""Tests `headway.checkpoint` in a custom loop: saves run in parallel with training, loads are exact, and misuse is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _generators() -> Iterator[None]:
-    """What a loop draws from is this test's own."""
+    """The random draws of a loop depend on this test alone."""
     before = torch.get_rng_state()
     yield
     torch.set_rng_state(before)
@@ -165,7 +165,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def saved_and_loaded(directory: Path, state: dict[str, Any], blank: dict[str, Any]) -> None:
-    """`state` is saved, and `blank` filled from it."""
+    """Save `state`, and fill `blank` from it."""
     with checkpoint.open(directory, tiers={"shared": 1}) as run:
         run.save(1, state)
     assert checkpoint.open(directory).load(blank) == 1

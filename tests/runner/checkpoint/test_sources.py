@@ -1,4 +1,4 @@
-"""Sources: a directory and an object store give the same bytes and the same refusals; what is read from afar is counted."""
+"""Tests sources: a directory and an object store give the same bytes and refusals, and remote reads are counted."""
 
 from collections.abc import Callable
 from pathlib import Path

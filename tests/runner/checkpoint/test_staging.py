@@ -1,4 +1,4 @@
-"""Copies from a device, as the order of operations on its streams: what is copied when, and who waits for it. No device is there."""
+"""Tests the order of operations on a device's streams: what is copied when, and what waits for it. No device is used."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,16 @@ IN_A_MAPPING_THAT_IS_GONE = 713  # cudaErrorHostMemoryNotRegistered
 
 
 class Fake:
-    """A device that makes each copy when somebody waits for it: what was not waited for is torn. Memory is host memory.
+    """A device that makes each copy when an operation waits for it; a copy that was not awaited is torn. Memory is host memory.
 
-    `log` has the operations in order; page locks are as CUDA's, by address.
+    `log` has the operations in order; page locks are CUDA's, by address.
     """
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self.capturing = False
-        self.beside: list[tuple[torch.Tensor, torch.Tensor]] = []  # copies that run beside the current stream
+        # Copies that run in parallel with the current stream.
+        self.beside: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.locked: dict[int, int] = {}
         self.failing: int | None = None
 
@@ -54,7 +55,7 @@ class Fake:
         return object()
 
     def hold(self, event: Any) -> None:
-        assert not self.capturing  # an event of outside
+        assert not self.capturing  # an external event
         self.log.append("hold")
         self._make()
 
@@ -95,7 +96,7 @@ class Copier:
         self.staging.copy(0, {name: local_tensor(tensor) for name, tensor in self.tensors.items()}, self.stepped)
 
     def held(self) -> dict[str, list[float]]:
-        """What is in the buffer once all is copied."""
+        """The buffer's contents once everything is copied."""
         self.staging.wait_copied()
         return {
             piece.name: torch.frombuffer(self.view, dtype=torch.float32, offset=piece.offset, count=piece.length // 4).tolist()
@@ -125,8 +126,9 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
 def test_a_buffer_changed_by_the_next_forward_pass_is_saved_unchanged(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
-    copier.tensors["statistics"] += 1  # on the current stream, behind its copy
-    optimizer.step()  # waits for the copy beside
+    # On the current stream, after its copy.
+    copier.tensors["statistics"] += 1
+    optimizer.step()  # waits for the parallel copy
     assert copier.fake.log == ["copy 1", "copy beside 1", "mark", "hold"]
     assert copier.held() == {"weight": [1.0, 1.0], "statistics": [0.0, 0.0]}
 
@@ -134,7 +136,7 @@ def test_a_buffer_changed_by_the_next_forward_pass_is_saved_unchanged(copier: Co
 def test_parallel_copies_are_torn_if_no_operation_waits_for_them(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
-    """What the fence is for: the fake shows a step that passes by the hook."""
+    """The reason for the fence: the fake shows a step that bypasses the hook."""
     optimizer.step()
     copier.save()
     with torch.no_grad():
@@ -145,7 +147,8 @@ def test_parallel_copies_are_torn_if_no_operation_waits_for_them(
 def test_before_the_first_step_everything_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
     copier.save()
     with torch.no_grad():
-        parameter.add_(7)  # by something that torch has no hook for
+        # By an operation without a hook in torch.
+        parameter.add_(7)
     copier.save()
     assert copier.fake.log == ["copy 2", "mark"] * 2
     assert copier.held()["weight"] == [7.0, 7.0]
@@ -156,13 +159,15 @@ def test_replayed_steps_change_nothing_that_is_being_copied(
 ) -> None:
     optimizer.step()
     copier.save()
-    copier.staging.wait_copied()  # as torch.cuda.graph does before it captures
+    # As torch.cuda.graph does before it captures.
+    copier.staging.wait_copied()
     copier.fake.log.clear()
     copier.fake.capturing = True
     optimizer.step()
     copier.fake.capturing = False
     assert copier.fake.log == []  # no wait was captured
-    optimizer.step()  # one that runs Python again gives no trust back: replays may follow
+    # A step that runs Python again does not restore trust: replays may follow.
+    optimizer.step()
     copier.fake.log.clear()
     copier.save()
     with torch.no_grad():
@@ -241,11 +246,11 @@ def test_pages_that_are_no_longer_locked_are_logged_without_an_error(copier: Cop
     assert "stays page-locked" in capsys.readouterr().err
 
 
-# --- what only steps change -------------------------------------------------------------------------------------------
+# --- what changes only in steps ---------------------------------------------------------------------------------------
 
 
 class Average(torch.optim.Optimizer):
-    """One that never called torch's constructor: no hook runs in its steps."""
+    """An optimizer that never called torch's constructor: no hook runs in its steps."""
 
     def __init__(self, parameters: Any) -> None:
         self.param_groups = [{"params": list(parameters)}]

@@ -1,4 +1,4 @@
-"""What cannot be read is not damaged: it is tried again, then named, and nothing is concluded from it."""
+"""Tests that unreadable data does not count as damaged: it is retried, then named, and nothing is concluded from it."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from tests.support.layouts import on_all_ranks
 ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN, errno.ELOOP)
 
 
-# --- a loop of one's own ----------------------------------------------------------------------------------------------
+# --- a custom loop ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def counting(run: Path) -> list[int]:
 
 
 def loops(folder: Path) -> Callable[[], None]:
-    """Puts a name that leads to itself in the place of each checkpoint; what puts them back."""
+    """Replace each checkpoint by a symlink to itself; return a function that restores them."""
     names = [path.name for path in folder.iterdir()]
     for name in names:
         (folder / name).rename(folder.parent / name)
@@ -66,7 +66,7 @@ def loops(folder: Path) -> Callable[[], None]:
 
 
 def away(folder: Path) -> Callable[[], None]:
-    """As where the file system is not mounted."""
+    """As if the file system were not mounted."""
     folder.rename(folder.with_name("elsewhere"))
 
     def back() -> None:
@@ -76,7 +76,7 @@ def away(folder: Path) -> Callable[[], None]:
 
 
 def emptied(folder: Path) -> Callable[[], None]:
-    """As an empty mount point."""
+    """Like an empty mount point."""
     away(folder)
     folder.mkdir()
 
@@ -98,7 +98,8 @@ def test_a_briefly_unavailable_store_costs_a_start_and_no_step(
         run.load({"a": torch.zeros(2)})
     assert caught.value.errno == expected
     assert Path(caught.value.filename).name == "manifest.json"
-    with pytest.raises(checkpoint.UnreadError):  # it would take the place of what could not be read
+    # It would take the place of the unreadable one.
+    with pytest.raises(checkpoint.UnreadError):
         run.save(40, {"a": torch.zeros(2)}, now=True)
     run.close()
     back()
@@ -178,7 +179,7 @@ def test_damage_alone_is_not_a_read_error(tmp_path: Path) -> None:
 
 
 def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Path) -> None:
-    """As where the file system is mounted on the first node only."""
+    """As if the file system were mounted on the first node only."""
     work = [tmp_path / str(rank) for rank in range(2)]
     found = on_all_ranks(2, lambda ranks: of_directory(work[ranks.rank], ranks, None))
     for error in found:
@@ -190,7 +191,7 @@ def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Pat
 
 
 class Flaky:
-    """A source that fails so many times before it answers. Time passes only in `wait`."""
+    """A source that fails this many times before it answers. Time passes only in `wait`."""
 
     def __init__(self, failures: int, number: int = errno.EIO) -> None:
         self.failures, self.number, self.asked, self.waits = failures, number, 0, list[float]()

@@ -1,4 +1,4 @@
-"""The records that other folders share with the runner: what is written is read back, and nothing else is."""
+"""Tests the records that other folders share with the runner: valid ones survive a round trip, and others are refused."""
 
 import json
 from dataclasses import replace
@@ -159,7 +159,7 @@ meshes = st.builds(Mesh, pp=degrees, dp_replicate=degrees, dp_shard=degrees, cp=
 def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
     places = [coordinates(mesh, rank) for rank in range(mesh.world_size)]
     assert all(tuple(place) == mesh.axes for place in places)
-    # Read as digits, outermost first, they count upwards: so each place occurs once, and the last axis changes first.
+    # Read as digits, outermost first, they count upwards: each place occurs once, and the last axis changes first.
     assert [tuple(place.values()) for place in places] == sorted({tuple(place.values()) for place in places})
     assert all(0 <= place[axis] < getattr(mesh, axis) for place in places for axis in mesh.axes)
 
@@ -169,7 +169,7 @@ domains = st.sampled_from(["a", "b", "c", None])
 
 @st.composite
 def bindings(draw: st.DrawFn) -> tuple[int, dict[int, str | None], dict[int, int], int]:
-    """Slots, live nodes with their domains, what is held already, slots of a segment."""
+    """Slots, live nodes with their domains, existing bindings, slots of a segment."""
     slots, segment = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     live = draw(st.dictionaries(st.integers(0, 20), domains, max_size=18))
     nodes = draw(st.permutations(range(21)))
@@ -270,7 +270,7 @@ def test_slot_and_node_map_to_each_other(nodes: list[int], slots: int) -> None:
     assert [slot_of(node, slots, moved) for node in nodes] == [*range(slots), *[None] * (6 - slots)]
 
 
-# --- what failures cost -----------------------------------------------------------------------------------------------
+# --- cost of failures -------------------------------------------------------------------------------------------------
 
 
 def test_a_failures_cost_is_its_detection_and_the_next_start() -> None:

@@ -1,4 +1,4 @@
-"""What of a spec a rendered file omits because run.json has it, and that both together are the whole spec again."""
+"""Tests which values a rendered spec omits because run.json has them, and that both together are the whole spec."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""First causes: which end of many began it, what kind it is, and what makes two failures the same."""
+"""Tests first causes: which of many exits came first, what kind it is, and when two failures are the same."""
 
 from dataclasses import replace
 
@@ -221,7 +221,7 @@ def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
 
 @pytest.mark.parametrize("asked", [False, True], ids=["by itself", "with the others"])
 def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -> None:
-    """Rank 0's NCCL noticed first; rank 2 on the node with the device may have hung until it was ended."""
+    """Rank 0's NCCL noticed first; rank 2, on the node with the device, may have hung until it was ended."""
     found = cause(ended(0, -6), with_xids(ended(2, -9, asked=asked), LOST_GPU), ended(1, 1), r1=WATCHDOG)
     assert (found.kind, found.node, found.host, found.fingerprint) == (CauseKind.HARDWARE, 1, "n1", "hardware: Xid 79")
     assert found.text == (
@@ -244,7 +244,7 @@ def test_a_device_error_that_a_program_can_cause_is_reported_as_a_crash() -> Non
 
 
 def test_a_user_error_elsewhere_or_a_lost_node_is_not_blamed_on_a_device() -> None:
-    """The device may have been dead for a while without anybody using it."""
+    """The device may have been dead for a while before it was used."""
     assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is CauseKind.USER_ERROR
     gone = ended(0, -9, how="node lost: it stopped sending heartbeats")
     assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is CauseKind.NODE_LOST

@@ -1,4 +1,4 @@
-"""A run that has computed wrongly: what it goes back to, without whom, and that no later attempt goes on from what is not sound."""
+"""Tests a run that has computed wrongly: its rollback, its excluded nodes, and that no later attempt resumes from unsound state."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +179,7 @@ def chain(directory: RunDirectory) -> Chain:
 
 
 def claimed(chain: Chain, settings: RunConfig, directory: RunDirectory, sound_step: int | None) -> Base | str | None:
-    """The base of the claim, or why there is none."""
+    """The base of the claim, or the reason why there is none."""
     held = {CheckpointId(28, 1): "cd", CheckpointId(18, 1): "ef"} if sound_step in (19, 25, None) else {}
     found = claim(chain, settings, directory, MakeClaim(frozenset(), held, sound_step))
     return found.cause if isinstance(found, ClaimRefused) else found.base

@@ -1,4 +1,4 @@
-"""The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
+"""Tests the coordinator's decisions, one at a time: when nodes join or are lost, when ranks end, and when a coordinator takes over."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -314,7 +314,7 @@ def test_a_suspect_is_excluded_if_there_is_a_spare() -> None:
     assert bench.machine.roster.slots == {0: 0, 1: 2}
 
 
-# --- nodes that are lost, and those that are not ----------------------------------------------------------------------
+# --- lost nodes and others --------------------------------------------------------------------------------------------
 
 
 def trains(settings: RunConfig | None = None) -> Bench:
@@ -362,7 +362,7 @@ def test_slow_steps_do_not_indicate_a_dead_node() -> None:
 
 
 def patient() -> RunConfig:
-    """With the default for a node that does not come back."""
+    """With the default timeout for a node that does not return."""
     return replace(config(), timeouts={"join": Timeout(JOIN_S), "agent": DEFAULT_TIMEOUTS["agent"]})
 
 
@@ -389,7 +389,7 @@ def test_the_allowed_pause_of_a_node_is_configurable(spare: bool) -> None:
 
 @pytest.mark.parametrize("way", ["its connection stays", "we end its connection", "a rank elsewhere fails"])
 def test_a_node_that_pauses_for_seconds_is_not_lost_without_a_spare(way: str) -> None:
-    """A virtual machine that moves, or a host that swaps; what it is sent may find no answer in time."""
+    """A virtual machine that migrates, or a host that swaps; messages to it may time out."""
     bench = trains(patient())
     bench.pass_time(4.0, 0)
     if way == "we end its connection":
@@ -464,7 +464,7 @@ def test_a_node_lost_after_the_claim_does_not_cost_the_claim() -> None:
 
 
 class Script(Watch):
-    """A watch whose findings are given, one a tick."""
+    """A watch with given findings, one per tick."""
 
     findings: list[Findings]
     probes: list[Mapping[int, Probe]]
@@ -565,7 +565,7 @@ def test_a_rank_ended_by_headway_is_not_the_cause() -> None:
 
 
 def test_the_rank_that_disagreed_is_the_cause_and_not_those_that_noticed() -> None:
-    """A rank whose data has changed fails by itself; its peers leave by the code that they reach together."""
+    """A rank whose data has changed fails alone; its peers exit with the code that they agree on."""
     bench = Bench(config(budget=0)).started(BASE)
     bench.end(0, Exit.UNVERIFIED)
     bench.say("exception", rank=1, text="ValueError: the data has changed", type="ValueError")
@@ -679,7 +679,7 @@ def test_a_heartbeat_about_another_nodes_ranks_is_ignored() -> None:
     assert (bench.machine.vitals.step, bench.machine.best_step) == (before, before)
 
 
-# --- what the nodes hold in memory ------------------------------------------------------------------------------------
+# --- captures in the nodes' memory ------------------------------------------------------------------------------------
 
 TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("shared", 10)))
 WHOLE = CheckpointId(24, 1)
@@ -761,7 +761,8 @@ def test_a_node_replaced_while_it_returns_is_not_awaited() -> None:
     bench.say("corrupted", ranks=[2], found="a gradient differs", sound_step=0)
     bench.end(0, 1)
     bench.end(1, 1)
-    bench.do(joined(1))  # anew and without its ranks, which ends the generation
+    # It restarts without its ranks, which ends the generation.
+    bench.do(joined(1))
     assert (bench.machine.phase, sorted(bench.machine.roster.slot_of)) == (Phase.SURVEYING, [0, 2])
     assert claims(bench.do(held(0), held(2))) == 1
 
@@ -910,7 +911,8 @@ def test_the_budget_limits_restarts(kind: str, code: Exit) -> None:
 
 def test_new_steps_restore_restarts_up_to_the_budget() -> None:
     bench = Bench(config(budget=1, refill_steps=100))
-    for step in (60, 120, 180, 240):  # a restart is earned by the second and the fourth
+    # The second and the fourth earn a restart.
+    for step in (60, 120, 180, 240):
         bench.started()
         bench.end_all([-9, 1, 1, 1], step=step)
     assert (bench.finish().exit_code, bench.generation) == (Exit.RETRY_ELSEWHERE, 3)
@@ -1040,7 +1042,7 @@ def test_a_run_beyond_its_limit_starts_nothing() -> None:
     assert bench.finish().exit_code is Exit.STOP
 
 
-# --- connections that break -------------------------------------------------------------------------------------------
+# --- broken connections -----------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_never_joins_is_named() -> None:
@@ -1113,7 +1115,7 @@ def test_a_missed_stop_or_save_is_sent_again() -> None:
     assert sent(saving.do(Lost(1), joined(1, 1, (2, 3))), "save") == [1]
 
 
-# --- a coordinator that comes back ------------------------------------------------------------------------------------
+# --- a coordinator that takes over ------------------------------------------------------------------------------------
 
 
 def test_a_coordinator_adopts_a_generation_that_runs_everywhere() -> None:
@@ -1136,7 +1138,7 @@ def test_a_coordinator_adopts_a_binding_that_has_moved() -> None:
 
 
 def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
-    """The first node took its coordinator with it; the spare's supervisor has started this one."""
+    """The first node was lost with its coordinator; the spare's supervisor has started this one."""
     bench = Bench(replace(config(), spares=1), newest=3)
     bench.do(joined(2), joined(1, 3, (2, 3)))
     for rank in (2, 3):
@@ -1156,7 +1158,7 @@ def test_nodes_have_time_to_rejoin_a_coordinator_unless_ranks_ended() -> None:
 
 
 def test_a_node_that_does_not_rejoin_is_lost_if_no_rank_makes_progress() -> None:
-    """The node of all slots took its coordinator with it."""
+    """The node with all slots was lost with its coordinator."""
     bench = Bench(replace(config(slots=1), spares=1), newest=3, slots={0: 0})
     bench.do(joined(1))
     bench.pass_time(REJOIN_S + 1.0, 1)
@@ -1165,7 +1167,7 @@ def test_a_node_that_does_not_rejoin_is_lost_if_no_rank_makes_progress() -> None
 
 
 def test_exits_reported_before_all_nodes_joined_count() -> None:
-    """Rank 1 was killed while the coordinator was away; its node is the first to come back."""
+    """Rank 1 was killed while there was no coordinator; its node is the first to return."""
     bench = Bench(config(budget=0), newest=3)
     bench.do(joined(0, 3, (0,)))
     assert len(told(bench.end(1, -9), "stop")) == 1
@@ -1228,7 +1230,7 @@ def test_a_repeated_report_is_journaled_once() -> None:
     assert bench.machine.committed_step == 10
 
 
-# --- what waits is bounded --------------------------------------------------------------------------------------------
+# --- every wait is bounded --------------------------------------------------------------------------------------------
 
 
 def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s: float = 0.0) -> Bench:
@@ -1245,7 +1247,7 @@ def undead(rank: int = 3, state: str = "D") -> Event:
 
 
 def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
-    """So long passes that rank 3 is not waited for any more."""
+    """Let enough time pass that rank 3 is no longer awaited."""
     bench.pass_time(KILL_S / 2, *hearing)
     if said:
         bench.do(undead(), undead())
@@ -1317,7 +1319,7 @@ def test_the_next_coordinator_has_the_undying_ranks() -> None:
 
 
 def test_the_next_coordinator_ends_ranks_ordered_ended_by_the_previous() -> None:
-    """The stop was sent, and every rank that is left ignores it: nothing else would say that this generation is over."""
+    """The stop was sent, and every remaining rank ignores it: nothing else would indicate that this generation is over."""
     bench = Bench(newest=1)
     bench.do(joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
     assert bench.machine.phase is Phase.RUNNING
@@ -1348,7 +1350,7 @@ def test_a_hang_whose_culprit_cannot_be_ended_is_still_the_cause() -> None:
 
 
 def deaf(node: int, heard: Sequence[int], bench: Bench, seconds: float) -> list[Action]:
-    """So long passes in which `heard` beat, and `node` has no open socket."""
+    """Let this time pass while the nodes in `heard` send heartbeats, and `node` has no open socket."""
     found: list[Action] = []
     until_s = bench.now_s + seconds
     while bench.now_s < until_s:
@@ -1413,14 +1415,14 @@ def test_an_unresponsive_store_ends_the_attempt() -> None:
     assert "HEADWAY_TIMEOUT_STORE" in bench.finish().cause
 
 
-# --- all is stopped for a while ---------------------------------------------------------------------------------------
+# --- suspension of the whole job --------------------------------------------------------------------------------------
 
 HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("ticks_first", [True, False])
 def test_a_run_that_was_suspended_as_a_whole_continues(ticks_first: bool) -> None:
-    """Beats come from agents that do not count the pause; the coordinator looks before or after they come."""
+    """Heartbeats come from agents that do not count the pause; the coordinator ticks before or after they arrive."""
     bench = trains()
     bench.now_s += HOUR_S
     bench._sign = bench.now_s - 0.1, 2
@@ -1434,7 +1436,7 @@ def test_a_run_that_was_suspended_as_a_whole_continues(ticks_first: bool) -> Non
 
 
 def test_the_coordinators_own_pause_expires_no_timeout() -> None:
-    """Neither ranks that are being ended, nor the store, nor nodes that are waited for."""
+    """Neither ranks that are being ended, nor the store, nor nodes that are awaited."""
     ending = stopping()
     claiming, waiting, deaf_ = Bench(), Bench(), Bench()
     claiming.join_all()

@@ -1,4 +1,4 @@
-"""What monitoring sees of a run: Prometheus over real HTTP on loopback, and TensorBoard's own files read back."""
+"""Tests the monitoring of a run: Prometheus over real HTTP on loopback, and TensorBoard's own files read back."""
 
 import urllib.request
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The verdict of an attempt is written, whatever else of the run cannot be read."""
+"""Tests that the verdict of an attempt is written even if other records of the run are unreadable."""
 
 from pathlib import Path
 from typing import Any

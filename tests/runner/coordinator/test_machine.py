@@ -1,5 +1,5 @@
-"""Coordinators over one chain in memory, among nodes that die, are cut off and come back, where workers may not end and sockets not open:
-nothing overlaps, nothing but computing lasts, and every run ends."""
+"""Tests coordinators over one chain in memory, with nodes that die, disconnect and return, undying workers and sockets that do not open:
+generations never overlap, only computing lasts, and every run ends."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -50,7 +50,8 @@ from tests.support.coordinator import evidence
 pytestmark = pytest.mark.slow
 
 STEPS = 100
-ROUNDS, ROUND_S = 600, 0.5  # far more than any run here takes from wherever it stands, its timeouts included
+# Far more rounds than any run here needs from any state, its timeouts included.
+ROUNDS, ROUND_S = 600, 0.5
 AGENT_S, JOIN_S, REPLACE_S = 5.0, 50.0, 20.0
 TERMINATE_S, KILL_S, LISTEN_S, STORE_S = 5.0, 8.0, 8.0, 30.0
 GRACE_S = 10.0
@@ -71,7 +72,7 @@ class Watching(Watch):
 
 @dataclass
 class Worker:
-    """A worker process: its end is None while it runs. `killed`: its agent was told to end it."""
+    """A worker process: its exit code is None while it runs. `killed`: its agent was ordered to end it."""
 
     generation: int
     step: int = 0
@@ -79,7 +80,8 @@ class Worker:
     end: int | None = None
     killed: bool = False
     saves: bool = False
-    undying: bool = False  # SIGKILL does not end it, and it does not notice its peers
+    # SIGKILL does not end it, and it does not notice its peers.
+    undying: bool = False
 
     @property
     def runs(self) -> bool:
@@ -88,20 +90,20 @@ class Worker:
 
 @dataclass
 class Seat:
-    """A coordinator in its term, with what has joined it. It goes on as long as nobody has told it that another one has followed."""
+    """A coordinator in its term, and the nodes that joined it. It continues until it learns of its successor."""
 
     term: int
     machine: Coordinator
     links: "dict[int, Wire]" = field(default_factory=dict)
     claiming: MakeClaim | None = None
-    heard_steps_s: float = float("-inf")  # when a beat last showed a new step
+    heard_steps_s: float = float("-inf")  # when a heartbeat last showed a new step
     furthest: int = 0
     over: bool = False
 
 
 @dataclass(eq=False)
 class Wire:
-    """A connection of a node with a coordinator, and what is under way on it."""
+    """A connection of a node with a coordinator, and its messages in flight."""
 
     node: int
     seat: Seat
@@ -112,7 +114,7 @@ class Wire:
 
 @dataclass
 class Agent:
-    """A node: `dead` with all its processes, or `cut` off from every coordinator while its workers go on."""
+    """A node: `dead` with all its processes, or `cut` off from every coordinator while its workers continue."""
 
     node: int
     wire: Wire | None = None
@@ -171,7 +173,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         replaces: bool,
         resets: bool,
     ) -> None:
-        self.resets = resets  # whether ranks notice that a peer's node is gone, or stand still
+        # Whether ranks notice that a peer's node is gone, or stall.
+        self.resets = resets
         tiers = (Tier("memory", 5), Tier("shared", 10)) if in_memory else (Tier("shared", 10),)
         self.config = RunConfig(
             slots=slots,
@@ -199,14 +202,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.agents = [Agent(node) for node in range(slots + spares)]
         self.claimed = 0  # the newest generation on the chain
         self.bases: dict[int, Base | None] = {}
-        self.commits: list[Base] = []  # what counts, oldest first
+        self.commits: list[Base] = []  # the valid ones, oldest first
         self.idle = 0
-        self.starts: list[tuple[int, dict[int, int]]] = []  # of the journal: generation, slot -> node
-        self.failures = 0  # of the journal
-        self.started = 0  # the newest generation that any agent was told to start
+        # From the journal: generation, slot -> node.
+        self.starts: list[tuple[int, dict[int, int]]] = []
+        self.failures = 0  # from the journal
+        # The newest generation that any agent was ordered to start.
+        self.started = 0
         self.worlds: dict[int, int] = {}  # generation -> ranks
-        self.undying: dict[int, tuple[int, ...]] = {}  # of the journal: ranks that nodes were given up for
-        self.let_go: set[int] = set()  # nodes that were given up or told to end what they run
+        # From the journal: ranks for which nodes were given up.
+        self.undying: dict[int, tuple[int, ...]] = {}
+        # Nodes that were given up or ordered to end their ranks.
+        self.let_go: set[int] = set()
         self.preempted_s: float | None = None
         self.superseded = False
         self.verdict: Finish | None = None
@@ -250,7 +257,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.wire.ended, agent.wire = True, None
 
     def is_in_charge(self, seat: Seat) -> bool:
-        """What a coordinator asks the store before each claim and verdict; who is not ends."""
+        """The store check before each claim and verdict; a superseded coordinator ends."""
         if seat.term == self.terms:
             return True
         self.leave(seat)
@@ -271,7 +278,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.act(seat, action, notes)
 
     def check_bound(self, machine: Coordinator) -> None:
-        """Nothing but a generation that computes lasts; while a coordinator hears nobody, nodes are lost by none."""
+        """Only a computing generation lasts; a coordinator without heartbeats gives up no node."""
         members, bound_s = machine.roster.members.values(), float("inf")
         hears = any(member.connected and member.heard_at > self.now_s - ENDED_S for member in members)
         match machine.phase:
@@ -346,7 +353,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert why or not self.whole(), "a generation that runs everywhere is stopped for no reason"
 
     def answer_claim(self, seat: Seat) -> None:
-        """What coordinator/main.py does with a MakeClaim."""
+        """The handling of MakeClaim in coordinator/main.py."""
         assert seat.claiming is not None
         wanted, seat.claiming = seat.claiming, None
         if not self.is_in_charge(seat):
@@ -362,7 +369,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.handle(seat, Claimed(self.claimed, base, self.idle))
 
     def base_of(self, claim: MakeClaim) -> Base | None:
-        """The newest commit that is not refused, or what is newer in memory and of the generation that counts."""
+        """The newest commit that is not refused, or a newer capture in memory of the generation that counts."""
         stored = next((b for b in reversed(self.commits) if (b.checkpoint, "shared") not in claim.refused), None)
         kept = [Base(c.step, c.generation, hashed, "memory") for c, hashed in claim.held.items() if c.generation == self.claimed]
         return max([*kept, *([stored] if stored else [])], key=lambda base: base.step, default=None)
@@ -375,7 +382,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # --- the agents ---------------------------------------------------------------------------------------------------
 
     def connect(self, agent: Agent) -> None:
-        """With the coordinator that has published itself last."""
+        """Connects to the coordinator that published itself last."""
         agent.wire = Wire(agent.node, self.seat)
         running = tuple(rank for rank, worker in agent.workers.items() if worker.runs)
         agent.say(Joined(agent.node, f"host-{agent.node}", agent.generation, running, None, agent.open_port))
@@ -385,7 +392,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             agent.say(evidence(agent.node, agent.generation, {"what": "preempted"}))
 
     def end_wire(self, wire: Wire | None) -> None:
-        """What is under way on it is lost."""
+        """Its messages in flight are lost."""
         if wire is not None:
             wire.ended = True
             wire.outbox.clear()
@@ -425,7 +432,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.over |= code is not None
 
     def start(self, agent: Agent, generation: int, order: orders.StartRanks) -> None:
-        """Ends what still runs and, with a slot, starts its ranks."""
+        """End remaining ranks and, with a slot, start new ones."""
         slot_of = {slot: slot for slot in range(order.slots)} | dict(order.moved)
         slots = [slot for slot, node in slot_of.items() if node == agent.node]
         base, procs = self.bases[generation], self.config.procs_per_slot
@@ -462,7 +469,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def end(self, rank: int, code: int) -> None:
         for agent in self.agents:
             worker = agent.workers.get(rank)
-            stays = worker is not None and worker.undying and code == 1  # what its peers' ends lead to
+            stays = worker is not None and worker.undying and code == 1  # the consequence of its peers' ends
             if worker is not None and worker.runs and worker.generation == self.started and not stays:
                 worker.end = code
                 agent.say(agent.exited(rank))
@@ -473,9 +480,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.say(evidence(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
 
     def workers_go_on(self, to_the_end: bool) -> None:
-        """Each does what it would do by itself: dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
+        """Each worker acts on its own: it dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
 
-        Who waits for a peer that never started waits for ever.
+        A worker that waits for a peer that never started waits forever.
         """
         for agent in self.agents:
             for rank, worker in agent.workers.items():
@@ -494,12 +501,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.end(rank, Exit.PREEMPTED if saves else 0)
 
     def bound_agents(self) -> list[Agent]:
-        """Those that had a slot at the newest start, and are gone from it if they have lost their workers since."""
+        """The nodes that had a slot at the newest start, and have lost their workers since."""
         slots = next((slots for generation, slots in self.starts if generation == self.started), {})
         return [self.agents[node] for node in slots.values() if not self.is_on_its_way(self.agents[node])]
 
     def is_on_its_way(self, agent: Agent) -> bool:
-        """Whether the order to start is still to be obeyed there."""
+        """Whether the order to start has not been obeyed there yet."""
         return agent.wire is not None and any(
             isinstance(o.order, orders.StartRanks) and o.generation == self.started for o in agent.wire.inbox
         )
@@ -510,7 +517,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.say_of(rank, "loaded", step=worker.step)
             worker.step, worker.moved_s = min(STEPS, worker.step + steps), self.now_s
 
-    # --- rules: what goes well ----------------------------------------------------------------------------------------
+    # --- rules: normal operation --------------------------------------------------------------------------------------
 
     def pick(self, at: int) -> Agent:
         return self.agents[at % len(self.agents)]
@@ -572,7 +579,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
             for agent in self.agents:
                 facts = {"step": step, "generation": self.started, "bytes": 1}
                 agent.captures = [{"rank": rank, "part_xxh3_128": "ab" * 16, **facts} for rank in agent.workers]
-        may = self.started == self.claimed  # the chain refuses what another generation wants to commit
+        # The chain refuses commits of another generation.
+        may = self.started == self.claimed
         if saves and may and self.config.checkpoint.tiers and not any(b.step >= step for b in self.commits):
             self.commits.append(Base(step, self.started, "ab"))
             self.idle = 0
@@ -584,7 +592,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for seat in list(self.seats):
             self.handle(seat, Tick())
 
-    # --- rules: what goes wrong ---------------------------------------------------------------------------------------
+    # --- rules: faults ------------------------------------------------------------------------------------------------
 
     @rule(at=anywhere, again=st.booleans())
     def loses_connection(self, at: int, again: bool) -> None:
@@ -596,7 +604,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(at=anywhere)
     def is_cut_off(self, at: int) -> None:
-        """It runs on, and neither hears nor is heard."""
+        """It continues, and neither receives nor sends."""
         self.pick(at).cut = True
 
     @rule(at=anywhere)
@@ -646,7 +654,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(claim_stands=st.booleans())
     def the_coordinator_dies(self, claim_stands: bool) -> None:
-        """Perhaps between its claim and the answer. Another one starts."""
+        """Possibly between its claim and the answer. Another one starts."""
         if self.verdict is not None or not self.seats:
             return
         if self.seat.claiming is not None and claim_stands and not self.superseded:
@@ -658,7 +666,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule()
     def another_coordinator_takes_over(self) -> None:
-        """The one before does not know yet, and those who are connected with it neither."""
+        """Neither the previous coordinator nor its connected nodes are notified yet."""
         if self.verdict is None:
             self.take_seat()
 
@@ -702,7 +710,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for rank in self.gang():
             self.end(rank, Exit.SUPERSEDED)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_budget_is_respected(self) -> None:
@@ -741,7 +749,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # --- every run ends -----------------------------------------------------------------------------------------------
 
     def round(self, to_the_end: bool) -> None:
-        """Everything that is under way arrives, and everybody does what there is to do."""
+        """Deliver all messages in flight, and let every process do its pending work."""
         for agent in self.agents:
             if agent.wire is None and self.seats and not (agent.over or agent.dead or agent.cut):
                 self.connect(agent)
@@ -758,14 +766,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.workers_go_on(to_the_end)
 
     def teardown(self) -> None:
-        """Left alone, with whoever is dead and cut off staying so, the run ends: at the latest when the timeout of what it waits for has
+        """Without further faults, and with dead and disconnected nodes staying so, the run ends at the latest when its awaited timeout has
         passed."""
         if not hasattr(self, "seats"):
             return
         for seat in self.seats[:-1]:
             self.leave(seat)
         if all(agent.dead or agent.cut for agent in self.agents):
-            self.agents[0] = Agent(0)  # a coordinator that nobody can reach decides nothing
+            # A coordinator that no node can reach decides nothing.
+            self.agents[0] = Agent(0)
         for _ in range(ROUNDS):
             if self.verdict is not None:
                 return

@@ -1,4 +1,4 @@
-"""How often a coordinator looks at the time: seldom while all is well, and as often as ever where something may be amiss."""
+"""Tests how often a coordinator checks the time: rarely while all is well, and frequently when something may be wrong."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SEEN = {0: Probe("S", 1.0, 0, where="collective"), 1: Probe("T", 1.0, 0)}
 
 
 class Job:
-    """Two nodes with a rank each under a coordinator whose ticks come as `Pace` says, or every tenth of a second; in virtual time."""
+    """Two nodes with a rank each under a coordinator whose ticks follow `Pace` or come every tenth of a second; in virtual time."""
 
     def __init__(self, *, paced: bool = True) -> None:
         self.now_s, self.ticks, self.lines = 0.0, 0, list[tuple[float, str]]()
@@ -46,7 +46,7 @@ class Job:
             self.machine.watch.probed(SEEN, self.now_s)
 
     def passes(self, seconds: float, *, beats: bool = True) -> None:
-        """So long passes: each node beats twice a second, and between beats only the timer wakes anybody."""
+        """Let this time pass: each node sends heartbeats twice a second, and between heartbeats only the timer wakes the coordinator."""
         end_s = self.now_s + seconds
         while True:
             tick_s = self._next_tick_s if self.pace is None else self.pace.due_s(self.now_s)

@@ -1,4 +1,4 @@
-"""What follows from failures: the budget, repetition at one step, memory that does not suffice, suspects and lost nodes."""
+"""Tests the decisions after failures: the budget, repetition at one step, insufficient memory, suspects and lost nodes."""
 
 import sys
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_a_final_cause_stops_at_once() -> None:
     assert policy().failed(replace(BAD_BATCH, final=True), spare_nodes=5) == RestartDecision(Exit.STOP, BAD_BATCH.text)
 
 
-# --- the same again ---------------------------------------------------------------------------------------------------
+# --- repeated failures ------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_batch_on_two_nodes_stops_the_run_and_names_its_skip_entry() -> None:

@@ -1,4 +1,4 @@
-"""Agents' messages: what an agent saw is what the coordinator gets."""
+"""Tests that agents' messages arrive at the coordinator with everything that the agent observed."""
 
 import json
 from dataclasses import asdict

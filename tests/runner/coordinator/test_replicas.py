@@ -1,4 +1,4 @@
-"""What the coordinator does when a replica group loses a rank: the others train on, and all ranks stop where that cannot be."""
+"""Tests the coordinator after a replica group loses a rank: the others continue training, and all ranks stop if that is impossible."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def orders_of(actions: Sequence[Action]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def lost(at: Bench, rank: int = 3) -> Bench:
-    """A rank is killed; its group's other one ends as ordered."""
+    """A rank is killed; the other one of its group ends as ordered."""
     at.end(rank, KILLED, step=25)
     at.end(rank ^ 1, KILLED, step=25, asked=True)
     return at

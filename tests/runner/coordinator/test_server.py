@@ -1,4 +1,4 @@
-"""The coordinator's process over real connections, a real chain and a real run directory: terms, entrances, verdicts and the journal."""
+"""Tests the coordinator's process over real connections, a real chain and a real run directory: terms, admission, verdicts, the journal."""
 
 import asyncio
 import json
@@ -126,7 +126,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def serving(config: RunConfig, directory: RunDirectory, term: int = 1, node: int = 0) -> "asyncio.Task[None]":
-    """A server's task, once its address stands in the run directory."""
+    """A server's task, once its address is in the run directory."""
     task = asyncio.create_task(server(config, directory, node).serve())
     while not task.done():
         with suppress(OSError):
@@ -260,7 +260,7 @@ def test_an_invalid_message_ends_only_its_connection(tmp_path: Path) -> None:
     run(story)
 
 
-# --- who is in charge -------------------------------------------------------------------------------------------------
+# --- the coordinator in charge ----------------------------------------------------------------------------------------
 
 
 def test_a_superseded_coordinator_exits_silently_and_the_next_continues(tmp_path: Path) -> None:
@@ -278,7 +278,8 @@ def test_a_superseded_coordinator_exits_silently_and_the_next_continues(tmp_path
                 agent.generation = 1
                 agent.send("join", host=f"host-{agent.node}", domain=None, running=[agent.node], port=4000)
                 assert (await agent.until("assign")).body["slot"] == agent.node
-            agents[0].exits(0, -9)  # the one before may still hear of a failure, and decides nothing any more
+            # The previous coordinator may still receive a failure, but no longer decides.
+            agents[0].exits(0, -9)
             await before
             before, agents = after, again
         for agent in again:
@@ -371,7 +372,7 @@ def test_a_restarted_coordinator_has_binding_restarts_and_running_ranks(tmp_path
     assert (machine.phase, machine.generation.number, machine.roster.slots) == (Phase.GATHERING, 3, {0: 0, 1: 2})
 
 
-# --- nodes that enter -------------------------------------------------------------------------------------------------
+# --- nodes that are admitted ------------------------------------------------------------------------------------------
 
 
 def test_admitted_nodes_get_unused_indexes_and_a_proof_of_the_store(tmp_path: Path) -> None:
@@ -411,7 +412,7 @@ def test_an_index_that_is_already_published_is_not_assigned(tmp_path: Path, take
 def test_an_unresponsive_store_still_ends_the_nodes(
     hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a hard mount whose server is gone: nothing is refused, and the thread that waits cannot be ended."""
+    """Like a hard mount whose server is gone: no call fails, and the waiting thread cannot be ended."""
     config, directory = opened(tmp_path, replace(CONFIG, timeouts={**CONFIG.timeouts, "store": Timeout(0.3)}))
     released = threading.Event()
 

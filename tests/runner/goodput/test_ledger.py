@@ -1,4 +1,4 @@
-"""The ledger: every second of a generation goes into exactly one bucket."""
+"""Tests that the ledger puts every second of a generation into exactly one bucket."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ def loaded(wall: float) -> dict[str, Any]:
 
 
 def waited(seconds: float, wall: float = 0.0) -> dict[str, Any]:
-    """At its end a generation waits for the saves that are under way."""
+    """At its end a generation waits for the saves in progress."""
     return {"kind": "waited", "seconds": seconds, "wall": wall}
 
 
@@ -153,7 +153,7 @@ def test_seconds_of_all_nodes_sum_to_nodes_times_the_wall_time() -> None:
     assert sum(closed.node_s.values()) == 50.0
 
 
-# --- scripts: what heartbeats show ------------------------------------------------------------------------------------
+# --- scripts: times from heartbeats -----------------------------------------------------------------------------------
 
 
 def seen(*steps: tuple[int, float]) -> list[tuple[int, float]]:
@@ -181,7 +181,7 @@ def test_a_script_repeats_the_steps_since_its_last_save() -> None:
     book.close(130.0, [section("script", 100.0), FAILURE], seen=first, saves=[120.4])
     again = book.close(160.0, [section("script", 130.0), FAILURE], seen=seen(*((n, 130.0 + n) for n in range(1, 16))))
     assert rounded(again) == {"lost_recompute": 5.0, "productive": 10.0, "detect": 15.0}
-    # from the same save once more: the fifteen steps of the generation before were not saved
+    # From the same save once more: the fifteen steps of the previous generation were not saved.
     third = book.close(190.0, [section("script", 160.0)], seen=seen(*((n, 160.0 + n) for n in range(1, 31))))
     assert rounded(third) == {"lost_recompute": 15.0, "productive": 15.0}
 

@@ -1,4 +1,4 @@
-"""What a run has used of its limits: seconds and GPU-hours of all attempts, from the ledger."""
+"""Tests what a run has used of its limits: seconds and GPU-hours of all attempts, from the ledger."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Trackers' run ids: the same over attempts and generations, another for each rank and each run directory."""
+"""Tests trackers' run ids: constant over attempts and generations, and different for each rank and run directory."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is missing in a collective: late, or held up by who is; and who waits in another one than the others."""
+"""Tests which rank is missing in a collective, late or blocked by a late one, and which waits in another collective than the others."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_no_rank_is_missing_if(entered: dict[int, list[Collective]]) -> None:
 
 
 def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_missing() -> None:
-    """Rank 3 is missing in the group of 2 and 3, and so rank 2 in that of all."""
+    """Rank 3 is missing in the group of 2 and 3, and therefore rank 2 in the group of all."""
     everybody = {0: [at(9)], 1: [at(9)], 2: [at(8, done=True), at(5, "1")], 3: [at(8, done=True), at(4, "1", done=True)]}
     found = missing(everybody)
     assert found is not None
@@ -60,7 +60,7 @@ def test_if_all_late_ranks_wait_they_are_named_together() -> None:
 
 
 def waits(operation: str, number: int = 7, before: str = "same", group: str = "0") -> Collective:
-    """In `operation`, with more that was entered behind it."""
+    """The rank is in `operation`, with more operations entered after it."""
     recent = (
         CollectiveOperation(number - 1, SUM, "old"),
         CollectiveOperation(number, operation, before),
@@ -70,7 +70,7 @@ def waits(operation: str, number: int = 7, before: str = "same", group: str = "0
 
 
 def has_done(operation: str, number: int = 7) -> Collective:
-    """It waits in the one behind."""
+    """It waits in the operation after it."""
     recent = (CollectiveOperation(number, operation, "same"), CollectiveOperation(number + 1, SUM, "new"))
     return Collective("0", "default_pg", number + 1, SUM, False, number + 1, recent)
 
@@ -96,7 +96,7 @@ def test_two_ranks_in_different_operations_are_not_culprits() -> None:
 
 
 def test_a_rank_whose_operation_completed_without_the_others_is_mismatched() -> None:
-    """As the root of a broadcast, which only sends."""
+    """Like the root of a broadcast, which only sends."""
     found = at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("broadcast")]})
     assert found is not None
     assert found[1] == {0, 1}
@@ -104,7 +104,7 @@ def test_a_rank_whose_operation_completed_without_the_others_is_mismatched() -> 
 
 
 def test_ranks_match_if_one_has_completed_an_operation_of_all() -> None:
-    """It counts otherwise: without the others it could not have completed."""
+    """Its count differs: it could not have completed the operation without the others."""
     assert at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("all_gather")]}) is None
 
 

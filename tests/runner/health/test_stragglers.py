@@ -1,4 +1,4 @@
-"""Stragglers by ranks' own time per step, over simulated jobs: who is named, and how often nobody should have been."""
+"""Tests straggler detection by ranks' own time per step over simulated jobs: which ranks are named, and the rate of false alarms."""
 
 import random
 from collections.abc import Callable
@@ -12,13 +12,13 @@ OwnTime = Callable[[int, int, random.Random], float]
 
 
 def jitter(_: int, __: int, chance: random.Random) -> float:
-    """What one step takes a healthy rank: 10 % of noise, and one step in two hundred much longer."""
+    """One step's time on a healthy rank: 10 % of noise, and one step in two hundred much longer."""
     noise = chance.lognormvariate(0.0, 0.1)
     return OWN_S * noise * (1.0 if chance.random() > 0.005 else min(chance.paretovariate(1.5), 20.0))
 
 
 def run(ranks: int, steps: int, own_time: OwnTime, stages: int = 1, seed: int = 1) -> list[Straggler]:
-    """Steps of a job whose ranks wait for the slowest, with heartbeats in their midst."""
+    """Steps of a job whose ranks wait for the slowest, with heartbeats in between."""
     chance, watch = random.Random(seed), Stragglers(ranks, stages)
     now_s, own_s, beat_s, found = 0.0, [0.0] * ranks, 0.0, list[Straggler]()
     for step in range(steps):

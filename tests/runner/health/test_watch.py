@@ -1,4 +1,4 @@
-"""The watch on a generation that moves, stalls or hangs, in virtual time: what it asks for, whom it names, and when it says nothing."""
+"""Tests the watch on a generation that advances, stalls or hangs, in virtual time: its probes, and which ranks it names or spares."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ GATHER = ("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 WAITING = Probe("S", 5.0, 0, GATHER, "collective", "futex_do_wait")
 LOCKED = Probe("S", 5.0, 0, LOCK, None, "futex_do_wait")
 STOPPED = Probe("T", 5.0, 0)
-# Of a client of an inference server that waits for its answer.
+# The stack of an inference server's client that waits for its answer.
 ASKS = Probe(
     "S",
     5.0,
@@ -32,7 +32,7 @@ Processes = Callable[[int, float], Probe]
 
 
 class World:
-    """Ranks of one job: in `go` all of them step, in `stand` nobody moves, and the watch is called as by a coordinator."""
+    """Ranks of one job: in `go` all of them step, in `stand` none advances, and the watch is called as by a coordinator."""
 
     def __init__(
         self, ranks: int, timeouts: Mapping[str, Timeout] = DEFAULT_TIMEOUTS, step_s: float = 0.1, base: int = 0
@@ -46,14 +46,14 @@ class World:
         self.unheard: set[int] = set()
 
     def move(self, *ranks: int, section: str | None = None, steps: int = 0) -> None:
-        """A sign of life of these ranks, of all where none are given."""
+        """A heartbeat of these ranks, or of all if none are given."""
         for rank in ranks or self.beats:
             beat = self.beats[rank]
             self.beats[rank] = beat._replace(pulse=beat.pulse + 1, step=beat.step + steps, section=section or beat.section)
             self.signs_s[rank] = self.now_s
 
     def go(self, seconds: float) -> list[Findings]:
-        """All ranks step for so long."""
+        """All ranks step for this long."""
         found: list[Findings] = []
         for _ in range(round(seconds / self.step_s)):
             found += self.stand(self.step_s)
@@ -61,7 +61,7 @@ class World:
         return found
 
     def stand(self, seconds: float) -> list[Findings]:
-        """So long passes in which nobody moves. Ends early with a hang."""
+        """Let this time pass without progress. Ends early with a hang."""
         found: list[Findings] = []
         began_s, until_s = self.now_s, self.now_s + seconds
         while self.now_s < until_s - 1e-9:
@@ -91,7 +91,7 @@ def one_and_others(one: Probe, others: Probe) -> Processes:
 
 
 def trained(ranks: int, seconds: float = 30.0, **options: float) -> World:
-    """A job that has been running for a while, and is in its step's collective; rank 1 is not."""
+    """A job that has been running for a while and is in its step's collective, except rank 1."""
     world = World(ranks, **options)  # type: ignore[arg-type]
     world.go(seconds)
     world.move(section="collective")
@@ -235,7 +235,7 @@ def test_late_heartbeats_that_arrive_together_are_not_a_silence() -> None:
     world = World(2)
     world.go(30.0)
     world.unheard = {0, 1}
-    world.go(20.0)  # steps go on, unheard
+    world.go(20.0)  # steps advance without heartbeats
     world.unheard = set()
     world.processes = one_and_others(LOCKED, WAITING)
     assert hang_in(world.go(10.0)) is None
@@ -317,7 +317,7 @@ def test_in_the_first_steps_a_rank_is_tolerated_while_it(what: str) -> None:
 
 @pytest.mark.parametrize("used", ["cpu_s", "io_bytes"])
 def test_in_the_first_steps_a_lock_with_occasional_activity_is_not_proof(used: str) -> None:
-    """As of a native library that loads something while the script's thread waits for it."""
+    """Like a native library that loads something while the script's thread waits for it."""
     world = trained(2, seconds=0.5)
     grows: dict[str, Callable[[float], Probe]] = {
         "cpu_s": lambda now_s: dataclasses.replace(LOCKED, cpu_s=now_s // 4),
@@ -384,7 +384,7 @@ def test_ranks_in_different_collectives_are_tolerated_if_one_stack_changes(runni
 
 @pytest.mark.parametrize(("where", "ranks"), [(None, (2,)), ("collective", ())], ids=["outside", "in a collective by now"])
 def test_without_conclusive_stacks_the_flight_recorder_names_the_culprit(where: str | None, ranks: tuple[int, ...]) -> None:
-    """All ranks stand in one place of the script, each in native code of its own."""
+    """All ranks are at one place of the script, each in different native code."""
     world = trained(4)
     world.move(section="compute")
     world.processes = lambda *_: dataclasses.replace(LOCKED, waits_on=None, where=where)
@@ -396,12 +396,12 @@ def test_without_conclusive_stacks_the_flight_recorder_names_the_culprit(where: 
 
 
 def spinning(_: int, now_s: float) -> Probe:
-    """A rank that waits for its GPU: it takes a core, and a running process shows no stack."""
+    """A rank that waits for its GPU: it uses a core, and a running process shows no stack."""
     return Probe("R", now_s, 0)
 
 
 def stand_recorded(world: World, seconds: float, dumps: Mapping[int, tuple[Collective, ...]]) -> Hang | None:
-    """So long passes, and ranks dump their flight recorders again and again."""
+    """Let this time pass while ranks dump their flight recorders repeatedly."""
     for _ in range(round(seconds / 10.0)):
         if (hang := hang_in(world.stand(10.0))) is not None:
             return hang
@@ -453,7 +453,7 @@ def test_a_late_collective_followed_by_another_is_not_a_hang() -> None:
 
 
 def test_an_ended_process_may_take_time_until_the_kernel_has_freed_it() -> None:
-    """Its memory is locked for a GPU: its exit code comes when that is undone."""
+    """Its memory is locked for a GPU: its exit code arrives when that is undone."""
     world = trained(4)
     world.processes = one_and_others(Probe("Z", 5.0, 0), WAITING)
     assert hang_in(world.stand(EXITING_S - 5.0)) is None
@@ -493,7 +493,7 @@ def test_records_older_than_the_last_progress_prove_nothing() -> None:
 def test_an_idle_rank_that_writes_a_dump_still_counts_as_idle(
     used_at: Sequence[int], recorded: bool, after_s: float | None
 ) -> None:
-    """Looks are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
+    """Probes are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
     world = trained(4, seconds=60.0, step_s=1.0)
     used, looks, began_s = LOCKED, 0, world.now_s
 
@@ -529,7 +529,7 @@ def test_slow_phases_of_a_section_extend_its_timeout() -> None:
 
 
 def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
-    """The others go on for so long without rank 2, whose process is looked at when the watch asks for it, where it can be."""
+    """The others continue for this long without rank 2, whose process is probed on the watch's request, if possible."""
     world = World(4)
     world.go(10.0)
     if process is not None:
@@ -623,7 +623,7 @@ def test_a_large_job_probes_the_blocking_ranks_and_a_sample() -> None:
     assert named.silent_s <= 10.0
 
 
-# --- long phases in which a rank does not touch torch ----------------------------------------------------------------------
+# --- long phases without calls to torch ------------------------------------------------------------------------------------
 
 DAY_S = DEFAULT_TIMEOUTS["busy"].floor_s
 AT_WORK: dict[str, Callable[[float], Probe]] = {
@@ -634,7 +634,7 @@ AT_WORK: dict[str, Callable[[float], Probe]] = {
 }
 
 
-# Each work in one section, and one work in each section.
+# Each activity in one section, and one activity in each section.
 HOURS = [
     pytest.param(what, section, marks=[pytest.mark.variant] * (what != "computes" and section != "compute"))
     for what in AT_WORK
@@ -723,7 +723,7 @@ def test_a_rank_has_the_evaluation_timeout_when_it_waits_for(what: str) -> None:
     assert "HEADWAY_TIMEOUT_EVALUATION" in hang.why
 
 
-# --- all is stopped for a while, and goes on --------------------------------------------------------------------------------
+# --- suspension of the whole job --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("agents_notice", [True, False])

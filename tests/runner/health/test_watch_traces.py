@@ -1,4 +1,4 @@
-"""The watch over what was heard of real jobs, and of a synthetic one: slow ones go on, hung ones are named."""
+"""Tests the watch on traces of real jobs and of a synthetic one: slow jobs continue, and hung ones are named."""
 
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_real_job_is_ended_within_the_bound_when_a_rank(what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", IN_TIME)
 def test_an_unproven_hang_is_ended_by_a_timeout(what: str) -> None:
-    """Who loops is named all the same; of two ranks that wait in two different collectives nobody can say which one is wrong."""
+    """A rank in an endless loop is still named; of two ranks in two different collectives neither can be proven wrong."""
     timeout_s, ranks = IN_TIME[what]
     named = replayed(recorded(what), partial(Ours, busy_s=timeout_s), on_s=timeout_s + 60.0)
     assert named is not None

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver reports to the kernel's log: what is read of it, and what it means."""
+"""Tests how NVIDIA driver reports are read from the kernel log, and what they mean."""
 
 import os
 import uuid
@@ -44,7 +44,7 @@ def test_reports_are_counted_and_listed_by_severity() -> None:
 
 
 def test_a_report_about_another_jobs_device_is_ignored() -> None:
-    """Slurm gives one node to two jobs: what the other's device reports ends no generation and bars no node."""
+    """Slurm gives one node to two jobs: reports about the other's device end no generation and bar no node."""
     lost = parse(LOST)
     assert lost is not None
     assert of_job([lost], {"0000:5e:00"}) == []

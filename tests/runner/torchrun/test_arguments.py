@@ -1,4 +1,4 @@
-"""torchrun's flags as they are read: every one of torch's parser, its variables, and what becomes of them in run.json."""
+"""Tests torchrun's flags: every flag of torch's parser, its variable, and its effect on run.json."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every bound of a run can be set for `headway torchrun`, and docs/script.md lists them as they are."""
+"""Tests that every bound of a run can be set for `headway torchrun`, and that docs/script.md lists them all."""
 
 import re
 from pathlib import Path

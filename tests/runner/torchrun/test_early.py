@@ -1,4 +1,4 @@
-"""Workers that begin before the command line is parsed: as many as it will say, and none left where the guess was wrong."""
+"""Tests workers that start before the command line is parsed: the right number, and none left if the guess was wrong."""
 
 import os
 import socket
@@ -89,7 +89,7 @@ def test_mismatching_workers_are_ended(
 
 
 def test_the_launcher_starts_workers_before_it_imports_torch() -> None:
-    """Else they would wait for its parser, and it would no longer be single-threaded when it forks."""
+    """Otherwise they would wait for its parser, and it would no longer be single-threaded when it forks."""
     program = "import sys, headway.runner.torchrun.early; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

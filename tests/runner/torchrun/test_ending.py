@@ -1,4 +1,4 @@
-"""`headway torchrun`: what comes with a script's end, and what it finds at its beginning, is what it is under `torchrun`."""
+"""Tests that the start and the end of a script are the same under `headway torchrun` as under `torchrun`."""
 
 import os
 import pty
@@ -36,9 +36,9 @@ if os.environ.get("PYTHONHASHSEED") != "0":
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(one := torch.ones(1))
-# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
+# In one write: both ranks write into one pipe, and print() writes each word separately there.
 sys.stdout.write(f"sum {one.item()}\\n")
-# Without it gloo's threads abort an interpreter's end now and then, under plain Python too.
+# Without it gloo's threads occasionally abort an interpreter's exit, under plain Python too.
 dist.destroy_process_group()
 """
 
@@ -68,7 +68,7 @@ for round in range(20):
 """
 
 
-# The second rank comes when the first has left without a word.
+# The second rank arrives when the first has exited without a message.
 LEAVES = """
 import os, sys, time, torch.distributed as dist
 first = sys.argv[1] + os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -122,7 +122,7 @@ def test_a_ddp_function_returns_and_leaves_no_file_thread_or_process(tmp_path: P
     wait_until(lambda: not left(), "the end of all")
 
 
-# tests/harmless compares it, of the scenarios "redirected output" and "program".
+# tests/harmless compares it, in the scenarios "redirected output" and "program".
 @pytest.mark.variant
 def test_piped_input_reaches_the_script(tmp_path: Path) -> None:
     reads = script(tmp_path, "import sys; print('read', repr(sys.stdin.read()), sys.stdin.isatty())")
@@ -163,7 +163,7 @@ import beside
 first = "torch" not in sys.modules
 import torch
 inductor = __import__("torch._inductor.config")._inductor.config.compile_threads
-# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
+# In one write: both ranks write into one pipe, and print() writes each word separately there.
 os.write(1, f"threads {torch.get_num_threads()} inductor {inductor}\\n".encode())
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
 optimizer.step()
@@ -218,7 +218,7 @@ def test_processes_that_a_script_leaves_survive_another_ranks_crash(tmp_path: Pa
     )
     done = headway("torchrun", *TWO, script(tmp_path, text), tmp_path / "a", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stderr
-    # Of the rank that was through before the crash, and of both at the run's end.
+    # Of the rank that had completed before the crash, and of both at the run's end.
     left = ("a00", "a01", "a11")
     for name in left:
         (tmp_path / f"{name}-go").touch()
@@ -241,7 +241,7 @@ print("done")
 
 
 def test_a_data_set_in_shared_memory_survives_a_crash(tmp_path: Path) -> None:
-    staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")  # a name as bad as can be
+    staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")  # a name as unfortunate as possible
     staged.write_bytes(b"x" * 4096)
     try:
         done = headway("torchrun", script(tmp_path, STAGED), staged, runs=tmp_path / "runs")
@@ -250,7 +250,7 @@ def test_a_data_set_in_shared_memory_survives_a_crash(tmp_path: Path) -> None:
         staged.unlink(missing_ok=True)
 
 
-# Python itself waits for ever at this end: an object's finalizer.
+# Python itself waits forever at this exit, in an object's finalizer.
 STANDS = """
 import threading
 class Stands:

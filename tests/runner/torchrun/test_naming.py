@@ -1,4 +1,4 @@
-"""Which run a command is: the decision by itself, what it is made from, and that two launchers at one moment never share a run."""
+"""Tests which run a command belongs to: the decision, the facts it uses, and that two concurrent launchers never share a run."""
 
 import json
 import os
@@ -115,19 +115,20 @@ def test_a_named_run_is_refused_while_it_is_running() -> None:
 
 @dataclass
 class Past:
-    """A run as it truly is: the commands of its attempts, and how the newest stands."""
+    """A run's true state: the commands of its attempts, and the state of the newest."""
 
     commands: list[int]
     life: Life
     meets: str | None
-    begun: list[Life] = field(default_factory=list)  # how the attempt before stood when each was begun
+    # The state of the previous attempt when each was started.
+    begun: list[Life] = field(default_factory=list)
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_run_only_has_one_commands_consecutive_attempts(data: st.DataObject) -> None:
-    """Whatever is launched, ends or cannot be seen: a run holds one command's attempts, each begun after the one before has ended
+    """Whatever is launched, ends or is invisible: a run has one command's attempts, each started after the previous one had ended
     without completing."""
     store: dict[str, Past] = {}
     for _ in range(data.draw(st.integers(1, 20))):
@@ -159,7 +160,7 @@ def test_a_run_only_has_one_commands_consecutive_attempts(data: st.DataObject) -
         assert set(past.begun) == {ENDED}
 
 
-# --- what a command is --------------------------------------------------------------------------------------------------
+# --- the identity of a command ------------------------------------------------------------------------------------------
 
 
 def command(*words: str, environment: dict[str, str] | None = None, alone: bool = True, procs: int = 1) -> LaunchCommand:
@@ -230,12 +231,12 @@ def test_a_named_run_must_have_a_valid_run_name() -> None:
         insisted_name({"HEADWAY_RUN": "../x"})
 
 
-# --- how an attempt stands ----------------------------------------------------------------------------------------------
+# --- the state of an attempt --------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def process() -> Iterator[tuple["subprocess.Popen[bytes]", Process]]:
-    """A process of ours, as it writes itself down."""
+    """A process of this run, as it records itself."""
     code = "import sys; from headway.runner.alive import *; from headway.runner.contract import to_json; "
     code += "print(to_json(Process.own()), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as begun:
@@ -338,7 +339,7 @@ def test_a_closed_port_shows_that_the_attempt_has_ended(tmp_path: Path, monkeypa
     assert naming.coordinator_answers(directory, launch) is False
 
 
-# --- in folders ---------------------------------------------------------------------------------------------------------
+# --- run folders --------------------------------------------------------------------------------------------------------
 
 
 def test_runs_with_one_name_are_ordered_by_number(tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def open_at_once(count: int, *words: str) -> list[tuple[str, int]]:
-    """What as many launchers make of one command at the same moment."""
+    """The runs of several launchers of one command at the same moment."""
     arguments = parse([*words, SCRIPT])
     config = configure(arguments)
     with ThreadPoolExecutor(count) as pool:

@@ -1,4 +1,4 @@
-"""`headway torchrun` with flags that decide what a worker is, where it prints, and which signal asks it to stop."""
+"""Tests `headway torchrun` with flags that decide what a worker is, where it prints, and which signal asks it to stop."""
 
 import json
 import signal

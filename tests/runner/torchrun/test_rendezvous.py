@@ -1,4 +1,4 @@
-"""Where nodes of a torchrun command meet: the endpoint, its one host, the secret, and what a node is told that enters."""
+"""Tests where nodes of a torchrun command meet: the endpoint, its one host, the secret, and the answer to a node that joins."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ from headway.runner.torchrun.rendezvous import (
 )
 
 SCRIPT = str(Path(__file__).parents[3] / "examples/one-word/train.py")
-ELSEWHERE = "192.0.2.1"  # of TEST-NET-1 (RFC 5737): nobody's
+ELSEWHERE = "192.0.2.1"  # in TEST-NET-1 (RFC 5737): no machine's
 SECRET = b"s" * 32
 
 
@@ -157,7 +157,8 @@ def test_the_secret_is_the_given_one_or_derived_from_run_and_endpoint(tmp_path: 
 # --- the others ---------------------------------------------------------------------------------------------------------
 
 
-HERE = "localhost:29400"  # where the runs of these tests meet, whichever port a test's coordinator has
+# The endpoint of these tests' runs, whichever port a test's coordinator has.
+HERE = "localhost:29400"
 
 
 def opened(runs: Path, procs: int = 1, words: tuple[str, ...] = (), name: str = "job") -> tuple[RunConfig, RunDirectory]:
@@ -175,7 +176,7 @@ def wanted(runs: Path, port: int = 29400, words: tuple[str, ...] = (), host: str
 
 @contextlib.contextmanager
 def coordinator(config: RunConfig, directory: RunDirectory, secret: bytes = SECRET) -> Iterator[int]:
-    """The coordinator's own entrance, served over its own transport on a port of loopback."""
+    """The coordinator's own admission, served over its own transport on a port of loopback."""
     ready, over, port = threading.Event(), asyncio.Event(), 0
     entrance, loop = Admission(config, directory), asyncio.new_event_loop()
 

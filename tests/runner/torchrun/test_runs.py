@@ -1,4 +1,4 @@
-"""Where runs lie, and where they are looked for."""
+"""Tests where runs are stored, and where they are searched for."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from headway.runs import runs_folder, searched
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary directory, where runs lie that have no better place: this user's folder in it, not made."""
+    """The temporary directory for runs without a better place: this user's folder in it, not created."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     return tmp_path / "tmp" / f"headway-{os.getuid()}"
@@ -78,7 +78,7 @@ def test_a_temporary_folder_shared_with_others_is_neither_written_nor_read(
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script that does nothing, in the working directory; runs lie beside it."""
+    """A script that does nothing, in the working directory; runs are stored next to it."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "HEADWAY_", "PET_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "work").mkdir()

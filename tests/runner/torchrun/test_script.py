@@ -1,4 +1,4 @@
-"""`headway run` of a job whose trainer is a script: it is restarted and goes on by itself, from the folder it was submitted in."""
+"""Tests `headway run` of a job whose trainer is a script: it restarts and resumes automatically, in the folder of its submission."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_the_example_loses_a_worker_and_ends_as_if_uninterrupted(here: Path) -> 
     (failure,) = two.journal("failure")
     assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
     (ending,) = re.findall("finished step 60 .*", printed(one))
-    # A rank that lost its peer may have said so before it was ended.
+    # A rank that lost its peer may have reported it before it was ended.
     resumed, last = (line for line in printed(two).splitlines() if line.startswith(("resumed", "finished")))
     assert re.fullmatch("resumed from step-[3-5]0", resumed)
     assert last == ending
@@ -71,7 +71,8 @@ def test_a_failing_script_is_reported_and_its_log_has_the_traceback(here: Path) 
     assert done.returncode == 83
     assert "ValueError: no such layer" in done.stdout
     run = only_run(here / "runs")
-    (failure,) = run.journal("failure")  # the other rank may be ended before it gets as far
+    # The other rank may be ended before it gets as far.
+    (failure,) = run.journal("failure")
     assert f'File "{here}/train.py", line 1, in <module>' in printed(run, failure["rank"])
 
 

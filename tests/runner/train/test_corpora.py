@@ -1,4 +1,4 @@
-"""Corpora of tokens: what a sample holds, in which order corpora are mixed, and which damage is refused by name."""
+"""Tests corpora of tokens: the contents of a sample, the order of mixed corpora, and which damage is refused by name."""
 
 import dataclasses
 import json
@@ -272,7 +272,7 @@ def test_an_index_is_unchanged_after_a_round_trip(case: Case) -> None:
     assert from_json(Index, to_json(index)) == index
 
 
-# --- documents that do not see each other -----------------------------------------------------------------------------
+# --- separated documents ----------------------------------------------------------------------------------------------
 
 
 def test_a_token_attends_to_its_document_up_to_itself() -> None:

@@ -1,4 +1,4 @@
-"""What comes from elsewhere as the builtin trainer's state: taken whole, or refused by the first name that does not fit."""
+"""Tests imported state for the builtin trainer: it is taken whole, or refused by the first name that does not fit."""
 
 import re
 from collections.abc import Mapping

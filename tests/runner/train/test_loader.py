@@ -1,4 +1,4 @@
-"""A loop of one's own goes on bit by bit as if it had not been interrupted: order, augmentation in workers, dropout, optimizer."""
+"""Tests that a custom loop resumes bit for bit as if uninterrupted: order, augmentation in workers, dropout, optimizer."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ SIZE, WIDTH, BATCH = 24, 6, 4
 
 
 class Augmented(Dataset[torch.Tensor]):
-    """Samples with noise from all three generators, as other people's datasets draw it."""
+    """Samples with noise from all three generators, as third-party datasets draw it."""
 
     def __len__(self) -> int:
         return SIZE
@@ -33,14 +33,14 @@ class Augmented(Dataset[torch.Tensor]):
 
 
 class Numbered(Dataset[torch.Tensor]):
-    """Takes a `Sample` and leaves its seed aside: augmentation is then the worker's own."""
+    """Takes a `Sample` and ignores its seed, so that augmentation depends on the worker."""
 
     def __getitem__(self, sample: Sample) -> torch.Tensor:
         return Augmented()[sample.number]
 
 
 class Loop:
-    """A training loop as anybody has one, with all that a resumed one needs in `state`."""
+    """An ordinary training loop, with everything that a resumed one needs in `state`."""
 
     def __init__(self, workers: int, data: Dataset[torch.Tensor]) -> None:
         self.samples = Samples(SIZE, batch=BATCH, seed=3)
@@ -55,7 +55,7 @@ class Loop:
         }
 
     def train(self, steps: int) -> str:
-        """The hash of all parameters after so many steps."""
+        """The hash of all parameters after this many steps."""
         batches = self.samples.follow(self.loader)
         for _, batch in zip(range(steps), batches, strict=False):
             loss = self.model(batch).square().mean()
@@ -66,7 +66,7 @@ class Loop:
 
 
 def hashes(workers: int, data: Dataset[torch.Tensor]) -> tuple[str, str]:
-    """The end of a run in one go, and of one that was interrupted and went on in another loop."""
+    """The end of an uninterrupted run, and of one that was interrupted and resumed in another loop."""
     seed_all(1, 0)
     whole = Loop(workers, data).train(7)
     seed_all(1, 0)
@@ -185,11 +185,11 @@ def test_generators_continue_per_rank_and_differ_at_another_world_size() -> None
     assert len({*found, expected}) == 4
 
 
-# --- what has a state of its own --------------------------------------------------------------------------------------
+# --- stateful objects -------------------------------------------------------------------------------------------------
 
 
 class Counting:
-    """Stands for a loader with a state of its own."""
+    """A loader with its own state."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {
@@ -222,7 +222,8 @@ def test_a_ranks_own_state_is_not_restored_to_another_rank(rank: int, world_size
         PerRank(Counting(), rank, world_size).load_state_dict(saved)
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torch 2.13 of a call that torchdata 0.11 makes
+# torch 2.13 warns about a call in torchdata 0.11.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 def test_torchdatas_loader_resumes_where_it_was() -> None:
     torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
 

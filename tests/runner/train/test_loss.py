@@ -1,4 +1,4 @@
-"""The cross-entropy of a batch, whole and in pieces."""
+"""Tests the cross-entropy of a batch, whole and in chunks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The builtin trainer's parts: a model that does not depend on its layout and looks only backwards, its rate, generators and data."""
+"""Tests the builtin trainer's parts: a causal model that is independent of its layout, its rate, generators and data."""
 
 import json
 import random
@@ -112,7 +112,7 @@ def test_initial_values_have_the_published_spread() -> None:
     assert set(parameters["norm.weight"].tolist()) == {1.0}
 
 
-# --- what it computes -------------------------------------------------------------------------------------------------
+# --- computation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -164,7 +164,8 @@ RATE = Optimizer(lr=2.0, warmup_steps=4, min_lr_ratio=0.25)
 def test_the_rate_rises_to_its_peak_and_ends_at_its_minimum() -> None:
     rates = [learning_rate(RATE, step, 21) for step in range(21)]
     assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert rates[12] == pytest.approx((2.0 + 0.5) / 2)  # half-way between the end of the warm-up and the last step
+    # Halfway between the end of the warm-up and the last step.
+    assert rates[12] == pytest.approx((2.0 + 0.5) / 2)
     assert rates[-1] == pytest.approx(0.5)
     assert all(a >= b for a, b in pairwise(rates[4:]))
 
@@ -210,7 +211,8 @@ def _generators() -> Any:
 @pytest.mark.usefixtures("_generators")
 def test_all_generators_continue_where_they_were_saved() -> None:
     seed_all(7, rank=1)
-    drawn()  # leaves half of a Gaussian pair behind in Python's and NumPy's generators
+    # Leaves half of a Gaussian pair in Python's and NumPy's generators.
+    drawn()
     text = json.dumps(encode(rng_state(CPU)))
     first = [drawn() for _ in range(3)]
     seed_all(8, rank=0)
@@ -284,7 +286,7 @@ def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: Chec
     after = train(straight, 3)
     wanted = straight.hashes(Ranks())
     resumed = training(seed=2)
-    train(resumed, 1)  # anything at all
+    train(resumed, 1)  # any other step
     resumed.restore(reader_of(place), Ranks())
     assert (resumed.step, train(resumed, 3)) == (at, after)
     assert resumed.hashes(Ranks()) == wanted

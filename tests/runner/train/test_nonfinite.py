@@ -1,4 +1,4 @@
-"""A loss that is not a number: computed again from the same batch, and never applied."""
+"""Tests a loss that is not a number: it is recomputed from the same batch, and never applied."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def ranks(folder: Path) -> list[dict[str, Any]]:
-    """What both ranks wrote."""
+    """The records of both ranks."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 

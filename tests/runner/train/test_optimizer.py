@@ -1,4 +1,4 @@
-"""What an optimizer step is computed with follows from the configuration of that step, which a history may change."""
+"""Tests that an optimizer step uses the configuration of that step, which a history may change."""
 
 from typing import get_args
 
@@ -24,7 +24,7 @@ def test_every_number_of_a_step_comes_from_its_configuration() -> None:
 
 
 def test_a_step_with_the_same_numbers_is_bit_for_bit_the_same() -> None:
-    """Setting what already holds changes no bit."""
+    """Setting a value that is already in effect changes no bit."""
     results = []
     for again in (False, True):
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Traces of steps on request: which steps, and that nothing that fails reaches training."""
+"""Tests traces of steps on request: which steps are traced, and that no failure reaches training."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def loop(profiler: StepProfiler, steps: int) -> list[bool]:
-    """Steps of a job, each one product of matrices; and what the first rank announced in each."""
+    """Steps of a job, each one matrix product; and the first rank's announcement in each."""
     announced = []
     for _ in range(steps):
         torch.ones(2, 2).mm(torch.ones(2, 2))

@@ -1,4 +1,4 @@
-"""Who computed wrongly, from the results of all attempts at a step."""
+"""Tests which rank is found to have computed wrongly, from the results of all attempts at a step."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from headway.runner.train.replay_vote import Judgement, ReplayVote, shifts
 
-Wrong = Callable[[int, int, int], bytes | None]  # attempt, rank, share -> a wrong result
+# Attempt, rank, share -> a wrong result.
+Wrong = Callable[[int, int, int], bytes | None]
 
 
 def judged(world_size: int, wrong: Wrong) -> tuple[Judgement, int]:
-    """What is judged where each share has one right result, and after how many attempts."""
+    """The verdict if each share has one right result, and the number of attempts."""
     witnesses = ReplayVote(world_size)
     for attempt, shift in enumerate(shifts(world_size)):
         shares = [(rank + shift) % world_size for rank in range(world_size)]

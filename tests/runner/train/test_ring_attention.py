@@ -1,4 +1,4 @@
-"""Attention over a split sequence: the positions of each rank, and the formula beside torch's kernel."""
+"""Tests attention over a split sequence: the positions of each rank, and the formula compared with torch's kernel."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The sample order: each epoch holds every sample once, and the order is a pure function of seed and position."""
+"""Tests the sample order: each epoch holds every sample once, and the order is a pure function of seed and position."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Which layers go onto which stage of a pipeline, and which stages onto which rank."""
+"""Tests the assignment of layers to pipeline stages, and of stages to ranks."""
 
 from types import SimpleNamespace
 from typing import Any

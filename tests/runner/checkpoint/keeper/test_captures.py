@@ -1,4 +1,4 @@
-"""For how long a node keeps what: nothing that is wanted or read is ever handed out, and nothing else takes memory."""
+"""Tests how long a node keeps captures: memory that is needed or being read is never reused, and nothing else occupies memory."""
 
 from collections import defaultdict
 
@@ -25,7 +25,7 @@ class Node:
         self.captures = Captures(self.memory, lambda rank, index: self.freed.append((rank, index)))
 
     def seal(self, rank: int, index: int, step: int, generation: int = 1) -> CaptureBuffer:
-        """A capture of `step` in the buffer, read by nobody."""
+        """Seal a capture of `step` in the buffer and read it nowhere."""
         buffer = self.captures.begin(rank, index)
         self.captures.keep(buffer, sealed(rank, buffer, step, generation))
         self.captures.release(buffer)
@@ -104,7 +104,7 @@ def test_a_new_generation_reuses_the_memory_of_captures_if_none_is_free() -> Non
     assert (node.held(), node.memory.taken_bytes) == ([], 4 * SIZE)
 
 
-# --- what is wanted -----------------------------------------------------------------------------------------------------
+# --- captures that are kept ---------------------------------------------------------------------------------------------
 
 
 def test_a_confirmed_capture_supersedes_earlier_ones() -> None:
@@ -202,11 +202,11 @@ def test_ranks_that_have_left_the_node_free_their_memory() -> None:
     assert (node.held(0), node.memory.taken_bytes) == ([], 2 * SIZE)
 
 
-# --- any order of all of it -----------------------------------------------------------------------------------------------
+# --- any order of all operations ------------------------------------------------------------------------------------------
 
 
 class CapturesMachine(RuleBasedStateMachine):
-    """Workers of one rank that write, seal, confirm and die; readers that come and go. Each capture is a page full of its own number."""
+    """Workers of one rank write, seal, confirm and die; readers come and go. Each capture is a page filled with its number."""
 
     @initialize(count=st.integers(2, 3))
     def start(self, count: int) -> None:
@@ -222,7 +222,7 @@ class CapturesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.free())
     @rule(data=st.data(), seals=st.booleans())
     def write(self, data: st.DataObject, seals: bool) -> None:
-        """A worker fills a buffer, and dies half-way if it does not seal."""
+        """A worker fills a buffer, or dies halfway if it does not seal."""
         buffer = data.draw(st.sampled_from(self.free()))
         number = len(self.number) % 250 + 1
         buffer.region.view[:] = bytes([number if seals else 255]) * len(buffer.region.view)
@@ -256,7 +256,7 @@ class CapturesMachine(RuleBasedStateMachine):
 
     @rule(fetches=st.booleans(), pages=st.integers(1, 2))
     def begin_generation(self, fetches: bool, pages: int) -> None:
-        """A new generation, of another layout perhaps, from the newest capture or from elsewhere."""
+        """A new generation starts, possibly with another layout, from the newest capture or from elsewhere."""
         self.generation += 1
         held = self.node.held()
         base = CheckpointId(*reversed(held[-1])) if fetches and held else None

@@ -1,4 +1,4 @@
-"""What a node holds of its partners' captures: the newest two of each rank, each once."""
+"""Tests which copies of its partners' captures a node holds: the newest two of each rank, each once."""
 
 from headway.runner.checkpoint.keeper.copies import Copies, Copy
 from headway.runner.checkpoint.keeper.memory import KeeperMemory
@@ -35,7 +35,7 @@ def test_a_capture_sent_again_replaces_its_copy() -> None:
     kept(copies, 2, 5)
     kept(copies, 2, 10, part="first")
     kept(copies, 2, 10, part="again")
-    # Room for one more was made before it was known which one comes.
+    # Room for one more was made before it was known which copy arrives.
     assert held(copies) == [(2, 10, "again")]
     assert memory.taken_bytes == SIZE
 

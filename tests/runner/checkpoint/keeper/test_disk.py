@@ -1,4 +1,4 @@
-"""Captures of a node on disk: what lies there is what was sealed, in few files, and a disk that is full keeps nothing half."""
+"""Tests captures of a node on disk: the stored bytes are the sealed ones, in few files, and a full disk keeps no partial checkpoint."""
 
 import mmap
 import os
@@ -18,7 +18,7 @@ from headway.runner.contract import CheckpointId
 from tests.support.captures import RUN, captured, content, manifest
 
 TEMPORARY = f".tmp-{CheckpointId(3, 1).directory}"
-# A rank with nothing of its own, one of less than a block, one of a block, one of more than is written at once.
+# A rank that owns nothing, one with less than a block, one with a block, and one with more than a single write holds.
 LENGTHS = [0, 100, ALIGN, WRITE_BYTES + 5]
 
 
@@ -61,7 +61,7 @@ def test_a_retry_replaces_the_first_attempt(tmp_path: Path) -> None:
 
 
 def test_unaligned_bytes_are_written_through_the_page_cache(tmp_path: Path) -> None:
-    """The address of the second region is no multiple of a block: EINVAL under O_DIRECT (open(2))."""
+    """The address of the second region is not a multiple of a block: EINVAL under O_DIRECT (open(2))."""
     memory = mmap.mmap(-1, 3 * ALIGN)
     memory[:] = os.urandom(len(memory))
     with memoryview(memory) as view:

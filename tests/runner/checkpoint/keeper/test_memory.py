@@ -1,4 +1,4 @@
-"""A node's memory for captures: what may be taken is asked before it is, and what is given out cannot be taken away."""
+"""Tests a node's memory for captures: its limit is checked before allocation, and allocated memory cannot be taken away."""
 
 import mmap
 import os
@@ -65,7 +65,7 @@ def test_a_region_closed_during_a_read_stays_readable() -> None:
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of version 1 that may take 64 MiB."""
+    """A control group of version 1 with a limit of 64 MiB."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     names = [name for _, controllers, name in own if "memory" in controllers.split(",")]
     path = V1.root / (names or [""])[0].lstrip("/") / f"headway-test-{os.getpid()}"
@@ -100,7 +100,7 @@ def test_a_control_group_limits_the_available_memory(group: Path) -> None:
 
 
 def test_the_smallest_nested_limit_counts_and_reclaimable_pages_are_free(tmp_path: Path) -> None:
-    """Files as the kernel's cgroup-v2 document has them."""
+    """Files as the kernel's cgroup-v2 document describes them."""
     inner = tmp_path / "job" / "step"
     inner.mkdir(parents=True)
     for level, limit, used, inactive in (

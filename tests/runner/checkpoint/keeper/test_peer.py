@@ -1,4 +1,4 @@
-"""Copies of captures in a partner node's memory: they outlive their node, and a stranger on the network can do nothing to them."""
+"""Tests copies of captures in a partner node's memory: they outlive their node, and an unauthenticated peer cannot affect them."""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ from tests.support.keepers import WAIT_S, Node, Rank, layout, running, until, ve
 SECRET = b"k" * 32
 
 
-# --- who is whose partner -----------------------------------------------------------------------------------------------
+# --- partners -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
@@ -40,7 +40,7 @@ def test_each_slot_has_a_partner_in_another_domain_where_possible(slots: int, se
     assert sorted(partner for partner in partners if partner is not None) == list(range(slots))
     assert all(partner != slot for slot, partner in enumerate(partners))
     own_domain = sum(slot // segment == (partner or 0) // segment for slot, partner in enumerate(partners))
-    # Of a domain, no more can have theirs elsewhere than there are slots elsewhere (Hall).
+    # At most as many slots of a domain have a partner elsewhere as there are slots elsewhere (Hall).
     largest = min(segment, slots)
     assert own_domain == max(0, largest - (slots - largest))
 
@@ -62,13 +62,13 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def held(node: Node) -> list[tuple[int, int, int]]:
-    """Rank, step and generation of all that a node's keeper has."""
+    """Rank, step and generation of everything that a node's keeper has."""
     with KeeperLink(node.name, replace(node.hello(rank=1000), generation=1000)) as link:
         return sorted((one.rank, one.step, one.generation) for one in link.held())
 
 
 def restart(node: Node) -> None:
-    """In its place a keeper that knows nothing, at another address."""
+    """Replace the keeper by an empty one at another address."""
     node.kill()
     node.address_file.unlink()
     node.start()
@@ -135,7 +135,7 @@ def test_a_copy_counts_against_the_memory_of_the_node_that_holds_it(nodes: tuple
     assert (size, failed) == (3 * ALIGN + 100, Failed(5, "peer", f"the partner refused: a copy of rank 0: {numbers}"))
 
 
-# --- what arrives is what was sealed ------------------------------------------------------------------------------------------
+# --- received bytes equal sealed bytes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_byte_changed_after_sealing_is_refused_by_name(nodes: tuple[Node, Node
 
 @dataclass
 class Wiretap:
-    """Stands between a keeper and its partner: hears all, and can change one byte on the way there."""
+    """A proxy between a keeper and its partner, which reads everything and can change one byte on the way."""
 
     partner_file: Path
     address_file: Path
@@ -200,7 +200,7 @@ class Wiretap:
 
 
 def forward(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes] = lambda data: data) -> None:
-    """Until one of them hangs up, and then so for the other."""
+    """Forward until one side closes, then close the other side too."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(change(data))
@@ -222,7 +222,7 @@ def copy_through(wiretap: Wiretap) -> None:
 
 @pytest.mark.slow
 def test_every_changed_byte_in_transit_is_detected(nodes: tuple[Node, Node], tmp_path: Path) -> None:
-    """One flipped, of the challenge, of a length, a mac, a record, the part and the data: nothing is kept and the sender knows."""
+    """Flip a byte of the challenge, a length, a MAC, a record, the part and the data: nothing is kept, and the sender is notified."""
     silent = Wiretap(nodes[0].address_file, tmp_path / "tap.json")
     copy_through(silent)
     assert held(nodes[0]) == [(0, 3, 1)]
@@ -236,11 +236,11 @@ def test_every_changed_byte_in_transit_is_detected(nodes: tuple[Node, Node], tmp
     assert held(nodes[0]) == [(0, 3, 1)]
 
 
-# --- strangers --------------------------------------------------------------------------------------------------------------
+# --- unauthenticated peers --------------------------------------------------------------------------------------------------
 
 
 def works(node: Node) -> bool:
-    """Whether the keeper still takes a copy from a keeper of its run, and nothing else has come to it."""
+    """Whether the keeper still accepts a copy from a keeper of its run and has received nothing else."""
     with captured(4, [100]) as capture:
         partner(node).store(capture)
     return held(node) == [(0, 4, 1)]
@@ -274,7 +274,7 @@ def test_a_replayed_message_is_refused(nodes: tuple[Node, Node], tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * (1 << 20)], ids=["nothing", "http", "a megabyte"])
 def test_noise_is_refused(nodes: tuple[Node, Node], said: bytes) -> None:
-    # The keeper may have hung up at any moment: shutdown() then answers ENOTCONN, which is no ConnectionError.
+    # The keeper may have closed at any moment: shutdown() then answers ENOTCONN, which is not a ConnectionError.
     with connection_to(nodes[0].address_file) as connection, suppress(OSError):
         connection.sendall(said)
         connection.shutdown(socket.SHUT_WR)
@@ -293,7 +293,7 @@ def test_silent_connections_block_no_other_peer(nodes: tuple[Node, Node]) -> Non
 
 
 def test_no_byte_of_a_capture_is_sent_to_an_unauthenticated_peer(tmp_path: Path) -> None:
-    """It accepts, and says what a partner would, without the secret."""
+    """It accepts, and sends what a partner would send, without the secret."""
     heard = bytearray()
 
     def pretend(listening: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A node's keeper as a process: what workers seal survives them, in memory and on disk, and nothing half does."""
+"""Tests a node's keeper as a process: sealed captures survive their workers, in memory and on disk, and partial ones do not."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ def temporary(node: Node, step: int, generation: int = 1) -> Path:
 
 
 def stored(node: Node, step: int, rank: int = 0, generation: int = 1) -> bytes:
-    """The tensor that the rank owns, as its part on disk says."""
+    """The tensor that the rank owns, according to its part on disk."""
     directory = temporary(node, step, generation)
     part = parse_part((directory / f"part-{rank}.json").read_bytes(), CheckpointId(step, generation), rank)
     chunks = part.tensors["w"].chunks
@@ -95,7 +95,7 @@ def test_all_memory_of_a_node_counts_against_one_limit(node: Node) -> None:
         assert str(refused.value) == f"2 buffers of {layout().bytes} bytes for rank 1: {numbers}"
 
 
-# --- what survives whom -----------------------------------------------------------------------------------------------------
+# --- survival ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_killed_before_it_seals_leaves_nothing(node: Node) -> None:
@@ -194,7 +194,7 @@ def test_a_link_whose_first_message_fails_leaves_nothing_open(tmp_path: Path, mo
     assert "keeper-link" not in {thread.name for thread in threading.enumerate()}
 
 
-# --- to disk ----------------------------------------------------------------------------------------------------------------
+# --- storing on disk --------------------------------------------------------------------------------------------------------
 
 
 def test_a_capture_is_stored_with_the_reported_hash(node: Node) -> None:
@@ -294,11 +294,11 @@ def test_a_tier_without_a_location_fails_by_name(node: Node) -> None:
         assert isinstance(found["shared"], Done)
 
 
-# --- who may ask what ---------------------------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------------------------
 
 
 def raw(node: Node, *lines: bytes) -> bytes:
-    """What the keeper answers to these bytes before it hangs up."""
+    """The keeper's answer to these bytes before it closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(WAIT_S)
         connection.connect(address(node.name))
@@ -309,7 +309,8 @@ def raw(node: Node, *lines: bytes) -> bytes:
             while data := connection.recv(4096):
                 answer += data
         except (ConnectionResetError, BrokenPipeError):
-            pass  # it has hung up with something of ours unread
+            # It closed the connection with unread bytes.
+            pass
         return answer
 
 
@@ -394,7 +395,8 @@ def test_a_reconnecting_worker_replaces_its_first_connection(node: Node) -> None
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's connection needs root to be made")
 def test_another_users_process_is_refused(node: Node) -> None:
-    os.seteuid(65534)  # what SO_PEERCRED reports is the effective user (unix(7))
+    # SO_PEERCRED reports the effective user (unix(7)).
+    os.seteuid(65534)
     try:
         assert raw(node, b"List 0 {}\n") == b""
     finally:
@@ -416,7 +418,7 @@ def test_a_socket_name_of_another_user_is_not_connected_to(tmp_path: Path) -> No
             KeeperLink(node.name, node.hello())
 
 
-# --- its life -------------------------------------------------------------------------------------------------------------------
+# --- lifetime -------------------------------------------------------------------------------------------------------------------
 
 
 def test_it_ends_exactly_when_its_parent_ends(node: Node) -> None:
@@ -439,7 +441,7 @@ def test_it_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pyte
     with running(usual):
         monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
         with running(changed):
-            # From the niceness of these tests themselves on.
+            # Relative to the niceness of these tests.
             assert (nice(usual.process.pid), nice(changed.process.pid)) == (19, min(19, nice(os.getpid()) + 3))
 
 

@@ -1,4 +1,4 @@
-"""From sealed ranks to storage: all ranks of a node or none, each capture once, and what falls behind gives way to what is newer."""
+"""Tests the way from sealed ranks to storage: all ranks of a node or none, each capture once, and late captures yield to newer ones."""
 
 import threading
 from dataclasses import dataclass, field
@@ -65,12 +65,12 @@ def test_a_checkpoint_fails_if_a_departed_rank_did_not_seal_it(buffers: list[Cap
     assert gathering.take_hopeless() == []
 
 
-# --- on the way -----------------------------------------------------------------------------------------------------------------
+# --- delivery -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Gate:
-    """A storage that stores nothing before it is let."""
+    """A storage that blocks until it is opened."""
 
     begun: SimpleQueue[int] = field(default_factory=SimpleQueue)
     lets: SimpleQueue[Exception | None] = field(default_factory=SimpleQueue)

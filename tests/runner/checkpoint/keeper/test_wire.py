@@ -1,4 +1,4 @@
-"""What worker and keeper say to each other arrives as it was said, with the descriptors that belong to it."""
+"""Tests that messages between worker and keeper arrive unchanged, with their descriptors."""
 
 import os
 import socket
