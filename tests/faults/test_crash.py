@@ -1,4 +1,4 @@
-"""A run that loses processes ends in the same state as one that does not."""
+"""Tests that a run that loses processes ends in the same state as one that does not."""
 
 import os
 import re
@@ -72,14 +72,14 @@ def test_a_killed_keeper_loses_only_the_copies_in_its_memory(uninterrupted: Run,
 
 
 def alone(folder: Path, more: str = "") -> Path:
-    """The job on one rank, and what is written behind it."""
+    """The job on one rank, and the text to append to it."""
     (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text().replace("procs: 2", "procs: 1"))
     (folder / "job.yaml").write_text(JOB.read_text() + more)
     return folder / "job.yaml"
 
 
 def job_of(folder: Path, checkpoint: str) -> Path:
-    """The job with another checkpoint section, beside its cluster."""
+    """The job with another checkpoint section, next to its cluster."""
     (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
     text = JOB.read_text()
     (folder / "job.yaml").write_text(text[: text.index("checkpoint:")] + checkpoint)
@@ -89,7 +89,7 @@ def job_of(folder: Path, checkpoint: str) -> Path:
 def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
     uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It trains on while agent and coordinator start again, and must not reach its end.
+    # It continues training while agent and coordinator restart, and must not reach its end.
     monkeypatch.setenv("LIGHT_STEP_S", "0.25")
     with going("run", JOB, runs=tmp_path) as launcher:
         run = wait_for_step(tmp_path, 8)
@@ -115,7 +115,7 @@ def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
     assert run.hashes() == uninterrupted.hashes()
 
 
-# Trains until it has been started again, then twenty steps more; it sleeps, so that standbys find the processors free.
+# Trains until it has been restarted, then twenty steps more; it sleeps, so that standbys find the CPUs free.
 SLEEPY = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -136,7 +136,7 @@ dist.destroy_process_group()
 
 
 def workers_of(directory: Path) -> set[int]:
-    """What the processes of the run's workers show of themselves."""
+    """The PIDs of the run's workers."""
     return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
 
 
@@ -169,7 +169,7 @@ def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Pa
 
 
 def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """What agents have noted in the journal of the only run below `folder`, once there is one."""
+    """The agents' notes in the journal of the only run below `folder`, once there is one."""
     return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
 
 
@@ -243,5 +243,5 @@ def test_a_run_stops_at_its_limit_and_resumes_once_the_limit_is_raised(tmp_path:
 
 
 def limited(folder: Path, longest: str) -> Path:
-    """The job with a limit of all its attempts."""
+    """The job with a limit for all its attempts."""
     return alone(folder, f"limits: {{run: {{time: {longest}}}}}\n")

@@ -1,4 +1,4 @@
-"""Stored checkpoints that were changed are refused by name, and the run goes on from the newest one that is whole."""
+"""Tests that changed checkpoints are refused by name, and that the run resumes from the newest intact one."""
 
 from collections.abc import Callable
 from pathlib import Path

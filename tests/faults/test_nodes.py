@@ -1,4 +1,4 @@
-"""`headway torchrun` on several nodes: one loses power, also that of the endpoint, and the script ends as if nothing had happened."""
+"""Tests `headway torchrun` on several nodes: one loses power, then the endpoint's, and the script ends as if uninterrupted."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ LIMIT_S = 300
 
 @pytest.fixture(scope="module")
 def undisturbed() -> str:
-    """What the script ends with after its steps on two ranks: gradients are halved and added, which is exact in that order or the other."""
+    """The script's final line after its steps on two ranks: gradients are halved and added, which is exact in either order."""
     model = gated.network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(1, LAST + 1):
@@ -38,7 +38,7 @@ def printed_end(output: str) -> str:
 
 
 class Cluster:
-    """Nodes that share a folder with the script and its checkpoints, and the command that is started on them."""
+    """Nodes that share a folder with the script and its checkpoints, and the command to start on them."""
 
     def __init__(self, nodes: Nodes, runs: str, *flags: str, gates: tuple[int, ...]) -> None:
         self.nodes, self.runs, self.gates = nodes, runs, gates

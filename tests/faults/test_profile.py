@@ -1,4 +1,4 @@
-"""`headway profile` on a run that trains: traces of the steps that were asked for, and a run that ends as if nobody had asked."""
+"""Tests `headway profile` on a training run: the requested steps are traced, and the run ends as without a request."""
 
 import gzip
 import json

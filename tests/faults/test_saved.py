@@ -1,4 +1,4 @@
-"""What a script saves by torch under `headway torchrun`: its folders hold its own files, what others write is theirs, damage is found."""
+"""Tests checkpoints saved through torch under `headway torchrun`: no file is added, other programs' files are kept, damage is found."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_instrumentation_adds_no_files_to_a_scripts_folders(tmp_path: Path, monk
     assert torch.load("out.pt")["model"].keys() == {"weight", "bias"}
 
 
-# Most bytes of two saves are alike: what is trained is little.
+# Most bytes of two saves are equal, because only a small part is trained.
 COPIED = """
 import mmap, os, shutil, torch
 backbone = torch.zeros(512, 512)

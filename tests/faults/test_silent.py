@@ -1,4 +1,4 @@
-"""A node whose device computes wrongly, which nothing reports: found by another rank, left out, and nothing of it stays."""
+"""Tests a node whose device computes wrongly without reporting it: another rank finds it, it is excluded, and its results are undone."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from .runs import JOB, Run, headway, only_run
 
 pytestmark = pytest.mark.slow
 
-# From step 13 on the gradients that node 1 computes are a ten-thousandth too large.
+# From step 13 on, the gradients that node 1 computes are a ten-thousandth too large.
 FAULT = """
 import os
 import sys
@@ -34,7 +34,7 @@ after_import("headway.runner.train.gradients", spoil)
 
 
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> Run:
-    """The faults' job over 20 steps on three nodes of four, each step in five computed on another node too."""
+    """The faults' job over 20 steps on three nodes of four, with each fifth step recomputed on another node."""
     folder.mkdir()
     text = (
         JOB.read_text()

@@ -1,4 +1,4 @@
-"""`headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
+"""Tests `headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ TWO_RANKS = ("--nproc-per-node", "2", SCRIPT, "--checkpoints")
 
 @pytest.mark.variant
 def test_a_killed_worker_ends_plain_torchrun(tmp_path: Path) -> None:
-    """The control: it does not restart by default."""
+    """The control, which does not restart by default."""
     words = map(str, (*TWO_RANKS, tmp_path / "plain", "--crash-at", "35"))
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     plain = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -56,7 +56,7 @@ with checkpoint.open(**eval(sys.argv[1])) as run:
             if dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
-# A run that compares no replicas pays nothing for it.
+# A run that compares no replicas avoids the cost.
 assert "headway.runner.boot.compare" not in sys.modules
 dist.destroy_process_group()
 """
@@ -83,7 +83,7 @@ def test_a_script_that_saves_with_headway_commits_to_the_runs_chain(
     assert done.stdout.count("from step 200") == 2
 
 
-# tests/runner/torchrun/test_ending.py shows it of a script that fails once.
+# tests/runner/torchrun/test_ending.py tests it with a script that fails once.
 @pytest.mark.variant
 def test_max_restarts_has_torchruns_meaning(tmp_path: Path) -> None:
     words = ("--max-restarts", "0", *TWO_RANKS, tmp_path / "checkpoints", "--crash-at", "15")
@@ -127,7 +127,7 @@ def test_a_script_that_always_fails_is_stopped_with_its_error(tmp_path: Path) ->
 
 @pytest.mark.variant
 def test_a_script_gets_the_same_environment_as_under_torchrun(tmp_path: Path) -> None:
-    """argv, its own folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's environment."""
+    """Covers argv, its folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's variables."""
     (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -149,7 +149,7 @@ def test_a_script_gets_the_same_environment_as_under_torchrun(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        # From the parser, and from what is read of it; tests/runner/torchrun/test_arguments.py has all that is refused.
+        # From the parser, and from later checks; tests/runner/torchrun/test_arguments.py has all rejected flags.
         (["--no-such-flag", "x.py"], "--no-such-flag"),
         (["--nproc-per-node", "0", SCRIPT], "--nproc-per-node 0"),
     ],
@@ -202,4 +202,4 @@ def test_processes_that_a_script_leaves_continue_after_the_run(tmp_path: Path) -
     )
     done = headway("torchrun", "--nproc-per-node", "1", script, runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # raises where it is gone
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # raises if it has ended

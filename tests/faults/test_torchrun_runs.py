@@ -1,4 +1,4 @@
-"""Which run a command of `headway torchrun` is: commands that share a name never go on from each other's state, and the same one does."""
+"""Tests which run a command of `headway torchrun` belongs to: other commands with the same name never share state, equal ones resume."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .runs import LIMIT_S, Run, wait_until
 
 pytestmark = pytest.mark.slow
 
-# Saves each five steps with headway's own checkpoints. Files in its folder say where it stops.
+# Saves each five steps with headway's own checkpoints. Files in its folder specify where it stops.
 TRAINING = """
 import os, sys, time, torch
 from headway import checkpoint
@@ -49,7 +49,7 @@ print("WANDB_RUN_ID", os.environ["WANDB_RUN_ID"], "id", os.environ["TORCHELASTIC
 
 
 class Folder:
-    """A script in a folder of its own, and its runs below it."""
+    """A script in a separate folder, with its runs below it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.runs = path, path / "runs"
@@ -70,7 +70,7 @@ class Folder:
         return process
 
     def torchrun(self, *words: str, code: int = 0, **variables: str) -> tuple[str, list[str]]:
-        """What it prints, and what is said of the run that it is."""
+        """Its output, and headway's lines about the run that it belongs to."""
         return said(self.start(*words, **variables), code)
 
     def mark(self, name: str, *, there: bool = True) -> None:
@@ -90,7 +90,8 @@ def said(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str
 def folder(tmp_path: Path) -> Iterator[Folder]:
     folder = Folder(tmp_path)
     yield folder
-    for process in folder.started:  # of a test that has failed; all below them falls with them
+    # Processes of a failed test; their descendants end with them.
+    for process in folder.started:
         process.kill()
         process.communicate()
 
@@ -148,7 +149,7 @@ def stopped(folder: Folder, *words: str, number: int = signal.SIGTERM, code: int
 
 
 def test_each_command_of_a_requeued_job_resumes_its_own_run(folder: Folder) -> None:
-    """The batch script is run again from its top: what had completed is trained anew, what was stopped goes on."""
+    """The batch script is run again from its top: completed commands train again, stopped ones resume."""
     folder.torchrun("train.py", "0.5", SLURM_JOB_ID="7")
     stopped(folder, "train.py", "0.25", SLURM_JOB_ID="7")
     again = [folder.torchrun("train.py", lr, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1") for lr in ("0.5", "0.25")]
@@ -204,7 +205,7 @@ def test_resuming_a_named_run_is_rejected_while_it_is_running(folder: Folder) ->
 
 # --- several nodes ------------------------------------------------------------------------------------------------------
 
-# Each rank waits until the folder says otherwise, so that the others find it there. Torch is not imported: names do not depend on it.
+# Each rank waits until a file in the folder releases it, so that others find it running. Torch is not imported: names do not depend on it.
 PAIR = """#!/bin/sh
 echo "word $1 rank $RANK of $WORLD_SIZE id $TORCHELASTIC_RUN_ID"
 while [ -e hold ]; do sleep 0.02; done
