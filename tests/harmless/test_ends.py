@@ -1,4 +1,4 @@
-"""Ends of scripts: the same under both launchers."""
+"""Tests that scripts end the same way under both launchers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What scripts write and read: the same under both launchers."""
+"""Tests that scripts write and read the same under both launchers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Modules of installed packages, as their authors wrote them: the same under both launchers."""
+"""Tests that third-party modules of installed packages observe the same under both launchers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a script finds around it: the same under both launchers."""
+"""Tests that a script's environment is the same under both launchers."""
 
 from pathlib import Path
 

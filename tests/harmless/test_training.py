@@ -1,4 +1,4 @@
-"""Training, and what ranks say to each other: the same under both launchers."""
+"""Tests that training and communication between ranks are the same under both launchers."""
 
 from pathlib import Path
 
