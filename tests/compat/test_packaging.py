@@ -1,4 +1,4 @@
-"""What an installation of headway brings along: never a torch, and nothing that takes the place of an image's numpy."""
+"""Tests what an installation of headway brings along: never a torch, and nothing that replaces an image's numpy."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ VENDORS = ("2.6.0+rocm6.2", "2.8.0a0+nv25.05", "2.13.0+cpu")
 
 @pytest.fixture(scope="module")
 def requirements(tmp_path_factory: pytest.TempPathFactory) -> list[Requirement]:
-    """As the wheel's METADATA has them."""
+    """The requirements in the wheel's METADATA."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=120)

@@ -1,4 +1,4 @@
-"""What must hold under any torch from 2.6 on: `make compat` runs this under several, `make test` under its own."""
+"""Tests what must work under any torch from 2.6 on: `make compat` runs this under several, `make test` under its own."""
 
 import os
 import subprocess
@@ -177,7 +177,7 @@ name: hangs
 cluster: this-machine
 nodes: 1
 trainer: {kind: script, options: {argv: [train.py]}}
-# Who sleeps on a clock has the time of an evaluation.
+# A rank that sleeps on a clock has the timeout of an evaluation.
 resilience: {timeouts: {compute: 5s, collective: 5s, evaluation: 5s}}
 """
 

@@ -1,4 +1,4 @@
-"""The builtin trainer on a GPU: bf16, compiled, FSDP2 over NCCL."""
+"""Tests the builtin trainer on a GPU: bf16, compiled, FSDP2 over NCCL."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_killed_rank_resumes_from_the_keepers_memory_bit_for_bit(uninterrupted
 
 
 def test_a_recomputed_step_has_the_same_bits(tmp_path: Path) -> None:
-    """What detection of silent corruption rests on: the same kernels on the same input."""
+    """Detection of silent corruption relies on this: the same kernels on the same input."""
     run = _done(
         _job(tmp_path, "resilience: {corruption: {replay: 10 steps}}", steps="30", compile="false"), runs=tmp_path / "runs"
     )

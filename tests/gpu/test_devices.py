@@ -1,4 +1,4 @@
-"""Devices as NVML reports them to the agent, and NCCL's own report."""
+"""Tests devices as NVML reports them to the agent, and NCCL's own report."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Six jobs as teams have them, written in full: each is checked without a word and renders to what its scheduler takes."""
+"""Tests six jobs as teams have them, written in full: each passes the check without a message and renders to a valid script."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What every store of a chain has to do, as tests: a subclass gives the fixture `store`, an empty store."""
+"""Defines the contract of every store of a chain, as tests: a subclass gives the fixture `store`, an empty store."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ RACERS = 6
 
 
 class StoreContract:
-    """A name is created once, whole, by one of however many; what is there stays as it is."""
+    """A name is created once and completely, by one of any number of creators, and then never changes."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -73,7 +73,7 @@ class StoreContract:
 
 
 def racing(racers: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work(0)` .. `work(racers - 1)` return in threads that start together; an error of theirs is raised here."""
+    """Return the results of `work(0)` to `work(racers - 1)` in threads that start together; their errors are raised here."""
     gate, answers, errors = threading.Barrier(racers), [None] * racers, list[BaseException]()
 
     def run(racer: int) -> None:
