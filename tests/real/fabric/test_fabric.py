@@ -1,4 +1,4 @@
-"""The fabric that other tests stand on: its switches route as their files say, and it leaves nothing behind."""
+"""Tests the fabric that other tests build on: its switches route according to their files, and it is cleaned up."""
 
 import contextlib
 import json

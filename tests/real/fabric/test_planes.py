@@ -1,4 +1,4 @@
-"""A fabric of two planes, run by FRR: each plane carries its rail from unit to unit, and nothing of it is known in the other."""
+"""Tests a fabric of two planes, run by FRR: each plane connects its rail from unit to unit, and the other has no route to it."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ from .wiring import Port
 pytestmark = pytest.mark.slow
 
 TOS = 26 << 2
-# Two nodes in units of their own; a leaf has one port for a node and one for the spine of its plane.
+# Two nodes in separate units; a leaf has one port for a node and one for the spine of its plane.
 TWO_PLANES = Size((2,), rails=2, planes=2, spines=2, units=2, ports=2)
 
 

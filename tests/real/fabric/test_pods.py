@@ -1,4 +1,4 @@
-"""A fabric of three tiers, run by FRR: pods reach each other over every core, and nothing goes through a third pod."""
+"""Tests a fabric of three tiers, run by FRR: pods reach each other over every core, and no packet crosses a third pod."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""A storage network next to the rails, run by FRR, with hosts that their rendered scripts set up: each fabric carries its own packets."""
+"""Tests a storage network next to the rails, run by FRR, with hosts set up by their rendered scripts: each fabric has its own packets."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 COLLECTIVES, STORAGE = 26 << 2, 18 << 2
 
-# Two nodes on the leaf of the rails; those two and a file server on two leaves of the storage network.
+# Two nodes on the leaf of the rails; both nodes and a file server on two leaves of the storage network.
 CLUSTER = """
 apiVersion: headway/v1alpha1
 kind: Cluster

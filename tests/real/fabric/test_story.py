@@ -1,4 +1,4 @@
-"""The fabric of the RoCE example, run from the committed files of switches and nodes: the kernels' routes, and packets between nodes."""
+"""Tests the fabric of the RoCE example with the committed files of switches and nodes: the kernels' routes, and packets between nodes."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def cluster() -> ClusterPlan:
 
 @pytest.fixture(scope="module")
 def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
-    """Two leaves, two spines, two nodes with two adapters; every route is there. A test that harms it mends it."""
+    """Two leaves, two spines, two nodes with two adapters, and every route. A test that damages it repairs it."""
     with sonic_fabric(cluster, RENDERED) as started:
         wait_until_complete(started, cluster)
         yield started
@@ -56,13 +56,13 @@ def uplinks(switch: SwitchPlan) -> set[str]:
 
 
 def networks(leaf: SwitchPlan) -> list[str]:
-    """What a leaf announces: one network for all of its links to nodes."""
+    """A leaf's announcement: one network for all of its links to nodes."""
     assert leaf.block is not None
     return [f"{leaf.router_id}/32", leaf.block]
 
 
 def wait_until_complete(fabric: Fabric, cluster: ClusterPlan) -> None:
-    """Every leaf's kernel sends to each network of every other leaf by all uplinks, and every spine straight to its leaf."""
+    """Every leaf's kernel sends to each network of every other leaf by all uplinks, and every spine directly to its leaf."""
     for here, there in permutations(leaves(cluster), 2):
         for network in networks(there):
             fabric.wait_routes(here.name, network, uplinks(here))
@@ -98,7 +98,7 @@ def test_every_leaf_has_every_uplink_as_a_kernel_route_to_every_network(fabric: 
 
 
 def test_frrs_running_configuration_equals_the_committed_file(fabric: Fabric, cluster: ClusterPlan) -> None:
-    """Its own text of its settings, in its own order, without what is its default."""
+    """FRR's own text of its settings, in its own order, without defaults."""
     views = {switch.name: FRR.read(committed(switch)).routing for switch in cluster.switches}
     running = {name: FRR.read(fabric.vtysh(name, "show running-config")).routing for name in views}
     assert running == views
@@ -190,11 +190,11 @@ def test_only_planned_networks_with_a_link_that_is_up_are_announced(
 def test_a_leaf_that_is_down_denied_or_silent_is_unreachable(
     fabric: Fabric, cluster: ClusterPlan, wrong: list[str], right: list[str]
 ) -> None:
-    """What the test above sees is there because of these lines: each of them is enough to lose the nodes behind the leaf."""
+    """The test above depends on these lines: each of them is enough to lose the nodes behind the leaf."""
     first, second = leaves(cluster)
     bgp = f"router bgp {second.asn}"
     try:
-        # a route map without entries lets nothing through
+        # a route map without entries permits nothing
         fabric.vtysh(second.name, "configure terminal", "route-map NONE deny 10")
         fabric.vtysh(second.name, "configure terminal", bgp, *wrong)
         fabric.vtysh(second.name, "clear bgp ipv4 unicast * soft")
@@ -208,8 +208,8 @@ def test_a_leaf_that_is_down_denied_or_silent_is_unreachable(
 
 @pytest.mark.variant
 def test_next_hop_objects_would_lose_a_recovered_link(frr_here: None, cluster: ClusterPlan, tmp_path: Path) -> None:
-    """Why the files have `no zebra nexthop kernel enable`, and a control of the test that cuts a link: FRR 8.4 lists the path again,
-    and its kernel does not use it."""
+    """The reason for `no zebra nexthop kernel enable` in the files, and a control of the test that cuts a link: FRR 8.4 lists the path
+    again, but its kernel does not use it."""
     shutil.copytree(RENDERED, tmp_path, dirs_exist_ok=True)
     (first, second), link = leaves(cluster), first_uplink(cluster)
     file = tmp_path / "switches" / first.name / "frr/frr.conf"

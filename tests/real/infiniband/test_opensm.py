@@ -1,4 +1,4 @@
-"""opensm on a simulated fabric that a rendered netlist describes: what it discovers and routes is the plan."""
+"""Tests that opensm discovers and routes the plan on a simulated fabric from a rendered netlist."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ class Simulated:
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
-        # The server's name is that of an abstract socket, which other simulations must not have.
+        # The server's name is that of an abstract socket, which other simulations must not share.
         own = {"PATH": _path(), "SIM_HOST": self.host, "IBSIM_SOCKNAME": f"headway-{self.folder.name}-{os.getpid()}"}
         return {**os.environ, **own, "OSM_TMP_DIR": str(self.folder), "OSM_CACHE_DIR": str(self.folder)}
 

@@ -1,4 +1,4 @@
-"""The cluster that other tests stand on: it takes manifests and runs pods as a Kubernetes does, and leaves nothing behind."""
+"""Tests the cluster that other tests build on: it accepts manifests and runs pods as Kubernetes does, and is cleaned up."""
 
 import contextlib
 import json
@@ -84,7 +84,7 @@ def pod(name: str, spec: Object) -> str:
 
 
 def jobset(name: str, spec: Object, **extra: object) -> str:
-    """Two pods, each on a node of its own."""
+    """Two pods, each on a separate node."""
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": name}}}
     spread = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}}
     job = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": {"spec": spec | spread}}
@@ -223,7 +223,7 @@ def is_started(found: Object) -> bool:
 
 
 def wait_for_end(plane: ControlPlane, namespace: str, count: int) -> None:
-    """Until `count` pods have succeeded; says what they printed if one failed."""
+    """Wait until `count` pods have succeeded; report their output if one failed."""
 
     def phases() -> list[str]:
         return [pod["status"]["phase"] for pod in plane.objects("pods", "-n", namespace)]
@@ -234,7 +234,7 @@ def wait_for_end(plane: ControlPlane, namespace: str, count: int) -> None:
         pytest.fail("\n".join(plane.kubectl("logs", "-n", namespace, name) for name in names))
 
 
-# --- nothing stays behind ---------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def phase(plane: ControlPlane, name: str) -> str:
 
 @contextlib.contextmanager
 def pid_namespaces(*pids: int) -> Iterator[set[str]]:
-    """The names of these processes' namespaces, kept open: the kernel gives the name of one that is gone to the next."""
+    """The names of these processes' namespaces, kept open: the kernel reuses the name of one that has ended."""
     with contextlib.ExitStack() as stack:
         for pid in pids:
             stack.enter_context(Path(f"/proc/{pid}/ns/pid").open("rb", buffering=0))

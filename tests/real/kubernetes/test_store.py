@@ -1,4 +1,4 @@
-"""A chain in a namespace of a real API server: the same contract as in every store, and what Kubernetes adds to it."""
+"""Tests a chain in a namespace of a real API server: the contract of every store, and the additions of Kubernetes."""
 
 import json
 import re
@@ -66,7 +66,8 @@ def test_writing_to_a_missing_namespace_raises_os_error(control_plane: ControlPl
 def test_an_unavailable_server_raises_os_error(
     namespace: str, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as taken:  # bound and not listening: every connection is refused
+    # Bound and not listening: every connection is refused.
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         away = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{taken.getsockname()[1]}", control_plane.kubeconfig.read_text())
         (tmp_path / "kubeconfig").write_text(away)

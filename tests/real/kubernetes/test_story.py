@@ -1,4 +1,4 @@
-"""A rendered manifest on a real Kubernetes: what its controllers make of it, and pods that train as `headway run` does."""
+"""Tests a rendered manifest on a real Kubernetes: its controllers create pods, which train as `headway run` does."""
 
 import json
 import re
@@ -29,7 +29,8 @@ JOB = (STORY / "job.yaml").read_text()
 QUICK = JOB.replace("micro: 1\n", "micro: 8\n")
 SPARED = JOB.replace("nodes: 2", "nodes: 1") + "\nresilience: {spares: 1}\n"
 STEPS = list(range(1, 31))
-END_S = 300  # two attempts, and the half minute in which the second node may still come back
+# Two attempts, and the half minute in which the second node may still return.
+END_S = 300
 CPU_NODES = "node_groups: [{name: cpu, count: 2, cpus: 1, procs: 1}]"
 GPU_NODES = """\
 node_groups: [{name: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
@@ -88,7 +89,7 @@ ASKED: Object = NOWHERE | {
 
 
 def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str = "/scratch/runs", job: str = JOB) -> str:
-    """The job's manifest on a cluster with these options; the documents are left in `folder`."""
+    """The job's manifest on a cluster with these options; the documents are written to `folder`."""
     folder.mkdir(exist_ok=True)
     (folder / "cluster.yaml").write_text(CLUSTER.format(options=quote(options), runs=quote(runs), nodes=nodes))
     (folder / "job.yaml").write_text(re.sub(r"cluster: .*", "cluster: pods", job))
@@ -99,7 +100,7 @@ def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str
 
 
 def job_of(text: str) -> str:
-    """The Job that is to be made of the manifest's JobSet, whose webhook does not look at all of it."""
+    """The Job to be created from the manifest's JobSet, whose webhook does not check everything in it."""
     (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet"]
     (replicated,) = found["spec"]["replicatedJobs"]
     metadata = {"name": found["metadata"]["name"], "namespace": found["metadata"]["namespace"]}
@@ -107,14 +108,14 @@ def job_of(text: str) -> str:
 
 
 def annotations_of(jobset: Object) -> dict[str, str]:
-    """The annotations of its pods, which have the files that they get."""
+    """The annotations of its pods, with the contents of their files."""
     (job,) = jobset["spec"]["replicatedJobs"]
     found: dict[str, str] = job["template"]["spec"]["template"]["metadata"]["annotations"]
     return found
 
 
 def pod_of(text: str) -> str:
-    """A pod that is to be made of that Job."""
+    """A pod to be created from that Job."""
     job = json.loads(job_of(text))
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": job["metadata"], "spec": job["spec"]["template"]["spec"]})
 
@@ -125,7 +126,7 @@ def jobset(plane: ControlPlane, namespace: str) -> Object:
 
 
 def await_state(plane: ControlPlane, namespace: str, state: str) -> Object:
-    """The JobSet's status in the end, which must be `state`."""
+    """The JobSet's final status, which must be `state`."""
 
     def status() -> Object:
         found: Object = jobset(plane, namespace).get("status", {})
@@ -137,7 +138,7 @@ def await_state(plane: ControlPlane, namespace: str, state: str) -> Object:
 
 
 def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
-    """The two pods of an attempt by their index, once both are there."""
+    """The two pods of an attempt by their index, once both exist."""
     selector = f"--selector=jobset.sigs.k8s.io/restart-attempt={attempt}"
     found = plane.wait(
         f"pods of attempt {attempt}",
@@ -148,7 +149,7 @@ def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["spec"]["hostname"]))
 
 
-# --- what the API server and the controllers make of it ---------------------------------------------------------------
+# --- API server and controllers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_the_controllers_pods_are_the_nodes_passed_to_the_runner(
             (container,) = pod["spec"]["containers"]
             assert not [mount for mount in container["volumeMounts"] if "serviceaccount" in mount["mountPath"]]
             assert "jobset.sigs.k8s.io/jobset-uid" in pod["metadata"]["labels"]
-        # Nothing is left of a JobSet that was deleted.
+        # Nothing remains of a deleted JobSet.
         control_plane.kubectl("delete", "jobsets", "--all", "-n", namespace)
         kinds = "jobsets,jobs,services,configmaps,secrets"
         control_plane.wait(
@@ -250,7 +251,7 @@ def told_nodes(pod: Object) -> list[str]:
 
 
 def end_pod(plane: ControlPlane, pod: Object, exit_code: int) -> None:
-    """Says what a kubelet says of a pod that has ended."""
+    """Report what a kubelet reports about a pod that has ended."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     ended = {"name": "runner", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
     state = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
@@ -311,7 +312,7 @@ def test_with_spares_a_verdict_still_ends_the_attempt_or_the_run(control_plane: 
 
 
 def pods(plane: ControlPlane, namespace: str) -> list[Object]:
-    """All pods there, ended ones too."""
+    """All pods of the namespace, including ended ones."""
     return plane.objects("pods", "-n", namespace)
 
 
@@ -347,7 +348,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
-    """Where the test's run lies: below the folder that both nodes see."""
+    """The location of the test's run: below the folder that both nodes share."""
     folder: Path = real_nodes.runs / request.node.name
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""`headway submit`, `status`, `logs`, `cancel` and `resume` on a real Kubernetes."""
+"""Tests `headway submit`, `status`, `logs`, `cancel` and `resume` on a real Kubernetes."""
 
 import json
 import re
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Printed:
-    """What a verb has printed."""
+    """The output of a verb."""
 
     stdout: str
     stderr: str
@@ -81,7 +81,7 @@ def user(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Makes:
-    """Makes a user of a cluster with these options and this folder of runs."""
+    """Create a user of a cluster with these options and this folder of runs."""
     monkeypatch.chdir(tmp_path)
     own = {"HEADWAY_CLUSTER": "cluster.yaml", "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_PROXY": "127.0.0.1"}
     for name, value in {"KUBECONFIG": str(control_plane.kubeconfig), **own}.items():
@@ -112,7 +112,7 @@ def test_a_run_is_submitted_once_and_is_found_without_its_records(
     (listed,) = alice.status()
     assert (listed["run"], listed["state"]) == (run, "pending")
     assert "2 of 2 pods wait" in listed["why"]
-    # Which of the scheduler's reasons comes first depends on the nodes that there are: no selector matches, and there is no such claim.
+    # Which of the scheduler's reasons comes first depends on the existing nodes: no selector matches, and there is no such claim.
     assert re.search(r"no nodes available|node affinity/selector|persistentvolumeclaim", listed["why"])
     printed = alice.headway("logs", run).stdout
     assert printed.startswith(f"run {run}: pending (2 of 2 pods wait")
@@ -180,7 +180,7 @@ def test_a_killed_client_leaves_at_most_one_jobset(control_plane: ControlPlane, 
     assert alice.jobsets() == [run]
 
 
-# Ends before the request of number `stop` that would change something.
+# Ends before the request number `stop` that would change something.
 KILLED = """
 import os, signal, sys
 from headway.cli.main import main
@@ -233,7 +233,7 @@ def test_a_run_is_cancelled_resumed_edited_and_completed_losing_no_step(
 
 
 def cancelled(user: User, run: str) -> int:
-    """The step that the run's pods have saved when they are gone."""
+    """The step that the run's pods have saved when they have ended."""
     (saved,) = re.findall(r"; step ([\d,]+) is saved", user.headway("cancel", run).stderr)
     assert user.jobsets() == []
     return int(saved.replace(",", ""))

@@ -1,4 +1,4 @@
-"""`headway up`, `preview` and `down` with a real engine on real hosts: nothing but headway's own files, and those always."""
+"""Tests `headway up`, `preview` and `down` with a real engine on real hosts: they manage all of headway's files and no others."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ storage:
 
 @dataclass
 class Lab:
-    """A cluster's document in a folder of its own, whose nodes n-1 and n-2 are the hosts n1 and n2."""
+    """A cluster's document in a separate folder, whose nodes n-1 and n-2 are the hosts n1 and n2."""
 
     folder: Path
     hosts: SshHosts
@@ -69,7 +69,7 @@ class Lab:
         return self.hosts.hosts[self.nodes[number - 1]]
 
     def command(self, *words: str) -> list[str]:
-        """A command line in a PID namespace of its own: the engine's processes end with it."""
+        """A command line in a separate PID namespace: the engine's processes end with it."""
         addresses = ", ".join(f'"127.0.0.1:{self.hosts.hosts[name].port}"' for name in self.nodes)
         text = CLUSTER.format(
             name=self.folder.name, identity=self.hosts.identity, count=len(self.nodes), hosts=addresses, dscp=self.dscp
@@ -96,7 +96,7 @@ class Lab:
 
 @pytest.fixture
 def lab(pulumi_engine: PulumiEngine, ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Lab]:
-    """The hosts are afterwards as they were before, or the test has failed."""
+    """Assert that the hosts are afterwards as they were before."""
     folder = tmp_path / f"lab-{os.getpid()}"
     folder.mkdir()
     (folder / "known_hosts").write_text(ssh_hosts.known_hosts.read_text())
@@ -104,13 +104,13 @@ def lab(pulumi_engine: PulumiEngine, ssh_hosts: SshHosts, tmp_path: Path) -> Ite
     before = lab.listings()
     yield lab
     (folder / "known_hosts").write_text(ssh_hosts.known_hosts.read_text())
-    if any(host.path(MANIFEST).exists() for host in ssh_hosts.hosts.values()):  # else it only takes time
+    if any(host.path(MANIFEST).exists() for host in ssh_hosts.hosts.values()):  # otherwise it only takes time
         ended(lab.headway("down", "--yes"), 0)
     assert lab.listings() == before
 
 
 def ended(done: subprocess.CompletedProcess[str], code: int) -> list[str]:
-    """The lines of standard output, once the exit code is as it should be."""
+    """The lines of standard output, after a check of the exit code."""
     assert done.returncode == code, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()
 
@@ -125,7 +125,7 @@ def made(node: str) -> list[str]:
 
 def test_hosts_are_created_repaired_updated_excluded_forgotten_and_renamed(lab: Lab) -> None:
     before, bare = lab.listings(), lab.host(1).listing()
-    # The state is where a user has it: in a folder beside the document, for this user only, and it names no key.
+    # The state is in its usual place: in a folder next to the document, for this user only, and it contains no key.
     lab.env = {name: value for name, value in lab.env.items() if name not in {"PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"}}
     stacks = lab.folder / ".headway/pulumi/.pulumi/stacks/headway"
     assert ended(lab.headway("preview"), 1) == [*made("n-1"), *made("n-2")]
@@ -157,7 +157,7 @@ def test_hosts_are_created_repaired_updated_excluded_forgotten_and_renamed(lab: 
 
 
 def made_at_a_terminal(lab: Lab) -> None:
-    """It shows what it would do and asks."""
+    """It shows its plan and asks."""
     before = lab.listings()
     code, shown = answered(lab, "n\n", "up")
     assert (code, lab.listings()) == (1, before)
@@ -168,7 +168,7 @@ def made_at_a_terminal(lab: Lab) -> None:
 
 
 def drifts(lab: Lab) -> None:
-    """What was changed by hand is told, and mended with what was changed in the document."""
+    """Manual changes are reported, and repaired with the changes in the document."""
     lab.host(1).path(SCRIPT).write_text("#!/bin/bash\n# by hand\n")
     lab.host(2).path(UNIT_FILE).unlink()
     drift = [f"~ n-1:{SCRIPT}", f"+ n-2:{UNIT_FILE}", f"! n-2:{UNIT} (not enabled)"]
@@ -181,7 +181,7 @@ def drifts(lab: Lab) -> None:
 
 
 def is_off_and_forgotten(lab: Lab) -> None:
-    """A host that is off stops it, is left out by name, and is forgotten when it is gone."""
+    """A host that is off stops it, is excluded by name, and is forgotten when it has been removed."""
     held = lab.host(2).listing()
     lab.dscp = 30
     lab.host(2).power_off()
@@ -206,7 +206,7 @@ def is_off_and_forgotten(lab: Lab) -> None:
 
 
 def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
-    """A machine that goes by the name of one that has left keeps its files; the other is `bare` again."""
+    """A machine with the name of a removed host keeps its files; the other is `bare` again."""
     first, second = lab.host(1), lab.host(2)
     lab.nodes = ["n2"]
     lines = ended(lab.headway("up", "--yes"), 0)
@@ -280,7 +280,7 @@ def test_a_killed_engines_lock_is_explained_and_the_next_run_converges(lab: Lab)
 
 @contextlib.contextmanager
 def waiting_to_enable(host: SshHost) -> Iterator[Path]:
-    """No unit is enabled on the host before the file is there."""
+    """No unit is enabled on the host before the file exists."""
     own = host.path("/usr/local/bin")
     own.mkdir()
     (own / "systemctl").write_text(WAITS)
@@ -330,7 +330,7 @@ def test_a_failing_unit_is_reported_and_the_other_host_is_still_updated(lab: Lab
 
 
 def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
-    """The exit code, and what was shown on a terminal where `answer` was typed."""
+    """The exit code, and the output on a terminal where `answer` was typed."""
     ours, terminal = os.openpty()
     os.write(ours, answer.encode())
     command = subprocess.Popen(
@@ -339,7 +339,7 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
     os.close(terminal)
     raw = b""
     try:
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+        with contextlib.suppress(OSError):  # EIO: no process has the terminal any more
             while part := os.read(ours, 65536):
                 raw += part
         code = command.wait(COMMAND_S)

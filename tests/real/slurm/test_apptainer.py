@@ -1,4 +1,4 @@
-"""A job in an image of the real Apptainer, without headway, on hosts without Python; and what runs is what was committed."""
+"""Tests a job in an image of the real Apptainer, without headway, on hosts without Python; it runs the committed files."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cluster that other tests stand on: it runs jobs as a Slurm does, and leaves nothing behind."""
+"""Tests the cluster that other tests build on: it runs jobs as Slurm does, and is cleaned up."""
 
 import contextlib
 import json
@@ -191,7 +191,7 @@ def wait_for_lines(path: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-# --- nothing stays behind ---------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

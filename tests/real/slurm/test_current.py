@@ -1,4 +1,4 @@
-"""The newest Slurm runs beside the installed one, from a tree that nobody writes to; where there is no tree the reason is said."""
+"""Tests that the newest Slurm runs in parallel with the installed one, from a read-only tree, and that a missing tree has its reason."""
 
 import shutil
 import sys
@@ -60,7 +60,7 @@ def test_it_leaves_the_tree_unchanged_and_is_cleaned_up(current_slurm: SlurmClus
     assert leftovers(root, namespaces) == []
 
 
-# --- where there is none ----------------------------------------------------------------------------------------------
+# --- without a tree ---------------------------------------------------------------------------------------------------
 
 
 def test_missing_debootstrap_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

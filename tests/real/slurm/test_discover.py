@@ -1,4 +1,4 @@
-"""A cluster's documents from real slurmctlds, whose scontrol prints JSON or not: what is written is the cluster, and passes the check."""
+"""Tests documents discovered from real slurmctlds, with or without JSON from scontrol: they describe the cluster and pass the check."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_login_node_is_queried_over_ssh_and_written_to_the_document(slurm: Slu
         f"Host lab\n  HostName 127.0.0.1\n  User root\n  Port {login.hosts['login'].port}\n"
         f"  IdentityFile {login.identity}\n  UserKnownHostsFile {login.known_hosts}\n"
     )
-    # No Slurm answers on the laptop: the commands are those of the login node.
+    # No Slurm responds on the laptop: the commands are those of the login node.
     me = user(slurm, tmp_path / "me", HOME=str(tmp_path / "home"), SLURM_CONF="/nowhere")
     setup = f"export SLURM_CONF={slurm.env['SLURM_CONF']} PATH={me.programs}:{slurm.env['PATH']}"
     me.headway("discover", "slurm", "--login", "lab", "--setup", setup, "-o", "found")

@@ -1,4 +1,4 @@
-"""How attempts end under a real Slurm: frozen and rebooted nodes, drains, prologs, preemption, time limits, memory, exceptions."""
+"""Tests how attempts end under a real Slurm: frozen and rebooted nodes, drains, prologs, preemption, time limits, memory, exceptions."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 MEMORY_BYTES = 1 << 30
 
 RAISES = "raise ValueError(41 + 1)\n"
-# Ends the supervisor of its node, which every process of the runner there ends with.
+# Ends the supervisor of its node, which ends every process of the runner there.
 FELLS = """\
 echo "$RANK started, attempt $SLURM_RESTART_COUNT" >>"$1/ranks"
 kill -9 "$PPID"
@@ -39,13 +39,13 @@ FILLS = f"""\
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the prolog looks for `NODE.broken`."""
+    """The folder in which the prolog looks for `NODE.broken`."""
     return tmp_path_factory.mktemp("prolog")
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None, folder: Path) -> Iterator[SlurmCluster]:
-    """Nodes n1 to n3 that return to service after a reboot, with partitions whose jobs those of `main` preempt."""
+    """Nodes n1 to n3 that return to service after a reboot, with partitions whose jobs are preferred over those of `main`."""
     prolog = folder / "prolog"
     prolog.write_text(f'#!/bin/sh\n[ ! -e "{folder}/$SLURMD_NODENAME.broken" ]\n')
     prolog.chmod(0o755)
@@ -63,7 +63,7 @@ def cluster(slurm_here: None, folder: Path) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(autouse=True)
 def mended(cluster: SlurmCluster, folder: Path) -> Iterator[None]:
-    """Leaves idle nodes and an empty queue, also after a test that has failed."""
+    """Leave idle nodes and an empty queue, also after a failed test."""
     yield
     for path in folder.glob("*.broken"):
         path.unlink()
@@ -77,7 +77,7 @@ def mended(cluster: SlurmCluster, folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 def memory(cluster: SlurmCluster) -> Iterator[Path]:
-    """A control group with MEMORY_BYTES, as task/cgroup gives one to each step."""
+    """A control group with MEMORY_BYTES, as task/cgroup creates for each step."""
     group, limit = (MEMORY, "memory.limit_in_bytes") if MEMORY.is_dir() else (MEMORY.parent, "memory.max")
     group /= f"headway-endings-{os.getpid()}"
     group.mkdir()
@@ -89,7 +89,7 @@ def memory(cluster: SlurmCluster) -> Iterator[Path]:
 
 
 def submit_ranks(cluster: SlurmCluster, folder: Path, rank: str, *options: str, more: str = "", trainer: str = SHELL) -> int:
-    """Submits a job whose ranks run the shell script `rank`, or with another trainer."""
+    """Submit a job whose ranks run the shell script `rank`, or with another trainer."""
     return submit(cluster, rendered(folder, rank, more, trainer), folder, *options)
 
 
@@ -181,7 +181,7 @@ def test_a_run_whose_runner_dies_at_each_start_is_held_after_five_attempts(clust
     run = only_run(tmp_path / "runs")
     assert len(hosts_of(run)) == 5
     assert run.verdict(4)["cause"].startswith("5 attempts in a row started and ended without progress")
-    # A release tries again, in the same run.
+    # A release retries in the same run.
     (tmp_path / "rank.sh").write_text(RANK)
     continues(tmp_path)
     cluster.run("scontrol", "release", str(job))
@@ -238,7 +238,7 @@ def test_a_failing_prolog_holds_the_job_and_a_release_runs_it_elsewhere(
 @pytest.mark.variant
 @pytest.mark.parametrize("rebooted", ["n1", "n2"])
 def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(slurm_here: None, rebooted: str, tmp_path: Path) -> None:
-    # A cluster of its own: Slurm 22.05 counts processors of the lost attempt as allocated on the first node from then on.
+    # A separate cluster: Slurm 22.05 counts CPUs of the lost attempt as allocated on the first node from then on.
     with SlurmCluster(Shape(nodes=3, settings={"ReturnToService": "2"})) as fresh:
         reboot_a_node(fresh, rebooted, tmp_path)
 
@@ -274,7 +274,7 @@ def test_a_frozen_node_that_thaws_later_does_not_disturb_the_next_attempt(
     first, second = run.journal("start")
     assert [node["host"] for node in first["nodes"]] == ["n1", "n2"]
     assert frozen not in [node["host"] for node in second["nodes"]]
-    # Every commit after the claim of the second generation is its own.
+    # Every commit after the second generation's claim is its own.
     generations = [line["generation"] for line in run.journal("claim", "committed")]
     assert generations == sorted(generations)
     wait_until(lambda: not processes_of(run.directory), "the end of the frozen ranks")

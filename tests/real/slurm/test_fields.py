@@ -1,4 +1,4 @@
-"""Jobs of real Slurm that ask for a part of a node, for a range of nodes, with a command, a set-up and a secret."""
+"""Tests jobs of real Slurm that request part of a node or a range of nodes, with a command, a setup and a secret."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: runs, shared: true}]
 """
 HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\ncluster: lab\n"
-# Each rank writes what it was given, and waits until the test has seen it.
+# Each rank writes its parameters, and waits until the test has seen them.
 RANK = 'echo "$RANK of $WORLD_SIZE, $FROM_SETUP, $SOME_KEY" >"$0/rank-$RANK"; until [ -e "$1" ]; do sleep 0.2; done'
 COMMAND = f"""\
 setup: ["export FROM_SETUP='a b'"]
@@ -57,7 +57,7 @@ def submit(cluster: SlurmCluster, folder: Path, job: str, name: str) -> int:
 
 
 def said(folder: Path, name: str) -> Mapping[Path, str]:
-    """What the ranks of the runs of the job have written, by file."""
+    """The output of the ranks of the job's runs, by file."""
     return {path: path.read_text() for path in folder.glob(f"runs/{name}-*/rank-*")}
 
 

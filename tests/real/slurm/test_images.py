@@ -1,4 +1,4 @@
-"""An image without headway, on hosts without Python, under real Slurms; and what runs is what was committed."""
+"""Tests an image without headway, on hosts without Python, under real Slurms; it runs the committed files."""
 
 import shutil
 import subprocess
@@ -92,6 +92,6 @@ def test_an_image_without_headway_trains_the_committed_script(
         code,
         code,
     ]
-    # Both nodes have one file system here, and so one cache.
+    # Both nodes have one file system here, and therefore one cache.
     (imported,) = (tools / "imports").read_text().splitlines()
     assert imported.endswith(f" docker://registry.example.com#train:sha256:{DIGEST}")

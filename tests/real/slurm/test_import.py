@@ -1,4 +1,4 @@
-"""A batch script with a loop, imported: its runs train on a real Slurm as the script's turns would, and have one status."""
+"""Tests an imported batch script with a loop: its runs train on a real Slurm as the script's iterations would, with one status."""
 
 import json
 from pathlib import Path

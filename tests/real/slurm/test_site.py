@@ -1,4 +1,4 @@
-"""What a real Slurm makes of a cluster's plan: its topology, tried before it is used, and the check of its nodes."""
+"""Tests a cluster's plan on a real Slurm: its topology, tried before it is used, and the check of its nodes."""
 
 import sys
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def files(folder: Path, text: str) -> dict[str, str]:
 
 
 def verify(cluster: SlurmCluster, folder: Path, *options: str) -> tuple[int, list[str]]:
-    """The exit code of `headway verify-topology` next to the cluster's Slurm, and what it prints."""
+    """The exit code of `headway verify-topology` next to the cluster's Slurm, and its output."""
     words = [sys.executable, "-m", "headway.cli.main", "verify-topology", str(folder / "cluster.yaml"), *options]
     done = cluster.run(*words, check=False, timeout_s=120)
     return done.returncode, (done.stdout + done.stderr).splitlines()
@@ -102,7 +102,7 @@ def test_nvlink_domains_are_blocks_in_a_current_slurm(current_slurm: SlurmCluste
         assert sorted(placed) == ["n3", "n4"]
 
 
-# --- the check of the nodes -------------------------------------------------------------------------------------------
+# --- node check -------------------------------------------------------------------------------------------------------
 
 CHECKED = """\
 apiVersion: headway/v1alpha1
@@ -128,7 +128,7 @@ def checked(slurm_here: None, tmp_path: Path, request: pytest.FixtureRequest) ->
     (tmp_path / "wrapper").write_text(text)
     for name in ("node-check", "wrapper"):
         (tmp_path / name).chmod(0o755)
-    # slurmd runs the check before it registers: the nodes are sound then, and no slurmctld is asked.
+    # slurmd runs the check before it registers: the nodes are healthy then, and no slurmctld is queried.
     (tmp_path / "conf").touch()
     with cluster:
         (tmp_path / "conf").write_text(f"{cluster.root}/etc/slurm.conf")

@@ -1,4 +1,4 @@
-"""Attempts that cannot start on one node, under a real Slurm: the next one is without it, and the run completes."""
+"""Tests attempts that cannot start on one node, under a real Slurm: the next attempt excludes it, and the run completes."""
 
 import sys
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def three(slurm_here: None) -> Iterator[SlurmCluster]:
 
 
 def completes_without(cluster: SlurmCluster, broken: str, script: Path, local: Run, folder: Path, **variables: str) -> None:
-    """The second attempt of the job is on the other nodes, and ends as a local run does."""
+    """Assert that the second attempt of the job is on the other nodes, and ends as a local run does."""
     job = submit(cluster, script, folder, **variables)
     state = cluster.wait(job, ENDED, LIMIT_S)["JobState"]
     assert state == "COMPLETED", printed(folder)
@@ -78,5 +78,5 @@ def test_a_container_that_does_not_start_on_one_node(three: SlurmCluster, local:
 
 
 def submit_path(cluster: SlurmCluster, programs: Path) -> str:
-    """PATH with the stand-in, the Python of the tests and the commands of the cluster."""
+    """PATH with the stand-in, the tests' Python and the cluster's commands."""
     return f"{programs}:{Path(sys.executable).parent}:{cluster.env['PATH']}"

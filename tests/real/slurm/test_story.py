@@ -1,4 +1,4 @@
-"""The committed scripts of the two-node story under real Slurms: the same state as `headway run` of the same job."""
+"""Tests the committed scripts of the two-node story under real Slurms: the same state as `headway run` of the same job."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
 @pytest.fixture
 def job(each_slurm: SlurmCluster, tmp_path: Path) -> Iterator[int]:
-    """The committed script, submitted by somebody whose virtual environment is active."""
+    """The committed script, submitted from an active virtual environment."""
     path = f"{Path(sys.executable).parent}:{each_slurm.env['PATH']}"
     environment = {"PATH": path, "HEADWAY_RUNS": str(tmp_path / "runs")}
     number = each_slurm.submit(SCRIPT, env=environment, cwd=tmp_path)
@@ -34,7 +34,7 @@ def job(each_slurm: SlurmCluster, tmp_path: Path) -> Iterator[int]:
 
 
 def _end(slurm: SlurmCluster, job: int, folder: Path) -> Run:
-    """Waits until the job has completed; says what it printed if it did not."""
+    """Wait until the job has completed; report its output if it did not."""
     state = slurm.wait(job, ENDED, LIMIT_S)["JobState"]
     assert state == "COMPLETED", "".join(path.read_text() for path in folder.glob("*.out"))
     return only_run(folder / "runs")
@@ -99,5 +99,5 @@ def test_the_gpu_script_is_accepted_only_by_a_cluster_of_its_size(each_slurm: Sl
 
 
 def _test_only(slurm: SlurmCluster, script: Path) -> str:
-    """Where and when the controller would start it, or why never."""
+    """Where and when the controller would start it, or the reason why never."""
     return slurm.run("sbatch", "--test-only", str(script), check=False).stderr

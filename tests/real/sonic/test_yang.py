@@ -1,4 +1,4 @@
-"""The validator itself: what SONiC's models allow passes, and each kind of mistake is a complaint of its own."""
+"""Tests the validator itself: values that SONiC's models allow pass, and each kind of mistake has its own error."""
 
 import copy
 import json
@@ -71,7 +71,7 @@ def sonic_models() -> SonicModels:
 
 
 def changed(place: str, value: Any) -> str:
-    """BASE with another value there; a `/` in a name of `place` stands for the bar in that key."""
+    """BASE with another value at `place`; a `/` in a name of `place` stands for the bar in that key."""
     document = copy.deepcopy(BASE)
     *parents, last = (part.replace("/", "|") for part in place.split("|"))
     inside: Any = document

@@ -1,4 +1,4 @@
-"""A real host, with systemd or without, is brought to what it is to hold, from wherever it was left, and back."""
+"""Tests that a real host, with systemd or without, converges from any state to its intended files, and back."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ WantedBy=multi-user.target
 
 @pytest.fixture(params=["n1", "n3"], ids=["without-systemd", "with-systemd"])
 def host(request: pytest.FixtureRequest, ssh_hosts: SshHosts) -> Iterator[SshHost]:
-    """A host without systemd and one with it. Afterwards it is as it was before, or the test has failed."""
+    """A host without systemd and one with it. Asserts afterwards that it is as before."""
     yield from clean(ssh_hosts, request.param)
 
 
@@ -139,7 +139,7 @@ def test_manual_changes_to_files_modes_units_and_manifest_are_repaired(ssh_hosts
     assert found(state) == [FileChange(MANIFEST, "unfinished")]
     brought(state)
     assert found(state) == []
-    # which folders were made for it nobody knows without the first manifest
+    # without the first manifest it is unknown which folders were created for it
     host.path(MANIFEST).write_text(first)
 
 
@@ -208,7 +208,7 @@ def test_a_removal_interrupted_after_any_step_is_completed_by_the_next(
 
 
 def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Lets `step` commands through and cuts the connection then; gives the list of those that were let through."""
+    """Let `step` commands through and then cut the connection; yield the list of those that were let through."""
     taken: list[str] = []
     run = Ssh.run
 

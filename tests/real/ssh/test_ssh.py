@@ -1,4 +1,4 @@
-"""A real sshd: who it is is checked, who we are is a key, and what is written is there whole or not at all."""
+"""Tests a real sshd: its identity is verified, ours is a key, and files are written completely or not at all."""
 
 import json
 import socket
@@ -89,7 +89,7 @@ def test_a_symlink_at_the_new_texts_path_is_not_followed(ssh_hosts: SshHosts) ->
         ssh.run(["rm", "-r", "/etc/put"])
 
 
-# --- who is who -------------------------------------------------------------------------------------------------------
+# --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_host_is_rejected_with_the_line_to_add(ssh_hosts: SshHosts, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_reason_for_a_failed_connection_is_reported(
 @contextmanager
 def relay(port: int, garbled: int) -> Iterator[tuple[int, list[int]]]:
     """Yield a port that leads to `port`, and a list that gets the number of each connection. The first `garbled` connections get the
-    host's banner and then bytes that mean nothing."""
+    host's banner and then meaningless bytes."""
     numbers: list[int] = []
 
     def serve(client: socket.socket, number: int) -> None:
