@@ -1,4 +1,4 @@
-"""What every test can ask for, and the switch that forbids skipping."""
+"""Provides the options and fixtures of all tests, and the switch that forbids skipping."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 # Threads of libgomp that have nothing to do sleep: while they wait for each other beside other processes they would take most of a rank's
-# time. It is read when torch is imported, here and in every process that a test starts.
+# Idle threads of libgomp sleep: while they wait for each other in parallel with other processes they would otherwise use most of a rank's
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Folders whose slow tests mostly wait, for daemons, timers and each other: `make test` has lanes for them beside the one that computes.
 WAITING = frozenset({"faults", "real"})
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the expected files anew instead of comparing with them")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the expected files instead of comparing with them")
 
 
 @pytest.fixture(autouse=True, scope="session")
