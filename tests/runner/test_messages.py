@@ -133,7 +133,7 @@ async def agent(port: int, end: End | None = None, secret: bytes = SECRET, run: 
 
 @dataclass
 class Stranger:
-    """Speaks the protocol byte by byte."""
+    """Implements the protocol byte by byte."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

@@ -71,7 +71,7 @@ def sonic_models() -> SonicModels:
 
 
 def changed(place: str, value: Any) -> str:
-    """BASE with another value at `place`; a `/` in a name of `place` stands for the bar in that key."""
+    """BASE with another value at `place`; a `/` in a name of `place` is replaced by the bar in that key."""
     document = copy.deepcopy(BASE)
     *parents, last = (part.replace("/", "|") for part in place.split("|"))
     inside: Any = document

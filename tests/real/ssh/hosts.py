@@ -22,7 +22,7 @@ START_S = 30.0
 POLL_S = 0.05
 OPERATOR = "operator"
 
-# Only the dependencies of a unit that multi-user.target wants: the machine's own sysinit.target would set up the machine's kernel.
+# Only the dependencies of a unit that multi-user.target starts: the machine's own sysinit.target would set up the machine's kernel.
 UNITS = {
     "sysinit.target": "[Unit]\nDefaultDependencies=no\n",
     "basic.target": "[Unit]\nDefaultDependencies=no\nRequires=sysinit.target\nAfter=sysinit.target\n",

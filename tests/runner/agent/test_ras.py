@@ -1,4 +1,4 @@
-"""Tests reading NCCL's RAS report, from a server that speaks the text protocol as src/ras/client_support.cc does."""
+"""Tests reading NCCL's RAS report, from a server with the text protocol of src/ras/client_support.cc."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

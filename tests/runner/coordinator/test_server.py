@@ -61,7 +61,7 @@ MET: "list[Agent]" = []
 
 
 class Agent:
-    """A node that speaks the agents' protocol and runs nothing."""
+    """A node that uses the agents' protocol and runs nothing."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory, node: int) -> None:
         self.config, self.directory, self.node = config, directory, node
