@@ -108,7 +108,7 @@ WEIGHTS = (4, 2, 2, 1, 1, 1)
 
 @dataclass
 class Killed:
-    """What was done to a run, and how often it had to be started."""
+    """The kills of a run, and how often it had to be started."""
 
     run: Run
     code: int
@@ -125,7 +125,7 @@ def kill_until_done(job: Path, runs: Path, kills: int, draw: random.Random) -> K
             killed.attempts += 1
             wait_until(lambda: any(runs.glob("*/handle.json")) or launcher.poll() is not None, "the run's directory")
             killed.run = only_run(runs)
-            while killed.victims.total() < kills and _goes_on(killed.run, launcher.poll, draw):
+            while killed.victims.total() < kills and _progressed(killed.run, launcher.poll, draw):
                 time.sleep(draw.uniform(0, SPREAD_S))
                 _kill(killed, draw)
             killed.code = launcher.wait(LIMIT_S)
@@ -135,7 +135,7 @@ def kill_until_done(job: Path, runs: Path, kills: int, draw: random.Random) -> K
     return killed
 
 
-def _goes_on(run: Run, ended: Callable[[], int | None], draw: random.Random) -> bool:
+def _progressed(run: Run, ended: Callable[[], int | None], draw: random.Random) -> bool:
     """Wait for some more steps. False if the attempt has ended."""
     wanted = len(run.steps()) + draw.randint(*BETWEEN)
     wait_until(

@@ -26,8 +26,8 @@ def _truncate(path: Path) -> None:
     ("file", "damage"),
     [
         pytest.param("data-0-0.bin", _flip, id="a changed byte of data"),
-        pytest.param("part-0.json", _truncate, id="a part cut short", marks=pytest.mark.variant),
-        pytest.param("manifest.json", Path.unlink, id="a manifest that is gone", marks=pytest.mark.variant),
+        pytest.param("part-0.json", _truncate, id="a truncated part", marks=pytest.mark.variant),
+        pytest.param("manifest.json", Path.unlink, id="a missing manifest", marks=pytest.mark.variant),
     ],
 )
 def test_damage_is_named_and_the_previous_checkpoint_is_used(

@@ -58,9 +58,9 @@ class Cluster:
         try:
             wait_until(ready, what)
         except TimeoutError as error:
-            raise AssertionError(f"{what}; {self.said()}") from error
+            raise AssertionError(f"{what}; {self.report()}") from error
 
-    def said(self) -> str:
+    def report(self) -> str:
         return "\n".join(f"{node.name}: {node.output[-2000:]}" for node in self.nodes.nodes)
 
 
@@ -90,7 +90,7 @@ def test_a_spare_replaces_a_lost_node_then_the_coordinators_node_is_lost(nodes: 
     cluster.open(80)
     cluster.saved(100)
     nodes[0].lose_power()
-    assert (spare.wait(LIMIT_S), back.wait(LIMIT_S)) == (0, 0), cluster.said()
+    assert (spare.wait(LIMIT_S), back.wait(LIMIT_S)) == (0, 0), cluster.report()
     assert all(process.poll() != 0 for process in first)
     assert printed_end("".join(node.output for node in nodes.nodes)) == undisturbed
     assert [(line["slot"], line["from"], line["to"]) for line in run.journal("rebound")] == [(1, 1, 2), (0, 0, 3)]
@@ -107,7 +107,7 @@ def test_without_a_shared_store_the_same_command_replaces_a_lost_node(nodes: Nod
     cluster.saved(50)
     nodes[1].lose_power()
     again = cluster.start(nodes[1].boot(), "--node-rank", "1")
-    assert (first[0].wait(LIMIT_S), again.wait(LIMIT_S)) == (0, 0), cluster.said()
+    assert (first[0].wait(LIMIT_S), again.wait(LIMIT_S)) == (0, 0), cluster.report()
     assert printed_end(nodes[0].output) == undisturbed
     run = Run(nodes[0].own(f"{OWN_RUNS}/job"))
     assert {line["node"] for line in run.journal("failure")} == {1}

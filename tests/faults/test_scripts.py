@@ -127,9 +127,9 @@ class Story:
             wait_until(lambda: ready() or all(launcher.poll() is not None for launcher in self.launchers), what)
             assert ready()
         except (AssertionError, TimeoutError) as error:
-            raise AssertionError(f"{what}; {self.said()}") from error
+            raise AssertionError(f"{what}; {self.report()}") from error
 
-    def said(self) -> str:
+    def report(self) -> str:
         printed = "\n".join(f"{node.name}: {node.output[-2000:]}" for node in self.nodes.nodes)
         return f"{self.run.journal('failure', 'end')}\n{printed}"
 
@@ -199,7 +199,7 @@ def test_a_script_survives_faults_of_its_processes_nodes_and_checkpoint(
     os.kill(story.worker(0).pid, signal.SIGSTOP)
     story.another_save(3)
     story.nodes[1].lose_power()
-    assert [story.launchers[number].wait(LIMIT_S) for number in (0, 2)] == [0, 0], story.said()
+    assert [story.launchers[number].wait(LIMIT_S) for number in (0, 2)] == [0, 0], story.report()
     failures = [(failure["cause_kind"], failure["rank"]) for failure in run.journal("failure")]
     assert failures == [("crash", 1), ("hang", 0), ("node lost", 1)]
     assert run.journal("adopted"), "agents and coordinator cost no restart"

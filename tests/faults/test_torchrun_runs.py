@@ -71,7 +71,7 @@ class Folder:
 
     def torchrun(self, *words: str, code: int = 0, **variables: str) -> tuple[str, list[str]]:
         """Its output, and headway's lines about the run that it belongs to."""
-        return said(self.start(*words, **variables), code)
+        return output_of(self.start(*words, **variables), code)
 
     def mark(self, name: str, *, there: bool = True) -> None:
         (self.path / name).touch() if there else (self.path / name).unlink()
@@ -80,7 +80,7 @@ class Folder:
         return {path.name: len(list(path.glob("attempts/*"))) for path in sorted(self.runs.iterdir())}
 
 
-def said(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str]]:
+def output_of(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str]]:
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code, out + err
     return out, re.findall(r"^headway torchrun: (run `.*)$", err, re.MULTILINE)
@@ -126,7 +126,7 @@ def test_two_concurrent_trainings_in_one_job_both_complete(folder: Folder) -> No
     third = folder.start("train.py", "0.5", SLURM_JOB_ID="778")
     wait_until((folder.runs / "778-3/attempts/0/launch.json").exists, "the first command once more")
     folder.mark("hold", there=False)
-    (first_out, first_lines), (second_out, second_lines), (third_out, third_lines) = map(said, (first, second, third))
+    (first_out, first_lines), (second_out, second_lines), (third_out, third_lines) = map(output_of, (first, second, third))
     assert (begins("0.5", 0, "778") in first_out, first_lines) == (True, [])
     assert (begins("0.25", 0, "778-2") in second_out, second_lines) == (True, ["run `778-2`: `778` belongs to another command"])
     assert begins("0.5", 0, "778-3") in third_out
@@ -199,7 +199,7 @@ def test_resuming_a_named_run_is_rejected_while_it_is_running(folder: Folder) ->
     assert (refused.returncode, error.count("\n")) == (2, 1)
     assert "HEADWAY_RUN=mine: attempt 0 of this run is still running" in error
     folder.mark("hold", there=False)
-    said(process)
+    output_of(process)
     assert folder.attempts() == {"mine": 1}
 
 
@@ -237,7 +237,7 @@ def test_one_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
     wait_until((folder.runs / "100-2/attempts/0/nodes/1.json").exists, "the second pair")
     folder.mark("hold", there=False)
     for pair, lines in ((first, []), (second, ["run `100-2`: `100` is the same command and is still running"])):
-        printed = [said(process) for process in pair]
+        printed = [output_of(process) for process in pair]
         assert sorted(out for out, _ in printed) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
         assert [line for _, found in printed for line in found if "can join" not in line] == lines
     assert folder.attempts() == {"100": 1, "100-2": 1}
@@ -254,7 +254,7 @@ def test_another_command_at_the_same_endpoint_is_rejected(folder: Folder) -> Non
     assert refused.returncode == 2
     assert "another command is running there, `./pair.sh one` as run `100`: this node's differs in arguments" in error
     folder.mark("hold", there=False)
-    assert said(first)[0] == "word one rank 0 of 1 id 100\n"
+    assert output_of(first)[0] == "word one rank 0 of 1 id 100\n"
     assert folder.attempts() == {"100": 1}
 
 
@@ -264,7 +264,7 @@ def test_each_point_of_a_sweep_over_two_nodes_at_one_endpoint_is_a_run(folder: F
     (port,) = ports(1)
     for word in ("a", "b", "c"):
         pair = [folder.start(*nodes_at(port), "--no-python", "./pair.sh", word) for _ in range(2)]
-        assert sorted(said(process)[0] for process in pair) == [f"word {word} rank {rank} of 2 id 100\n" for rank in (0, 1)]
+        assert sorted(output_of(process)[0] for process in pair) == [f"word {word} rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 1, "100-2": 1, "100-3": 1}
 
 
@@ -281,5 +281,5 @@ def test_a_stopped_pair_resumes_at_another_endpoint(folder: Folder) -> None:
     assert [process.communicate(timeout=LIMIT_S) and process.returncode for process in first] == [82, 82]
     folder.mark("hold", there=False)
     second = [folder.start(*nodes_at(two), "--no-python", "./pair.sh", "same") for _ in range(2)]
-    assert sorted(said(process)[0] for process in second) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
+    assert sorted(output_of(process)[0] for process in second) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 2}

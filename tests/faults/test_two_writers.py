@@ -89,7 +89,7 @@ class Writer:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
 
@@ -130,7 +130,7 @@ def fight(store: str, seed: int) -> tuple[list[Writer], list[Record]]:
             for other in fighting:
                 if other is not stopped:
                     other.wait_for_more(QUIET)
-            stopped.go_on()
+            stopped.resume()
     return fighting, Chain(open_store(store), RUN).read()
 
 

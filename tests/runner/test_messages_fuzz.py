@@ -28,7 +28,7 @@ GROWTH_BYTES = 64 << 20
 
 
 class Lines:
-    """What a peer could send on one connection, with or without the secret."""
+    """The bytes that a peer could send on one connection, with or without the secret."""
 
     def __init__(self, secret: bytes, agents: bytes, coordinators: bytes, seed: int) -> None:
         self.random = random.Random(seed)

@@ -44,9 +44,9 @@ class Checkpoint:
 
     def touched(self, contents: Contents) -> set[str]:
         """The names of its files that differ from their commit; padding does not count."""
-        return {path.name for path, now in contents.items() if path in self.files and self._says(path, now) != self._says(path)}
+        return {path.name for path, now in contents.items() if path in self.files and self._content(path, now) != self._content(path)}
 
-    def _says(self, path: Path, *now: bytes | None) -> object:
+    def _content(self, path: Path, *now: bytes | None) -> object:
         raw = now[0] if now else self.files[path]
         return raw if raw is None or path not in self.chunks else [raw[at] for at in self.chunks[path]]
 

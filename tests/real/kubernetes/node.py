@@ -208,9 +208,9 @@ class RealNodes:
 
     def _wait_ready(self, name: str, booted_at: int) -> None:
         """Wait until the node reports that it is Ready; reports from before it was switched off do not count."""
-        self.plane.wait(f"node `{name}` Ready", lambda: self._said_ready(name), lambda at: at > booted_at, START_S)
+        self.plane.wait(f"node `{name}` Ready", lambda: self._ready_since(name), lambda at: at > booted_at, START_S)
 
-    def _said_ready(self, name: str) -> float:
+    def _ready_since(self, name: str) -> float:
         """When it became Ready, in whole seconds since 1970; 0 if it is not."""
         for node in self.plane.objects("nodes", f"--field-selector=metadata.name={name}"):
             for condition in node["status"].get("conditions", []):

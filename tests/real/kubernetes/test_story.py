@@ -219,7 +219,7 @@ def test_the_controllers_pods_are_the_nodes_passed_to_the_runner(
         control_plane.apply(manifest(tmp_path, unplaced))
         pods = pods_of(control_plane, namespace, 0)
         assert [pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in pods] == ["0", "1"]
-        assert told_nodes(pods[0]) == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+        assert configured_nodes(pods[0]) == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
         (service,) = control_plane.objects("services", "-n", namespace)
         assert service["metadata"]["name"] == pods[0]["spec"]["subdomain"]
         assert service["metadata"]["ownerReferences"][0]["kind"] == "JobSet"
@@ -239,7 +239,7 @@ def test_the_controllers_pods_are_the_nodes_passed_to_the_runner(
         )
 
 
-def told_nodes(pod: Object) -> list[str]:
+def configured_nodes(pod: Object) -> list[str]:
     """HEADWAY_NODES as the pod's script sets it."""
     (lines,) = re.findall(
         r"^(HEADWAY_NODES=''.*?)^export", pod["metadata"]["annotations"]["headway/pod.sh"], re.DOTALL | re.MULTILINE

@@ -148,7 +148,7 @@ def test_hosts_are_created_repaired_updated_excluded_forgotten_and_renamed(lab: 
 
     drifts(lab)
     is_off_and_forgotten(lab)
-    has_anothers_name(lab, bare)
+    has_reused_name(lab, bare)
 
     code, shown = answered(lab, "y\n", "down")
     assert (code, lab.listings()) == (0, before)
@@ -205,7 +205,7 @@ def is_off_and_forgotten(lab: Lab) -> None:
     assert ended(lab.headway("up", "--yes"), 0) == [f"~ n-2:{SCRIPT}"]
 
 
-def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
+def has_reused_name(lab: Lab, bare: dict[str, str]) -> None:
     """A machine with the name of a removed host keeps its files; the other is `bare` again."""
     first, second = lab.host(1), lab.host(2)
     lab.nodes = ["n2"]

@@ -76,7 +76,7 @@ class Machine:
                 stderr=console,
                 start_new_session=True,
             )
-        if not _said_up(self._unshare):
+        if not _printed_up(self._unshare):
             self.kill()
             raise RuntimeError(f"`{self.name}` did not come up; its console:\n{self.console.read_text(errors='replace')}")
 
@@ -142,7 +142,7 @@ def _host_namespaces() -> tuple[str, ...]:
     return ("--uts", "--ipc", "--time", f"--boottime=-{int(time.clock_gettime(time.CLOCK_BOOTTIME))}")
 
 
-def _said_up(process: subprocess.Popen[bytes]) -> bool:
+def _printed_up(process: subprocess.Popen[bytes]) -> bool:
     if process.stdout is None:
         return False
     with process.stdout as output:

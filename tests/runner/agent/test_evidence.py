@@ -65,7 +65,7 @@ def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
 @pytest.mark.parametrize(
     ("devices", "ours"),
     [(frozenset({"0000:3b:00"}), True), (None, None), (frozenset({"0000:5e:00"}), False)],
-    ids=["of this job", "perhaps of this job", "of another job"],
+    ids=["this job", "possibly this job", "another job"],
 )
 def test_driver_reports_accompany_each_rank_exit_on_their_node(
     devices: frozenset[str] | None, ours: bool | None, tmp_path: Path
@@ -104,7 +104,7 @@ def test_the_supervisors_reports_of_undying_ranks_reach_the_coordinator(tmp_path
     assert said.events == [RanksUndead(1, 5, {3: "D"})]
 
 
-@pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])
+@pytest.mark.parametrize("moves", [False, True], ids=["while it stalls", "and not once it has advanced"])
 def test_a_ranks_recorded_collectives_are_sent_at_the_second_probe(
     moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

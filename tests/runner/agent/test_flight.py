@@ -129,7 +129,7 @@ class Harmful:
         pickle.dumps({"entries": [{}]}),
         pickle.dumps([]),
     ],
-    ids=["a call", "a call inside", "empty", "torn", "of another format", "no dump"],
+    ids=["a call", "a nested call", "empty", "torn", "another format", "not a dump"],
 )
 def test_data_that_is_not_a_dump_is_neither_loaded_nor_executed(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "dump").write_bytes(data)

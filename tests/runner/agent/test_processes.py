@@ -156,7 +156,7 @@ while True:
 ASK = "ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)"
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked-to-hear", "on-its-own"])
+@pytest.mark.parametrize("asked", [True, False], ids=["parent-death-signal", "without-it"])
 def test_only_a_child_with_a_parent_death_signal_dies_with_its_parent(asked: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     parent = (

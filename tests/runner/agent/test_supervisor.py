@@ -35,11 +35,11 @@ from headway.runner.contract import Mesh, RunConfig, RunDirectory, Trainer
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 
 
-Beside = tuple[Supervisor, socket.socket]
+Serving = tuple[Supervisor, socket.socket]
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
+def serving(tmp_path: Path) -> Iterator[Serving]:
     """A supervisor with the sockets of a serving one, and the agent's end of them."""
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     ours, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,8 +49,8 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     agent.close()
 
 
-def test_a_standby_that_dies_during_its_handover_costs_nothing_else(beside: Beside) -> None:
-    node, _ = beside
+def test_a_standby_that_dies_during_its_handover_costs_nothing_else(serving: Serving) -> None:
+    node, _ = serving
     orders, ended = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked, asks = socket.socketpair()
     node._standbys.keep(0, Standby(0, orders, {}, libraries=False))
@@ -70,9 +70,9 @@ def test_a_standby_that_dies_during_its_handover_costs_nothing_else(beside: Besi
 
 
 def test_an_agents_last_order_counts_even_if_the_agent_was_just_reaped(
-    beside: Beside, capfd: pytest.CaptureFixture[str]
+    serving: Serving, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    node, agent = beside
+    node, agent = serving
     for request in (KillWorkers(1, 9), ExitNode(0)):
         agent.send(encode(request))
     agent.close()
@@ -88,8 +88,8 @@ def said(*events: dict[str, Any]) -> bytes:
     return b"".join(encode(WorkerEvent(event)) for event in events)
 
 
-def test_an_oversized_event_is_dropped_and_the_node_continues(beside: Beside) -> None:
-    node, agent = beside
+def test_an_oversized_event_is_dropped_and_the_node_continues(serving: Serving) -> None:
+    node, agent = serving
     before, behind = {"what": "loaded", "rank": 0, "step": 1}, {"what": "committed", "rank": 0, "step": 2}
     for event in (before, {"what": "retired", "checkpoints": "x" * EVENT_BYTES}, behind):
         node._worker_end.send(json.dumps(event).encode())
@@ -103,8 +103,8 @@ def test_an_unreadable_request_is_quoted_in_its_error(line: bytes) -> None:
         request_of(line)
 
 
-def test_events_resent_to_a_new_agent_fit_into_the_socket_at_once(beside: Beside) -> None:
-    node, agent = beside
+def test_events_resent_to_a_new_agent_fit_into_the_socket_at_once(serving: Serving) -> None:
+    node, agent = serving
     node._agent._events.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
     node._agent.report(NodeState([], node._agent.newest_events(), None, None))
     hello = b""
@@ -115,8 +115,8 @@ def test_events_resent_to_a_new_agent_fit_into_the_socket_at_once(beside: Beside
     assert len(numbers) == agent_link.REPEATED_BYTES // len(json.dumps(node._agent._events[-1]))
 
 
-def test_only_a_process_that_dies_repeatedly_makes_a_node_unusable(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, _ = beside
+def test_only_a_process_that_dies_repeatedly_makes_a_node_unusable(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = serving
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
@@ -149,8 +149,8 @@ def heard(agent: socket.socket) -> list[dict[str, Any]]:
         return []
 
 
-def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, agent = beside
+def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = serving
     now, sent = kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers.by_pid = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
@@ -177,8 +177,8 @@ def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(beside: Bes
     assert node._workers.watch() is None
 
 
-def test_a_worker_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, _ = beside
+def test_a_worker_asked_to_save_is_not_killed_again(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = serving
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
@@ -188,9 +188,9 @@ def test_a_worker_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch:
 
 @pytest.mark.parametrize("does", ["nothing", "computes", "writes"])
 def test_only_a_process_that_is_idle_after_its_script_is_ended(
-    does: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    does: str, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, agent = beside
+    node, agent = serving
     now, _ = kills(monkeypatch)
     killed, done = list[int](), [0, 0]
     monkeypatch.setattr(workers, "activity", lambda _: tuple(done))
@@ -211,8 +211,8 @@ def test_only_a_process_that_is_idle_after_its_script_is_ended(
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_script_without_optimizer_steps_is_reported_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, agent = beside
+def test_a_script_without_optimizer_steps_is_reported_once(step: int, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = serving
     now, _ = kills(monkeypatch)
     node._workers._heartbeats.write(0, step=step)
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
@@ -283,9 +283,9 @@ def test_leftovers_of_a_completed_rank_and_older_processes_are_not_ended(tmp_pat
 
 
 def test_only_shared_memory_newer_than_the_generation_is_removed(
-    beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, _ = beside
+    node, _ = serving
     monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     before, after = (tmp_path / f"torch_1_2_{number}" for number in (1, 2))
     before.touch()

@@ -158,7 +158,7 @@ def test_files_that_a_script_leaves_open_are_complete(tmp_path: Path, events: So
     assert min(found[1].values()) > 0
 
 
-def said(ours: socket.socket) -> list[dict[str, object]]:
+def events_of(ours: socket.socket) -> list[dict[str, object]]:
     found = []
     while True:
         try:
@@ -178,7 +178,7 @@ def test_a_rank_reports_leaving_last_and_its_forked_child_reports_nothing(
         f"import os\nif (child := os.fork()) == 0:\n    raise ValueError('of the child')\nos.waitpid(child, 0)\n{script}\n"
     )
     assert under_boot(tmp_path, events, "train.py").code == code
-    heard = said(events[0])
+    heard = events_of(events[0])
     assert [each["code"] for each in heard if each["what"] == "leaving"] == [code]
     assert heard[-1]["what"] == "leaving"
     assert not any(each.get("text") == "of the child" for each in heard)

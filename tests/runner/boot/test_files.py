@@ -146,7 +146,7 @@ def test_a_name_that_is_not_a_local_file_is_not_recorded(name: str, boot: Booted
     assert not registry_of(boot.worker).exists()
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["now", "since"])
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_file_written_by_another_process_after_a_killed_save_is_kept(
     later: bool, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +354,7 @@ def test_dcp_saves_are_torchs_byte_for_byte(tmp_path: Path, hooked: Booted) -> N
     assert loaded(tmp_path / "step-10").equal(STATE["weight"])
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before the save", "after it"])
+@pytest.mark.parametrize("before", [True, False], ids=["before the save", "after the save"])
 @pytest.mark.parametrize("name", ["checkpoint.json", ROOT])
 def test_a_scripts_file_next_to_a_dcp_checkpoint_is_unchanged(
     name: str, before: bool, tmp_path: Path, hooked: Booted
@@ -383,7 +383,7 @@ def test_a_flipped_bit_in_a_dcp_checkpoint_is_refused_before_the_script(name: st
 
 
 @pytest.mark.parametrize("thread_count", [1, 3])
-@pytest.mark.parametrize("single", [True, False], ids=["a file a rank", "a file a tensor"])
+@pytest.mark.parametrize("single", [True, False], ids=["a file per rank", "a file per tensor"])
 def test_a_flipped_bit_in_a_dcp_checkpoint_is_refused_when_loaded(
     single: bool, thread_count: int, tmp_path: Path, hooked: Booted
 ) -> None:
@@ -484,7 +484,7 @@ def touched(path: Path) -> None:
         "files of two saves",
         "all files of the new one",
         "all files of the old one",
-        "written by somebody since",
+        "rewritten since",
     ],
 )
 def test_a_killed_save_over_a_dcp_checkpoint_is_refused_unless_complete(

@@ -203,7 +203,7 @@ def test_an_unreadable_registry_stops_no_rank(tmp_path: Path, boot: Booted, monk
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["that rank 0 has seen", "of its own"])
+@pytest.mark.parametrize("seen", [True, False], ids=["also seen by rank 0", "only its own"])
 def test_a_node_verifies_its_own_saves_that_are_not_yet_verified(
     seen: bool, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,9 +114,9 @@ class ChainMachine(RuleBasedStateMachine):
             process.writer.crash()
         while self.late:
             self.land(0)
-        self.whoever_comes_last_can_go_on()
+        self.the_last_writer_can_continue()
 
-    def whoever_comes_last_can_go_on(self) -> None:
+    def the_last_writer_can_continue(self) -> None:
         chain = Chain(self.store, RUN)
         records = chain.read()
         assert records == self.records()
@@ -353,12 +353,12 @@ class ChainMachine(RuleBasedStateMachine):
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_returned_stands_where_it_was_put(self) -> None:
+    def returned_records_are_stored_in_their_place(self) -> None:
         records = self.records()
         assert all(records[record.seq - 1] == record for record in self.remembered.returned)
 
     @invariant()
-    def what_stands_keeps_to_the_rules(self) -> None:
+    def stored_records_obey_the_rules(self) -> None:
         model = Model(self.remembered.refused)
         for record in self.records():
             model.take(record)

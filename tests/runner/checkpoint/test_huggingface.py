@@ -51,7 +51,7 @@ class Tensors:
         return {}
 
 
-def as_they_are(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+def same_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {name: name for name in tensors}
 
 
@@ -74,7 +74,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def test_the_safetensors_package_reads_an_export(tmp_path: Path) -> None:
-    files = export_safetensors(Tensors(MIXED), tmp_path / "out", as_they_are(MIXED))
+    files = export_safetensors(Tensors(MIXED), tmp_path / "out", same_names(MIXED))
     assert [file.name for file in files] == [ONE]
     found = safetensors.torch.load_file(files[0])
     assert found.keys() == MIXED.keys()
@@ -82,7 +82,7 @@ def test_the_safetensors_package_reads_an_export(tmp_path: Path) -> None:
 
 
 def test_elements_are_aligned_to_their_width(tmp_path: Path) -> None:
-    (file,) = export_safetensors(Tensors(MIXED), tmp_path / "out", as_they_are(MIXED))
+    (file,) = export_safetensors(Tensors(MIXED), tmp_path / "out", same_names(MIXED))
     raw = file.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
@@ -118,13 +118,13 @@ def test_a_failed_export_leaves_nothing_under_its_name(tmp_path: Path) -> None:
 
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="pass a directory that does not exist yet"):
-        export_safetensors(Tensors(MIXED), tmp_path, as_they_are(MIXED))
+        export_safetensors(Tensors(MIXED), tmp_path, same_names(MIXED))
 
 
 def test_a_dtype_unknown_to_safetensors_is_named(tmp_path: Path) -> None:
     odd = {"z": torch.ones(2, dtype=torch.complex128)}
     with pytest.raises(SafetensorsError, match="`z` is complex128, a type that safetensors does not have"):
-        export_safetensors(Tensors(odd), tmp_path / "out", as_they_are(odd))
+        export_safetensors(Tensors(odd), tmp_path / "out", same_names(odd))
 
 
 # --- Llama ------------------------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_a_refused_request_raises_permission_error_without_its_signature(s3: S3S
         ("ftp://u:PRIVATE@b/p", "", "Generic URL error: Unable to recognise URL \"ftp://b/p\": 'ftp://b/p'"),
         ("no-url", "", "relative URL without a base: 'no-url'"),
     ],
-    ids=["nobody listens", "a scheme that no store has", "a path"],
+    ids=["no listener", "unknown scheme", "a path"],
 )
 def test_a_missing_store_is_named(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str

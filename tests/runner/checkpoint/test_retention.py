@@ -238,7 +238,7 @@ class Run:
             (root / name).mkdir()
         return cls(root, Chain(PosixStore(root / "chain"), RUN), root / "checkpoints")
 
-    def chain_anew(self) -> Chain:
+    def fresh_chain(self) -> Chain:
         """The chain as another process would read it."""
         return Chain(PosixStore(self.root / "chain"), RUN)
 
@@ -293,7 +293,7 @@ class WatchedRoot(DirectoryRoot):
         self._run, self._crash_at, self.deleted = run, crash_at, list[str]()
 
     def delete(self, name: str) -> None:
-        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.chain_anew().read()) if tier == "shared"}
+        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.fresh_chain().read()) if tier == "shared"}
         self.deleted.append(name)
         if len(self.deleted) == self._crash_at:
             (self._run.checkpoints / name / "manifest.json").unlink()
@@ -371,7 +371,7 @@ def test_a_superseded_writer_retires_and_deletes_nothing(run: Run) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step)
-    other = run.chain_anew()
+    other = run.fresh_chain()
     other.claim(lineage(other.read())[0].on("shared"), 0, "somebody else")
     with pytest.raises(SupersededError):
         retire(run.chain, {"shared": DirectoryRoot(run.checkpoints)}, Retention({"shared": 1}), 1, 0)

@@ -65,7 +65,7 @@ def loops(folder: Path) -> Callable[[], None]:
     return back
 
 
-def away(folder: Path) -> Callable[[], None]:
+def unmounted(folder: Path) -> Callable[[], None]:
     """As if the file system were not mounted."""
     folder.rename(folder.with_name("elsewhere"))
 
@@ -77,7 +77,7 @@ def away(folder: Path) -> Callable[[], None]:
 
 def emptied(folder: Path) -> Callable[[], None]:
     """Like an empty mount point."""
-    away(folder)
+    unmounted(folder)
     folder.mkdir()
 
     def back() -> None:
@@ -88,7 +88,7 @@ def emptied(folder: Path) -> Callable[[], None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trouble", "expected"), [(loops, errno.ELOOP), (away, errno.ENOENT), (emptied, errno.ENOENT)])
+@pytest.mark.parametrize(("trouble", "expected"), [(loops, errno.ELOOP), (unmounted, errno.ENOENT), (emptied, errno.ENOENT)])
 def test_a_briefly_unavailable_store_costs_a_start_and_no_step(
     saved: Path, trouble: Callable[[Path], Callable[[], None]], expected: int
 ) -> None:

@@ -219,7 +219,7 @@ def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
     return end._replace(xids=xids)
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["by itself", "with the others"])
+@pytest.mark.parametrize("asked", [False, True], ids=["alone", "with the others"])
 def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -> None:
     """Rank 0's NCCL noticed first; rank 2, on the node with the device, may have hung until it was ended."""
     found = cause(ended(0, -6), with_xids(ended(2, -9, asked=asked), LOST_GPU), ended(1, 1), r1=WATCHDOG)

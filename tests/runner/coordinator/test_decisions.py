@@ -1269,7 +1269,7 @@ def test_a_node_with_a_rank_that_survives_sigkill_is_replaced_by_a_spare() -> No
     assert body["moved"] == [[1, 2]]
 
 
-@pytest.mark.parametrize("said", [True, False], ids=["its supervisor has said so", "nobody has said so"])
+@pytest.mark.parametrize("said", [True, False], ids=["reported by its supervisor", "not reported"])
 def test_a_rank_that_survives_sigkill_ends_the_attempt_without_a_spare(said: bool) -> None:
     bench = stopping()
     undying(bench, said=said)

@@ -221,7 +221,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.seats: list[Seat] = []
         self.take_seat()
         if goes_well:
-            self.everybody_goes_on()
+            self.every_process_acts()
 
     # --- the coordinators ---------------------------------------------------------------------------------------------
 
@@ -474,12 +474,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 worker.end = code
                 agent.say(agent.exited(rank))
 
-    def say_of(self, rank: int, what: str, **facts: object) -> None:
+    def report_of(self, rank: int, what: str, **facts: object) -> None:
         for agent in self.agents:
             if rank in agent.workers and agent.generation == self.started:
                 agent.say(evidence(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
 
-    def workers_go_on(self, to_the_end: bool) -> None:
+    def workers_act(self, to_the_end: bool) -> None:
         """Each worker acts on its own: it dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
 
         A worker that waits for a peer that never started waits forever.
@@ -514,7 +514,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def train(self, steps: int) -> None:
         for rank, worker in self.gang().items():
             if worker.step == 0 or steps:
-                self.say_of(rank, "loaded", step=worker.step)
+                self.report_of(rank, "loaded", step=worker.step)
             worker.step, worker.moved_s = min(STEPS, worker.step + steps), self.now_s
 
     # --- rules: normal operation --------------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.answer_claim(seat)
 
     @rule()
-    def everybody_goes_on(self) -> None:
+    def every_process_acts(self) -> None:
         """Some fair rounds; without them few examples would get as far as training."""
         for _ in range(3):
             self.round(to_the_end=False)
@@ -560,7 +560,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.train_and_save(10, saves=True)
 
     @rule()
-    def time_passes_and_everybody_goes_on(self) -> None:
+    def time_passes_and_every_process_acts(self) -> None:
         for _ in range(4):
             self.round(to_the_end=False)
             if self.whole():
@@ -584,7 +584,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         if saves and may and self.config.checkpoint.tiers and not any(b.step >= step for b in self.commits):
             self.commits.append(Base(step, self.started, "ab"))
             self.idle = 0
-            self.say_of(0, "committed", step=step, save_s=0.5, bytes=1)
+            self.report_of(0, "committed", step=step, save_s=0.5, bytes=1)
 
     @rule(seconds=st.sampled_from([0.1, 1.0]))
     def ticks(self, seconds: float) -> None:
@@ -608,7 +608,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.pick(at).cut = True
 
     @rule(at=anywhere)
-    def is_cut_off_no_longer(self, at: int) -> None:
+    def is_connected_again(self, at: int) -> None:
         self.pick(at).cut = False
 
     @precondition(lambda self: self.gang())
@@ -619,7 +619,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.gang())
     @rule(at=anywhere, lets_go=st.booleans())
-    def a_worker_comes_to_be_where_no_signal_reaches_it(self, at: int, lets_go: bool) -> None:
+    def a_worker_becomes_immune_to_signals(self, at: int, lets_go: bool) -> None:
         workers = [(agent, rank, worker) for agent in self.agents for rank, worker in agent.workers.items() if worker.runs]
         if not workers:
             return
@@ -644,7 +644,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.cut = True
 
     @rule(at=anywhere)
-    def a_node_starts_anew(self, at: int) -> None:
+    def a_node_restarts(self, at: int) -> None:
         agent = self.pick(at)
         if not agent.over:
             self.disconnect(agent)
@@ -672,7 +672,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.seats) > 1)
     @rule()
-    def a_coordinator_sees_that_it_was_followed(self) -> None:
+    def a_coordinator_learns_of_its_successor(self) -> None:
         self.leave(self.seats[0])
 
     @precondition(lambda self: self.whole() and self.bases.get(self.started) is not None)
@@ -680,7 +680,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def the_base_does_not_verify(self) -> None:
         base = self.bases[self.started]
         assert base is not None
-        self.say_of(0, "refused", step=base.step, generation=base.generation, tier=base.tier, name="x", reason="changed")
+        self.report_of(0, "refused", step=base.step, generation=base.generation, tier=base.tier, name="x", reason="changed")
         for rank in self.gang():
             self.end(rank, Exit.UNVERIFIED)
 
@@ -718,7 +718,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert 0 <= seat.machine.policy.budget <= self.config.restart.budget
 
     @invariant()
-    def the_verdict_says_what_happened(self) -> None:
+    def the_verdict_matches_the_events(self) -> None:
         if getattr(self, "verdict", None) is None:
             return
         assert self.verdict is not None
@@ -741,7 +741,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert (CheckpointId(base.step, base.generation), base.tier) not in refused
 
     @invariant()
-    def every_slot_has_a_node_of_its_own(self) -> None:
+    def every_slot_has_a_separate_node(self) -> None:
         for seat in getattr(self, "seats", []):
             roster = seat.machine.roster
             assert len(set(roster.slots.values())) == len(roster.slots) == len(roster.slot_of)
@@ -763,7 +763,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.obey(agent)
             if not agent.dead:
                 self.beat(agent)
-        self.workers_go_on(to_the_end)
+        self.workers_act(to_the_end)
 
     def teardown(self) -> None:
         """Without further faults, and with dead and disconnected nodes staying so, the run ends at the latest when its awaited timeout has

@@ -39,7 +39,7 @@ def test_a_rank_without_any_collective_is_missing_only_in_the_group_of_all() -> 
         {0: [at(7, done=True)], 1: [at(6, done=True)]},
         {0: [at(7)], 1: [at(6, done=True)], 2: [at(6, done=True)]},
     ],
-    ids=["nothing known", "all wait", "nobody waits", "most are behind"],
+    ids=["nothing is known", "all wait", "none waits", "most are behind"],
 )
 def test_no_rank_is_missing_if(entered: dict[int, list[Collective]]) -> None:
     assert missing(entered) is None
@@ -116,7 +116,7 @@ def test_a_rank_that_waits_for_no_other_rank_is_not_compared() -> None:
 @pytest.mark.parametrize(
     "other",
     [waits("barrier"), waits("broadcast", 8), waits("broadcast", before="other"), waits("broadcast", group="4"), at(7)],
-    ids=["the same", "another number", "counted otherwise", "another group", "not known what"],
+    ids=["the same", "another number", "another count", "another group", "an unknown operation"],
 )
 def test_ranks_are_not_mismatched_if_one_waits_in(other: Collective) -> None:
     assert at_odds({0: [waits("barrier")], 1: [other]}) is None

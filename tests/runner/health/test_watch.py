@@ -68,7 +68,7 @@ class World:
             tick_s = TICK_S if self.now_s < began_s + 20.0 else 10 * TICK_S
             self.now_s = min(self.now_s + tick_s, until_s)
             if int(self.now_s / BEAT_S) != int((self.now_s - tick_s) / BEAT_S):
-                self.say_beats()
+                self.send_heartbeats()
             found.append(self.watch.tick(self.now_s))
             asked = found[-1].probe
             self.probed += len(asked)
@@ -77,7 +77,7 @@ class World:
                 break
         return found
 
-    def say_beats(self) -> None:
+    def send_heartbeats(self) -> None:
         heard = [rank for rank in self.beats if rank not in self.unheard]
         self.watch.beat({rank: self.beats[rank]._replace(age_s=self.now_s - self.signs_s[rank]) for rank in heard}, self.now_s)
 
@@ -428,7 +428,7 @@ def test_an_endless_gpu_collective_is_a_hang_despite_busy_ranks() -> None:
 @pytest.mark.parametrize(
     "last",
     [entered(6, done=True), pending(6), ()],
-    ids=["has not entered it", "waits in the one before", "has entered none"],
+    ids=["has not entered it", "waits in the previous one", "has entered none"],
 )
 def test_ranks_that_block_the_others_have_the_time_of_a_busy_rank(last: tuple[Collective, ...]) -> None:
     world = trained(4)
@@ -538,7 +538,7 @@ def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
     while world.now_s < until_s:
         world.now_s += 1.0
         world.move(0, 1, 3, steps=1)
-        world.say_beats()
+        world.send_heartbeats()
         found = world.watch.tick(world.now_s)
         if process is not None:
             world.watch.probed({rank: world.processes(rank, world.now_s) for rank in found.probe}, world.now_s)
@@ -550,7 +550,7 @@ def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
     return None
 
 
-@pytest.mark.parametrize("process", [lambda *_: LOCKED, None], ids=["it stands still", "nobody can look at it"])
+@pytest.mark.parametrize("process", [lambda *_: LOCKED, None], ids=["it stalls", "it cannot be probed"])
 def test_a_rank_left_behind_by_the_others_is_named_at_its_timeout(process: Processes | None) -> None:
     hang = without_rank_2(process, 1000.0)
     assert hang is not None
@@ -567,7 +567,7 @@ def test_a_rank_left_behind_by_the_others_is_named_at_its_timeout(process: Proce
         lambda _, now_s: dataclasses.replace(ASKS, stack=(f"/work/train.py:{int(now_s)} rollout",)),
         lambda _, now_s: dataclasses.replace(ASKS, io_bytes=int(4096 * now_s)),
     ],
-    ids=["computes", "goes through its code", "reads and writes"],
+    ids=["computes", "executes its code", "reads and writes"],
 )
 def test_a_rank_left_behind_by_the_others_may_work_for_hours(process: Processes) -> None:
     assert without_rank_2(process, 4 * 3600.0) is None
@@ -736,7 +736,7 @@ def test_a_job_that_was_suspended_as_a_whole_continues(agents_notice: bool, in_a
         world.signs_s = {rank: sign_s + 36_000.0 for rank, sign_s in world.signs_s.items()}
     else:
         world.watch.slept(36_000.0)
-    world.say_beats()
+    world.send_heartbeats()
     assert world.watch.tick(world.now_s).hang is None
     assert hang_in(world.stand(1.0)) is None
     assert hang_in(world.go(5.0)) is None

@@ -71,11 +71,11 @@ def test_a_non_python_program_is_a_worker_and_receives_the_signal(tmp_path: Path
     )
     words = (*flags, "--no-python", "bash", "-c", program)
 
-    def said(line: str) -> bool:
+    def is_printed(line: str) -> bool:
         return [path.read_text().count(line) for path in tmp_path.glob("bash-1_*/attempt_0/*/stdout.log")] == [1, 1]
 
     with going("torchrun", *words, runs=tmp_path / "runs") as launcher:
-        wait_until(lambda: said("ready"), "both ranks")
+        wait_until(lambda: is_printed("ready"), "both ranks")
         launcher.send_signal(signal.SIGUSR1)
         assert launcher.wait(LIMIT_S) == 82
     found = sorted(path.read_text() for path in tmp_path.glob("bash-1_*/attempt_0/*/stdout.log"))

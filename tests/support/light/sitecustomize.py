@@ -21,13 +21,13 @@ SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 STEP_S = float(os.environ.get("LIGHT_STEP_S", "0.05"))
 
 
-def as_it_is(function: Callable[..., Any] | None = None, *_words: Any, **_options: Any) -> Any:
+def unchanged(function: Callable[..., Any] | None = None, *_words: Any, **_options: Any) -> Any:
     """Return the function that the compiler is to ignore, or its decorator."""
     return (lambda given: given) if function is None else function
 
 
 def without_compiler(module: Any) -> None:
-    module._disable_dynamo = as_it_is
+    module._disable_dynamo = unchanged
 
 
 class Postponed(ModuleType):
@@ -84,7 +84,7 @@ def postpone(torch: Any) -> None:
     """Omit the compiler and sympy until something of them is used."""
     folder = Path(torch.__file__).parent
     # A new process group clears the compiler's caches, which are empty.
-    unused = {"disable": as_it_is, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)}
+    unused = {"disable": unchanged, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)}
     torch._dynamo = sys.modules.setdefault(COMPILER, Postponed(COMPILER, folder / "_dynamo/__init__.py", unused))
     sizes: dict[str, Any] = {
         "GuardOnDataDependentSymNode": type("GuardOnDataDependentSymNode", (Exception,), {}),

@@ -216,7 +216,7 @@ def gan(folder: Path) -> None:
     assert suspects(boot) == [1]
 
 
-def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Callable[[torch.Tensor], Any]]) -> None:
+def found_despite(folder: Path, others: Callable[[DistributedDataParallel], Callable[[torch.Tensor], Any]]) -> None:
     """Apply `others` to the module on each batch without gradients, between the backward pass and the steps of two optimizers."""
     boot = Boot(folder, Every(steps=2))
     ddp = DistributedDataParallel(model())
@@ -242,12 +242,12 @@ def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Calla
 
 def evaluated(folder: Path) -> None:
     """The module itself is evaluated before each step."""
-    found_beside(folder, lambda ddp: ddp)
+    found_despite(folder, lambda ddp: ddp)
 
 
 def teacher(folder: Path) -> None:
     """Another module that is never stepped."""
-    found_beside(folder, lambda _: DistributedDataParallel(model()))
+    found_despite(folder, lambda _: DistributedDataParallel(model()))
 
 
 def averaged(folder: Path) -> None:
@@ -264,7 +264,7 @@ def averaged(folder: Path) -> None:
 
         return follow
 
-    found_beside(folder, others)
+    found_despite(folder, others)
 
 
 def one_optimizer(folder: Path) -> None:

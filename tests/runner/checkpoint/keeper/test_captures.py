@@ -269,7 +269,7 @@ class CapturesMachine(RuleBasedStateMachine):
         self.confirmed = None
 
     @invariant()
-    def what_is_held_or_read_is_whole(self) -> None:
+    def captures_held_or_read_are_intact(self) -> None:
         for holding in self.node.captures.holdings():
             checkpoint = CheckpointId(holding.step, holding.generation)
             buffer = self.node.captures.find(0, checkpoint)
