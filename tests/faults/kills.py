@@ -169,7 +169,7 @@ def bases(records: list[Record]) -> Iterator[str]:
             continue
         committed = lineage(records[:at])
         if claim.base is None:
-            assert not committed, f"record {record.seq} begins anew, and {committed[0]} was committed"
+            assert not committed, f"record {record.seq} starts from scratch, and {committed[0]} was committed"
             yield "the beginning"
             continue
         newest = committed[0].step if committed else 0

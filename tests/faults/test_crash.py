@@ -99,7 +99,7 @@ def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
         agent.kill()
         wait_until(lambda: any(p.pid != agent.pid for p in companions(run.directory, AGENT)), "a new agent")
         coordinator.kill()
-        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that goes on with the generation")
+        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that continues the generation")
         assert workers <= {p.pid for p in processes_of(run.directory)}
         wait_for_step(tmp_path, max(run.steps()) + 2)
         launcher.send_signal(signal.SIGTERM)

@@ -113,7 +113,7 @@ def test_each_point_of_a_sweep_in_one_job_is_a_run(folder: Folder) -> None:
     assert folder.attempts() == {"777": 1, "777-2": 1, "777-3": 1}
     trackers = [re.findall(r"WANDB_RUN_ID (\S+) id (\S+)", out) for out, _ in printed]
     assert len({tracker for ((tracker, _),) in trackers}) == 3, "no curves on top of each other"
-    assert {given for ((_, given),) in trackers} == {"none"}, "the script is told the id that torchrun would tell"
+    assert {given for ((_, given),) in trackers} == {"none"}, "the script gets the id that torchrun would pass"
 
 
 @pytest.mark.variant

@@ -74,7 +74,7 @@ def test_a_worker_that_ran_during_the_agents_pause_has_its_true_age(clock: Simpl
     age_s(found)
     found._state.page.write(0, monotonic_ns=1050 * 10**9)
     clock.s = 1060.0
-    assert age_s(found) == 0.0, "nobody can tell for how long it has stood still"
+    assert age_s(found) == 0.0, "the duration of its stall is unknown"
     clock.s = 1060.5
     assert age_s(found) == 0.5
 

@@ -56,7 +56,7 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost
     mine = client(listening)
     listening.close()
     mine.set("a", "1")
-    assert hear(host, lambda: host.unserved is None), "its socket is nobody else's once it is served"
+    assert hear(host, lambda: host.unserved is None), "no other process has its socket once it is served"
     other = TCPStore(where[0], where[1], is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
     assert other.get("a") == b"1"
 

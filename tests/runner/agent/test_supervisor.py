@@ -172,7 +172,7 @@ def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(serving: Se
     assert sent == [(501, 9)] * int(workers.UNDEAD_S / workers.KILL_AGAIN_S)
     now[0] += workers.KILL_AGAIN_S
     node._workers.watch()
-    assert heard(agent) == said, "until somebody decides"
+    assert heard(agent) == said, "until the coordinator decides"
     node._worker_ended(node._workers.by_pid[501], 9)
     assert node._workers.watch() is None
 
@@ -198,7 +198,7 @@ def test_only_a_process_that_is_idle_after_its_script_is_ended(
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
     node._workers.read_events()
-    assert heard(agent) == [], "nobody else's business"
+    assert heard(agent) == [], "it is not reported"
     for _ in range(5):
         assert node._workers.watch() == workers.LEAVE_S
         now[0] += workers.LEAVE_S

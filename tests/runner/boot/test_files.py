@@ -554,7 +554,7 @@ def test_optional_verified_storage_of_dcp_looks_complete_as_torchs_does(
     dcp_save(tmp_path / "step-10")
     assert {ROOT, ".metadata"} <= {path.name for path in (tmp_path / "step-10").iterdir()}
     monkeypatch.delenv("HEADWAY_DCP")
-    assert loaded(tmp_path / "step-10").equal(STATE["weight"]), "it is told by what is there"
+    assert loaded(tmp_path / "step-10").equal(STATE["weight"]), "the format is recognized by the files"
 
 
 def test_a_flipped_bit_in_headways_format_is_refused_at_start_and_at_load(tmp_path: Path, chosen: Booted) -> None:

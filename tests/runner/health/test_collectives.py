@@ -92,7 +92,7 @@ def test_two_ranks_in_different_operations_are_not_culprits() -> None:
     assert (
         found[0].why == "rank 1 has entered broadcast as number 7 of group default_pg, and 1 other barrier: they will never match"
     )
-    assert found[1] == {0, 1}, "rank 2 waits for nobody"
+    assert found[1] == {0, 1}, "rank 2 waits for no rank"
 
 
 def test_a_rank_whose_operation_completed_without_the_others_is_mismatched() -> None:

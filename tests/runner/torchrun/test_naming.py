@@ -84,7 +84,7 @@ def test_a_run_belongs_to_one_command(candidates: list[Candidate], expected: str
     assert (chosen.name, chosen.attempt, chosen.enters) == (expected, attempt, False)
     assert chosen.new == (expected not in [each.name for each in candidates])
     if why is None:
-        assert chosen.line is None, "a plain first run says nothing"
+        assert chosen.line is None, "a plain first run prints nothing"
     else:
         assert chosen.line is not None
         assert chosen.line.startswith(f"run `{expected}`")
@@ -204,7 +204,7 @@ def test_a_change_of_words_processes_or_variables_is_another_command(script: str
 def test_a_variable_named_in_a_programs_arguments_counts() -> None:
     words = ("--no-python", "bash", "-c", "train --lr $LR")
     assert command(*words, environment={"LR": "1"}).differs(command(*words, environment={"LR": "2"})) == "variable LR"
-    assert "0.25" not in to_json(command(*words, environment={"LR": "0.25"})), "what it was is nobody's business"
+    assert "0.25" not in to_json(command(*words, environment={"LR": "0.25"})), "the value is private"
 
 
 def test_a_modules_file_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_process_is_alive_until_it_has_ended() -> None:
         assert replace(written, pids="pid:[1]").lives() is None, "a container that cannot be seen into"
         begun.kill()
         os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)
-        assert written.lives() is False, "though nobody has reaped it"
+        assert written.lives() is False, "although it has not been reaped"
     assert written.lives() is False
 
 

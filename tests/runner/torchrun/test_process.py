@@ -134,5 +134,5 @@ def test_two_launchers_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
     printed = [process.communicate(timeout=LIMIT_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
     assert sorted(out for out, _ in printed) == ["0/2 0 127.0.0.1\n", "1/2 1 127.0.0.1\n"]
-    assert sum("can join, as with torchrun; set HEADWAY_SECRET_FILE" in err for _, err in printed) == 1, "the host says it"
+    assert sum("can join, as with torchrun; set HEADWAY_SECRET_FILE" in err for _, err in printed) == 1, "only the host prints it"
     assert json.loads((tmp_path / "pair/attempts/0/run.json").read_text())["min_slots"] == 1

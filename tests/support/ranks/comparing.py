@@ -116,7 +116,7 @@ def ends(boot: Boot, run: Callable[[], None]) -> str:
     texts = {text.decode() for text in Ranks.of_default_group().gather_any(found.encode())}
     assert texts == {found}
     said = [(event["found"], event["sound_step"]) for event in boot.said("corrupted")]
-    assert said == [(found, None)], "each rank says it, once"
+    assert said == [(found, None)], "each rank reports it once"
     assert not limitations._seen
     return found
 
