@@ -245,7 +245,7 @@ def test_a_host_with_another_key_is_rejected_and_nothing_is_written(lab: Lab) ->
 
 
 @pytest.mark.variant
-def test_forgetting_a_host_requires_its_name_and_leaves_it_unchanged(lab: Lab) -> None:
+def test_a_host_is_forgotten_only_on_request(lab: Lab) -> None:
     ended(lab.headway("up", "--yes"), 0)
     held = lab.host(2).listing()
     assert ended(lab.headway("up", "--forget", "n-2"), 2) == []

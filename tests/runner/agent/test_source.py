@@ -81,7 +81,7 @@ def test_unreadable_source_may_do_anything(folder: Path, monkeypatch: pytest.Mon
     assert may_set_environment([str(folder / "train.py")])
 
 
-def test_first_workers_of_such_a_script_import_nothing_in_advance(folder: Path) -> None:
+def test_first_workers_of_a_script_that_sets_variables_import_nothing(folder: Path) -> None:
     (folder / "sets.py").write_text(SETS[0])
     (folder / "does_not.py").write_text(DOES_NOT[0])
     assert [warm.first_imports([str(folder / name)]) for name in ("sets.py", "does_not.py")] == [(), warm.ALWAYS]
