@@ -217,7 +217,7 @@ def has_reused_name(lab: Lab, bare: dict[str, str]) -> None:
     assert second.path(LINK).is_symlink()
 
 
-def test_a_file_of_another_owner_stops_it_before_any_host_is_changed(lab: Lab) -> None:
+def test_a_file_of_another_owner_stops_up_before_any_host_is_changed(lab: Lab) -> None:
     lab.host(2).path(UNIT_FILE).write_text("somebody else's\n")
     try:
         before = lab.listings()

@@ -24,7 +24,7 @@ def _version(slurm: SlurmCluster, *prefix: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_it_runs_its_own_version_in_parallel_with_the_installed_one(slurm: SlurmCluster, current_slurm: SlurmCluster) -> None:
+def test_current_slurm_runs_in_parallel_with_the_installed_version(slurm: SlurmCluster, current_slurm: SlurmCluster) -> None:
     assert _version(current_slurm) == _version(current_slurm, "srun")
     assert _version(current_slurm) >= (26, 5)
     assert _version(slurm) == _version(slurm, "srun")
@@ -34,7 +34,7 @@ def test_it_runs_its_own_version_in_parallel_with_the_installed_one(slurm: Slurm
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_tests_python(current_slurm: SlurmCluster) -> None:
+def test_clients_jobs_and_nodes_see_the_tree_and_run_the_tests_python(current_slurm: SlurmCluster) -> None:
     laid_over = f"lowerdir={sid.sid_tree()}/usr:/usr"
     assert laid_over in current_slurm.run("cat", MOUNTS).stdout
     assert laid_over in current_slurm.run("srun", "cat", MOUNTS).stdout
@@ -46,7 +46,7 @@ def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_tests_python(curren
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_it_leaves_the_tree_unchanged_and_is_cleaned_up(current_slurm: SlurmCluster) -> None:
+def test_current_slurm_leaves_the_tree_unchanged_and_is_cleaned_up(current_slurm: SlurmCluster) -> None:
     tree = sid.sid_tree()
     (plugins,) = tree.glob("usr/lib/*/slurm-wlm")
     with SlurmCluster(Shape(nodes=1), current_slurm.programs) as second:

@@ -162,7 +162,7 @@ def test_a_model_has_the_logits_of_its_export_in_transformers(tmp_path: Path) ->
     assert module(TOKENS)[0, -1].tolist() == pytest.approx(TRANSFORMERS, abs=2e-6)
 
 
-def test_these_logits_depend_on_the_order_of_a_heads_rows() -> None:
+def test_the_exported_logits_depend_on_the_order_of_a_heads_rows() -> None:
     module = filled(MODEL)
     with torch.no_grad():
         weight = dict(module.named_parameters())["layers.0.attention.wq.weight"]

@@ -65,7 +65,7 @@ def test_unknown_values_are_not_exported_and_known_ones_persist(exporter: Export
     assert again['headway_loss{run="r-1"}'] == 2.5
 
 
-def test_it_listens_on_loopback_only(exporter: Exporter) -> None:
+def test_the_exporter_listens_on_loopback_only(exporter: Exporter) -> None:
     assert exporter._server.server_address[0] == "127.0.0.1"
 
 

@@ -100,7 +100,7 @@ def test_a_lost_connection_or_a_stop_request_restores_frequent_ticks() -> None:
         assert job.pace.due_s(job.now_s) <= job.now_s + TICK_S + 1e-9
 
 
-def test_without_heartbeats_it_wakes_before_the_watch_suspects_a_rank() -> None:
+def test_without_heartbeats_the_coordinator_wakes_before_suspecting_ranks() -> None:
     job = Job()
     job.passes(10.0)
     before, began_s = job.ticks, job.now_s

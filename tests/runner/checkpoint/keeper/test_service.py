@@ -421,7 +421,7 @@ def test_a_socket_name_of_another_user_is_not_connected_to(tmp_path: Path) -> No
 # --- lifetime -------------------------------------------------------------------------------------------------------------------
 
 
-def test_it_ends_exactly_when_its_parent_ends(node: Node) -> None:
+def test_a_keeper_ends_exactly_when_its_parent_ends(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -436,7 +436,7 @@ def nice(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
 
 
-def test_it_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, changed = Node(tmp_path, 0), Node(tmp_path, 1)
     with running(usual):
         monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
@@ -474,7 +474,7 @@ def test_a_custom_loops_keeper_ends_with_its_last_worker(tmp_path: Path) -> None
     until(lambda: keepers_named(node.name) == [])
 
 
-def test_it_stores_sealed_captures_before_it_ends(tmp_path: Path) -> None:
+def test_a_keeper_stores_sealed_captures_before_it_ends(tmp_path: Path) -> None:
     node, large = Node(tmp_path, name=start_keeper()), layout(own=64 << 20)
     with Rank(node, node.hello(), large) as rank:
         rank.seal(5, "shared")
@@ -483,7 +483,7 @@ def test_it_stores_sealed_captures_before_it_ends(tmp_path: Path) -> None:
     assert stored(node, 5) == state(0, 5, large.bytes)[: large.owned_bytes]
 
 
-def test_a_client_that_only_fetched_does_not_end_it(tmp_path: Path) -> None:
+def test_a_client_that_only_fetched_does_not_end_the_keeper(tmp_path: Path) -> None:
     node = Node(tmp_path, name=start_keeper())
     with KeeperLink(node.name, node.hello()) as visitor, pytest.raises(KeeperError):
         visitor.fetch(0, 5, 1)
