@@ -178,6 +178,11 @@ def test_every_avoided_word_is_found() -> None:
     assert all(list(_avoided(Text(1, "comment", sample))) for sample in samples)
     assert [*_avoided(Text(1, "docstring", "What is read is verified."))]
     assert not [*_avoided(Text(1, "docstring", _plain("Return what is read; `says` is a field.")))]
-    names = ("what_is_read_is_verified", "text_that_is_no_json_is_refused", "why_there_is_no_answer_is_said", "a_server_that_is_away")
+    names = (
+        "what_is_read_is_verified",
+        "text_that_is_no_json_is_refused",
+        "why_there_is_no_answer_is_said",
+        "a_server_that_is_away",
+    )
     assert all(list(_avoided_in_name(name)) for name in names)
     assert not [*_avoided_in_name("a_step_that_is_no_longer_valid_is_refused")]

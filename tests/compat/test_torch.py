@@ -49,9 +49,7 @@ def test_a_flag_unknown_to_this_torch_is_rejected(tmp_path: Path) -> None:
     assert left.value.code == 2
 
 
-def test_cpus_are_bound_by_torchs_rule_or_the_limitation_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpus_are_bound_by_torchs_rule_or_the_limitation_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "numactl").touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -121,9 +119,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_a_killed_script_resumes_and_ends_as_if_uninterrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_script_resumes_and_ends_as_if_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     for which in ("sound", "killed"):
         folder = tmp_path / which

@@ -18,9 +18,7 @@ AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.ma
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
-def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(
-    uninterrupted: Run, tmp_path: Path
-) -> None:
+def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(uninterrupted: Run, tmp_path: Path) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
     done = headway("run", job, "--kill", "1@25", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr

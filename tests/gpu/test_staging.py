@@ -64,9 +64,7 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
     found.close()
 
 
-def test_copies_are_intact_when_steps_and_forward_passes_follow_at_once(
-    copier: Copier, optimizer: torch.optim.Optimizer
-) -> None:
+def test_copies_are_intact_when_steps_and_forward_passes_follow_at_once(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     for step in range(1, 20):
         copier.save()

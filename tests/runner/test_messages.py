@@ -512,7 +512,9 @@ def test_the_oldest_of_too_many_unauthenticated_connections_is_closed(monkeypatc
     asyncio.run(scenario())
 
 
-def test_a_flood_of_refusals_is_one_log_line_per_second(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_refusals_is_one_log_line_per_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     refusals = Refusals()

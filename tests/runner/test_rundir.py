@@ -334,9 +334,7 @@ def test_an_attempt_already_opened_is_refused_unless_every_node_opens_it(
     assert printed.err == f"attempt 0 of run `{NAME}` has already been opened\n"
 
 
-def test_open_restores_the_values_that_the_spec_file_omits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_restores_the_values_that_the_spec_file_omits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
     (tmp_path / "rest.json").write_text('{"kind": "TrainingJob", "layout": {"dp_shard": null}}')
     assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "0", "--spec", str(tmp_path / "rest.json")]) == 0

@@ -121,9 +121,7 @@ def test_transient_faults_of_several_hosts_in_one_run_all_count(tmp_path: Path) 
     assert lemons(tmp_path / "s.jsonl", NOW) == {"bad": 3.0}
 
 
-def test_users_of_one_folder_share_strikes_but_no_file_permissions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_of_one_folder_share_strikes_but_no_file_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     above = tmp_path / "team"
     above.mkdir()
     above.chmod(0o2777)

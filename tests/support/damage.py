@@ -44,7 +44,9 @@ class Checkpoint:
 
     def touched(self, contents: Contents) -> set[str]:
         """The names of its files that differ from their commit; padding does not count."""
-        return {path.name for path, now in contents.items() if path in self.files and self._content(path, now) != self._content(path)}
+        return {
+            path.name for path, now in contents.items() if path in self.files and self._content(path, now) != self._content(path)
+        }
 
     def _content(self, path: Path, *now: bytes | None) -> object:
         raw = now[0] if now else self.files[path]

@@ -149,9 +149,7 @@ def bfd_states(fabric: Fabric, switch: SwitchPlan) -> dict[str, str]:
     return {peer["interface"]: peer["status"] for peer in json.loads(fabric.vtysh(switch.name, "show bfd peers json"))}
 
 
-def test_only_planned_networks_with_a_link_that_is_up_are_announced(
-    fabric: Fabric, cluster: ClusterPlan
-) -> None:
+def test_only_planned_networks_with_a_link_that_is_up_are_announced(fabric: Fabric, cluster: ClusterPlan) -> None:
     first, second = leaves(cluster)
     to_nodes = [cable(link) for link in cluster.links if link.a == second.name and link.address]
     block = networks(second)[1]

@@ -164,7 +164,9 @@ def test_waiting_times_out_and_shows_the_cluster(control_plane: ControlPlane) ->
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_two_pods_on_two_nodes_find_each_other_by_jobset_names_and_end(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
+def test_two_pods_on_two_nodes_find_each_other_by_jobset_names_and_end(
+    control_plane: ControlPlane, real_nodes: RealNodes
+) -> None:
     with control_plane.namespace() as name:
         spec = pod_spec(real_nodes, "python3", "-c", MEETING)
         control_plane.apply(jobset("pair", spec, network={"publishNotReadyAddresses": True}), "-n", name)
@@ -191,9 +193,7 @@ def test_pod_imports_torch_from_here_and_writes_world_readable_files(control_pla
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_lost_node_sends_nothing_and_runs_pods_again_when_it_returns(
-    control_plane: ControlPlane, real_nodes: RealNodes
-) -> None:
+def test_lost_node_sends_nothing_and_runs_pods_again_when_it_returns(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
     with control_plane.namespace() as name:
         spec = pod_spec(real_nodes, "python3", "-c", MEETING, "stay")
         control_plane.apply(jobset("pair", spec, network={"publishNotReadyAddresses": True}), "-n", name)

@@ -125,9 +125,7 @@ def test_a_run_is_submitted_once_and_is_found_without_its_records(
     assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
 
 
-def test_a_failed_run_is_reported_and_resumed_by_name_only(
-    control_plane: ControlPlane, namespace: str, user: Makes
-) -> None:
+def test_a_failed_run_is_reported_and_resumed_by_name_only(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     alice = user(NOWHERE, "/scratch/runs")
     run = alice.headway("submit", "job.yaml").stdout.strip()
     end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 83)

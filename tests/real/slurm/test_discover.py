@@ -54,7 +54,9 @@ def login() -> Iterator[SshHosts]:
         yield hosts
 
 
-def test_a_login_node_is_queried_over_ssh_and_written_to_the_document(slurm: SlurmCluster, login: SshHosts, tmp_path: Path) -> None:
+def test_a_login_node_is_queried_over_ssh_and_written_to_the_document(
+    slurm: SlurmCluster, login: SshHosts, tmp_path: Path
+) -> None:
     (tmp_path / "home/.ssh").mkdir(parents=True)
     (tmp_path / "home/.ssh/config").write_text(
         f"Host lab\n  HostName 127.0.0.1\n  User root\n  Port {login.hosts['login'].port}\n"

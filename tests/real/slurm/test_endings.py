@@ -113,9 +113,7 @@ def hosts_of(run: Run) -> list[list[str]]:
     return [path.read_text().split() for path in sorted(run.directory.glob("attempts/*/hosts"))]
 
 
-def test_a_frozen_batch_script_does_not_requeue_the_next_attempt(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_frozen_batch_script_does_not_requeue_the_next_attempt(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
     wait_for_ranks(tmp_path, "started")
     cluster.freeze_node("n1")

@@ -77,9 +77,7 @@ def printed(folder: Path) -> str:
 
 
 @mostly(CURRENT)
-def test_a_job_that_loses_its_batch_host_completes_on_the_spare_and_ends(
-    lossy: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_a_job_that_loses_its_batch_host_completes_on_the_spare_and_ends(lossy: SlurmCluster, local: Run, tmp_path: Path) -> None:
     job = submit(lossy, SPARE_SCRIPT, tmp_path)
     run = wait_for_step(tmp_path / "runs", 10)
     lossy.kill_node("n1")

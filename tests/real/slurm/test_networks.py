@@ -61,9 +61,7 @@ def test_nodes_find_each_other_whatever_their_names_resolve_to(
     assert only_run(tmp_path / "runs").hashes() == local.hashes()
 
 
-def test_nodes_that_cannot_connect_are_named_with_the_port_and_separated(
-    three: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_nodes_that_cannot_connect_are_named_with_the_port_and_separated(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
     three.cut("n1", "n2")
     try:
         job = submit(three, impatient(Path(shutil.copy(SCRIPT, tmp_path))), tmp_path)

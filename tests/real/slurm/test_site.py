@@ -78,9 +78,7 @@ def test_slurm_places_jobs_by_the_topology_that_a_trial_accepted(each_slurm: Slu
         slurm.set_node("n1", "resume", "test")
 
 
-def test_a_trial_names_rejected_lines_and_leaves_slurmctld_running(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_trial_names_rejected_lines_and_leaves_slurmctld_running(slurm: SlurmCluster, tmp_path: Path) -> None:
     # Slurm has n1 and n2.
     files(tmp_path, TREE)
     code, said = verify(slurm, tmp_path)
@@ -153,9 +151,7 @@ HEALTH = {"HealthCheckProgram": "CHECK", "HealthCheckInterval": "2", "HealthChec
 
 @pytest.mark.variant
 @pytest.mark.parametrize("checked", [PROLOG], indirect=True, ids=["prolog"])
-def test_a_job_moves_when_the_prolog_finds_a_node_without_its_file_system(
-    checked: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_job_moves_when_the_prolog_finds_a_node_without_its_file_system(checked: SlurmCluster, tmp_path: Path) -> None:
     without_lustre(checked, "n1", tmp_path)
     (tmp_path / "job.sbatch").write_text("#!/bin/sh\nsrun hostname\n")
     job = checked.submit(tmp_path / "job.sbatch", "--nodes=2", cwd=tmp_path)

@@ -69,9 +69,7 @@ def test_the_script_survives_kill_and_requeue_and_ends_like_a_local_run(
 
 # tests/real/slurm/test_lost_nodes.py loses the whole node.
 @pytest.mark.variant
-def test_a_spare_replaces_a_lost_node_inside_the_allocation(
-    each_slurm: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_a_spare_replaces_a_lost_node_inside_the_allocation(each_slurm: SlurmCluster, local: Run, tmp_path: Path) -> None:
     with SlurmCluster(Shape(nodes=3), each_slurm.programs) as slurm:
         path = f"{Path(sys.executable).parent}:{slurm.env['PATH']}"
         job = slurm.submit(SPARE_SCRIPT, env={"PATH": path, "HEADWAY_RUNS": str(tmp_path / "runs")}, cwd=tmp_path)

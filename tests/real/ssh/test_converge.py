@@ -78,9 +78,7 @@ def runs(host: SshHost) -> int:
 
 
 @pytest.mark.parametrize("user", ["root", OPERATOR])
-def test_files_are_written_and_the_unit_is_started_under_systemd(
-    ssh_hosts: SshHosts, host: SshHost, user: str
-) -> None:
+def test_files_are_written_and_the_unit_is_started_under_systemd(ssh_hosts: SshHosts, host: SshHost, user: str) -> None:
     state = wanted(ssh_hosts, host, user=user)
     view = brought(state)
     assert changes(state, view) == []

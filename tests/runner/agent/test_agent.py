@@ -190,9 +190,7 @@ def test_a_repeated_start_starts_nothing_twice(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2", "1 of 2"]
 
 
-def test_a_node_without_space_for_logs_reports_ranks_as_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_space_for_logs_reports_ranks_as_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full").write_text("a file where folders should be made")
     monkeypatch.setenv("HEADWAY_LOGS", str(tmp_path / "full" / "logs"))
 

@@ -109,9 +109,7 @@ def test_oversized_stack_files_are_truncated_at_the_next_probe(tmp_path: Path) -
     assert not (tmp_path / "stacks").read_text().startswith("x")
 
 
-def test_a_computing_process_is_not_signalled_and_its_cpu_time_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_computing_process_is_not_signalled_and_its_cpu_time_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without py-spy, which may be installed.
     monkeypatch.setenv("PATH", "")
     with process("\n    while True: pass", tmp_path / "stacks") as standing:

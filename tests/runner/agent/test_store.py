@@ -88,9 +88,7 @@ def test_a_store_waits_for_its_predecessor_on_the_same_socket(host: StoreHost) -
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_end_its_store_is_killed_and_replaced(
-    tmp_path: Path, host: StoreHost
-) -> None:
+def test_a_host_that_does_not_end_its_store_is_killed_and_replaced(tmp_path: Path, host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         host.wait(LIMIT_S)

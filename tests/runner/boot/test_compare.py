@@ -65,9 +65,7 @@ def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
     ],
     ids=["one", "two of five", "either of two", "half", "no more than half", "clear elsewhere", "two sets"],
 )
-def test_the_minority_is_blamed_and_without_one_all_are_suspected(
-    differing: list[ReplicaHolding], ranks: list[int]
-) -> None:
+def test_the_minority_is_blamed_and_without_one_all_are_suspected(differing: list[ReplicaHolding], ranks: list[int]) -> None:
     assert suspected(differing) == ranks
 
 
@@ -193,9 +191,7 @@ resilience: {spares: 1, corruption: {compare: 4 steps}}
 
 
 @pytest.mark.slow
-def test_a_run_excludes_a_broken_node_and_ends_as_if_fault_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_excludes_a_broken_node_and_ends_as_if_fault_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sound", "faulty"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "sound")

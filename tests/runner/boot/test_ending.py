@@ -126,7 +126,9 @@ def test_modules_folders_and_archives_run_as_under_python(words: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_compiled_script_and_a_safe_path_behave_as_under_python(tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_script_and_a_safe_path_behave_as_under_python(
+    tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.path[:2], type(__loader__).__name__)\n1 / 0\n")
     compiled = "import py_compile; py_compile.compile('train.py', 'train.pyc')"
     subprocess.run([sys.executable, "-c", compiled], cwd=tmp_path, check=True)

@@ -197,9 +197,7 @@ def test_a_damaged_file_that_cannot_be_moved_is_not_loaded_either(
         load(tmp_path / "state.pt")
 
 
-def test_a_file_that_is_loaded_twice_is_hashed_once(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_loaded_twice_is_hashed_once(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     save(STATE, tmp_path / "state.pt")
     looked: list[Path] = []
     original = saved.damage_of_file
@@ -356,9 +354,7 @@ def test_dcp_saves_are_torchs_byte_for_byte(tmp_path: Path, hooked: Booted) -> N
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the save", "after the save"])
 @pytest.mark.parametrize("name", ["checkpoint.json", ROOT])
-def test_a_scripts_file_next_to_a_dcp_checkpoint_is_unchanged(
-    name: str, before: bool, tmp_path: Path, hooked: Booted
-) -> None:
+def test_a_scripts_file_next_to_a_dcp_checkpoint_is_unchanged(name: str, before: bool, tmp_path: Path, hooked: Booted) -> None:
     own = tmp_path / "step-1" / name
     own.parent.mkdir()
     if before:
@@ -399,7 +395,9 @@ def test_a_flipped_bit_in_a_dcp_checkpoint_is_refused_when_loaded(
     assert [Path(note["path"]).name for note in hooked.said()] == ["step-10"]
 
 
-def test_only_the_bytes_read_from_a_dcp_file_are_compared(tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_bytes_read_from_a_dcp_file_are_compared(
+    tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     dcp_save(tmp_path / "step-10", {"weight": torch.arange(1000.0), "other": torch.arange(20_000.0)})
     compared, original = list[int](), records.differ
@@ -500,9 +498,7 @@ def test_a_killed_save_over_a_dcp_checkpoint_is_refused_unless_complete(
     assert [note["why"].endswith(why) for note in notes if why] == [True] * len(notes)
 
 
-def test_an_unreadable_dcp_checkpoint_stays_in_place(
-    tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_dcp_checkpoint_stays_in_place(tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (10, 20, 30):
         dcp_save(tmp_path / f"step-{step}")
     flip(tmp_path / "step-20/__0_0.distcp")

@@ -110,9 +110,7 @@ def test_a_file_overwritten_before_it_is_read_has_no_record(tmp_path: Path, boot
     assert [line["kind"] for line in records.read(records.registry_of(boot.worker), None)] == [records.ENDED]
 
 
-def test_a_file_overwritten_while_it_is_read_has_no_record(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_overwritten_while_it_is_read_has_no_record(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(CONTENT)
     original = records._hashes

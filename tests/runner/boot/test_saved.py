@@ -323,9 +323,7 @@ def test_only_the_end_of_a_long_registry_is_read(tmp_path: Path, boot: Booted, m
     assert [unit.path for unit in saved.units(registry_of(boot.worker), None)] == [new]
 
 
-def test_each_host_records_its_own_saves_and_all_are_found(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_host_records_its_own_saves_and_all_are_found(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     one = save(tmp_path / "a/step-10.pt")
     monkeypatch.setattr("socket.gethostname", lambda: "another.example")
     monkeypatch.setattr(records, "_appending", records._Appending())
@@ -383,7 +381,9 @@ def test_a_script_that_closes_every_descriptor_keeps_its_files(tmp_path: Path, b
 
 
 @pytest.mark.slow
-def test_only_a_few_of_a_hundred_thousand_files_are_examined(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_of_a_hundred_thousand_files_are_examined(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = save(tmp_path / "feat/0.pt")
     *_, line = lines_of(boot)
     records.append(

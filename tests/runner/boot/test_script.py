@@ -16,9 +16,7 @@ from headway.runner.contract import HeartbeatPage
 from headway.runner.start import START
 
 
-def test_a_script_has_an_absolute_file_path_and_its_arguments_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_has_an_absolute_file_path_and_its_arguments_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("argv", sys.argv), ("path", [*sys.path])):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])

@@ -351,9 +351,7 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-def test_a_crash_before_the_link_leaves_no_record(
-    long_chain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_link_leaves_no_record(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise Crash
 

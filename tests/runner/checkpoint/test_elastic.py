@@ -32,9 +32,7 @@ def relative(found: list[float], expected: list[float]) -> float:
 
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_state_is_restored_bit_for_bit_under_any_layout(
-    results: dict[str, Any], layout: str, source: str
-) -> None:
+def test_state_is_restored_bit_for_bit_under_any_layout(results: dict[str, Any], layout: str, source: str) -> None:
     saved, found = results["runs"][source]["saved"], results["resumed"][layout][source]
     assert found["step"] == SAVED_AT
     assert found["loaded"] == saved

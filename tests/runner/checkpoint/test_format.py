@@ -410,9 +410,7 @@ def test_a_superseded_generation_commits_nothing(run: Run) -> None:
     assert torch.equal(loaded(run.reader(base), dict(TINY.tensors))["w"], TINY.tensors["w"])
 
 
-def test_a_renamed_but_uncommitted_save_is_moved_aside_by_the_next(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renamed_but_uncommitted_save_is_moved_aside_by_the_next(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     place = run.claim()
 
     def fails(*_: Any, **__: Any) -> None:

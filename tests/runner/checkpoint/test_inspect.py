@@ -317,9 +317,7 @@ def test_an_export_of_a_damaged_checkpoint_names_the_damage_and_is_removed(
     assert list(out.parent.iterdir()) == []
 
 
-def test_output_of_headways_storage_classes_is_not_a_plain_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_headways_storage_classes_is_not_a_plain_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.warns(UserWarning, match="torch.distributed is disabled"):
         dcp_save({"w": FULL}, storage_writer=StorageWriter(tmp_path / "own"), no_dist=True)
     assert main(["import", "dcp", str(tmp_path / "own"), "--to", str(tmp_path / "new")]) == 2

@@ -212,9 +212,7 @@ def test_a_refused_request_raises_permission_error_without_its_signature(s3: S3S
     ],
     ids=["no listener", "unknown scheme", "a path"],
 )
-def test_a_missing_store_is_named(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str
-) -> None:
+def test_a_missing_store_is_named(s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert error_of(lambda: ObjectBucket(url, retries=0).put("x", b"")) == f"[Errno 5] {reason}"
 

@@ -437,7 +437,9 @@ def test_an_unavailable_store_is_logged_and_only_named_deletions_happen(run: Run
     assert run.names() == ["step-000000020.g000001"]
 
 
-def test_each_tier_deletes_its_own_and_an_outage_of_one_is_reported(run: Run, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tier_deletes_its_own_and_an_outage_of_one_is_reported(
+    run: Run, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step, ("shared", "remote"))

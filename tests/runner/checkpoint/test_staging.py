@@ -207,9 +207,7 @@ def test_after_a_close_no_step_waits(copier: Copier, optimizer: torch.optim.Opti
 # --- page locks -------------------------------------------------------------------------------------------------------
 
 
-def test_pages_are_unlocked_after_copies_and_before_buffers_are_freed(
-    copier: Copier, optimizer: torch.optim.Optimizer
-) -> None:
+def test_pages_are_unlocked_after_copies_and_before_buffers_are_freed(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     (address,) = copier.fake.locked
     optimizer.step()
     copier.save()

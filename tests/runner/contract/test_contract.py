@@ -210,7 +210,9 @@ def test_slots_outside_their_domain_are_newly_bound_and_share_no_domain(
 
 @settings(deadline=None)
 @given(bindings())
-def test_a_required_segment_is_bound_entirely_into_one_domain(case: tuple[int, dict[int, str | None], dict[int, int], int]) -> None:
+def test_a_required_segment_is_bound_entirely_into_one_domain(
+    case: tuple[int, dict[int, str | None], dict[int, int], int],
+) -> None:
     slots, live, held, size = case
     binding = bind(slots, live, held, size, required=True)
     if binding is None:

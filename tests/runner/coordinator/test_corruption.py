@@ -205,7 +205,9 @@ def test_a_run_without_a_sound_checkpoint_restarts_from_scratch(
     assert claimed(chain, settings, directory, 9) is None
 
 
-def test_if_the_sound_checkpoints_are_gone_the_run_stops_for_a_person(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+def test_if_the_sound_checkpoints_are_gone_the_run_stops_for_a_person(
+    chain: Chain, settings: RunConfig, directory: RunDirectory
+) -> None:
     chain.append(Retire((CheckpointId(10, 1),)), 1, 0, "test")
     why = claimed(chain, settings, directory, 15)
     assert why == "no checkpoint of step 15 or earlier is left, and all later ones are from a corrupted run"

@@ -409,9 +409,7 @@ def test_an_index_that_is_already_published_is_not_assigned(tmp_path: Path, take
 
 
 @pytest.mark.parametrize("hanging", ["claim", "start", "verdict"])
-def test_an_unresponsive_store_still_ends_the_nodes(
-    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unresponsive_store_still_ends_the_nodes(hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a hard mount whose server is gone: no call fails, and the waiting thread cannot be ended."""
     config, directory = opened(tmp_path, replace(CONFIG, timeouts={**CONFIG.timeouts, "store": Timeout(0.3)}))
     released = threading.Event()

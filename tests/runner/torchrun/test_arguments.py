@@ -82,7 +82,9 @@ def test_the_default_restart_budget_is_three() -> None:
         (("-r", "1:2", "--local-ranks-filter", "1"), {"1": 2}, (1,)),
     ],
 )
-def test_streams_go_where_they_are_redirected(words: tuple[str, ...], redirects: dict[str, int], shown: tuple[int, ...] | None) -> None:
+def test_streams_go_where_they_are_redirected(
+    words: tuple[str, ...], redirects: dict[str, int], shown: tuple[int, ...] | None
+) -> None:
     found = options("--nproc-per-node", "2", *words)
     assert (found["redirects"], found["shown"]) == (redirects, shown)
 

@@ -76,9 +76,7 @@ def test_matching_workers_are_passed_on_by_pid_and_descriptor(monkeypatch: pytes
     [(1, {}, True), (2, {"OMP_NUM_THREADS": "4"}, True), (2, {"HEADWAY_CPUS": "{}"}, True), (2, {}, False)],
     ids=["fewer-workers", "other-threads", "bound", "another-program"],
 )
-def test_mismatching_workers_are_ended(
-    procs: int, more: dict[str, str], are_ours: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mismatching_workers_are_ended(procs: int, more: dict[str, str], are_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "ALWAYS", ())
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     begun = early.begin(["--nproc-per-node=2", "train.py"], os.environ)

@@ -182,7 +182,9 @@ def test_a_repeated_command_is_the_same_command(script: str) -> None:
     assert from_json(Launch, to_json(Launch.own(now, HERE, {}))).command == now, "as it is written down"
 
 
-def test_a_change_of_words_processes_or_variables_is_another_command(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_words_processes_or_variables_is_another_command(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = command(script, "--lr", "1")
     assert command(script, "--lr", "2").differs(before) == "command"
     assert command(str(tmp_path / script), "--lr", "1").differs(before) == "command"

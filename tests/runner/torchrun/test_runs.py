@@ -59,9 +59,7 @@ def test_without_a_writable_home_a_private_folder_is_used_and_reported(temporary
 
 
 @pytest.mark.parametrize("how", ["open to others", "a link"])
-def test_a_temporary_folder_shared_with_others_is_neither_written_nor_read(
-    how: str, temporary: Path, tmp_path: Path
-) -> None:
+def test_a_temporary_folder_shared_with_others_is_neither_written_nor_read(how: str, temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("is no folder")
     known = {"HOME": str(tmp_path / "home")}
     if how == "a link":
