@@ -173,7 +173,7 @@ name: hangs
 cluster: this-machine
 nodes: 1
 trainer: {kind: script, options: {argv: [train.py]}}
-# A rank that sleeps on a clock has the timeout of an evaluation.
+# Who sleeps on a clock has the time of an evaluation.
 resilience: {timeouts: {compute: 5s, collective: 5s, evaluation: 5s}}
 """
 

@@ -56,7 +56,7 @@ with checkpoint.open(**eval(sys.argv[1])) as run:
             if dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
-# A run that compares no replicas avoids the cost.
+# A run that compares no replicas pays nothing for it.
 assert "headway.runner.boot.compare" not in sys.modules
 dist.destroy_process_group()
 """

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 # Every program that a submission starts, in the client or in the shell that acts for it.
 PROGRAMS = ("cat", "chmod", "flock", "ln", "mkdir", "mktemp", "mv", "rm", "sbatch", "squeue")
-# Each of them counts its calls. At call number `kill`, before or after the program has run, it kills the process that `whom` names.
+# Each of them counts itself. At the call with the number in `kill`, before or after the program has run, it kills whom `whom` names.
 COUNTING = """#!/bin/bash
 printf . >>{folder}/calls
 calls=$(stat --format=%s {folder}/calls)

@@ -30,7 +30,7 @@ for step in range(1, 10**6):
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
-    # Slept in short naps, which stop with the process.
+    # In naps, which stop with the process.
     for nap in range(100 if os.path.exists("slowly") else 3):
         time.sleep(0.02)
     done = torch.tensor([float(os.path.exists("enough"))])

@@ -36,9 +36,9 @@ if os.environ.get("PYTHONHASHSEED") != "0":
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(one := torch.ones(1))
-# In one write: both ranks write into one pipe, and print() writes each word separately there.
+# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
 sys.stdout.write(f"sum {one.item()}\\n")
-# Without it gloo's threads occasionally abort an interpreter's exit, under plain Python too.
+# Without it gloo's threads abort an interpreter's end now and then, under plain Python too.
 dist.destroy_process_group()
 """
 
@@ -163,7 +163,7 @@ import beside
 first = "torch" not in sys.modules
 import torch
 inductor = __import__("torch._inductor.config")._inductor.config.compile_threads
-# In one write: both ranks write into one pipe, and print() writes each word separately there.
+# In one piece: both ranks write into one pipe, and print() writes each word by itself there.
 os.write(1, f"threads {torch.get_num_threads()} inductor {inductor}\\n".encode())
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
 optimizer.step()
