@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 # Every program that a submission starts, in the client or in the shell that acts for it.
 PROGRAMS = ("cat", "chmod", "flock", "ln", "mkdir", "mktemp", "mv", "rm", "sbatch", "squeue")
-# Each of them counts itself. At the call with the number in `kill`, before or after the program has run, it kills whom `whom` names.
+# Each of them counts its calls. At call number `kill`, before or after the program has run, it kills the process that `whom` names.
 COUNTING = """#!/bin/bash
 printf . >>{folder}/calls
 calls=$(stat --format=%s {folder}/calls)
@@ -28,7 +28,7 @@ calls=$(stat --format=%s {folder}/calls)
 killing() {{
   if [[ ${{number:-}} == "$calls" && $when == "$1" ]]; then
     kill -KILL "$(<{folder}/client)"
-    # Both the client and the shell of a submission lead a separate session and process group.
+    # Both the client and the shell of a submission lead a session and a process group of their own.
     if [[ $whom == all ]]; then rm {folder}/kill; kill -KILL -- "-$(ps -o sid= -p $$ | tr -d ' ')"; fi
   fi
 }}
