@@ -339,7 +339,7 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
     os.close(terminal)
     raw = b""
     try:
-        with contextlib.suppress(OSError):  # EIO: no process has the terminal any more
+        with contextlib.suppress(OSError):  # EIO: the terminal is closed
             while part := os.read(ours, 65536):
                 raw += part
         code = command.wait(COMMAND_S)

@@ -307,7 +307,7 @@ class ChainMachine(RuleBasedStateMachine):
                 assert self.moved(job)
             case CommittedError():
                 assert self.standing(job.entry.step, process.generation) not in (None, job.entry.manifest_xxh3_128)
-            case ValueError():  # still needed, according to its last reading
+            case ValueError():  # still needed by its last reading
                 assert isinstance(job.entry, Retire)
             case BaseException():
                 raise result

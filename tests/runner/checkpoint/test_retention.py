@@ -173,7 +173,7 @@ def test_the_longest_lived_tier_keeps_one_on_each_side_of_the_horizon() -> None:
         CheckpointId(40, 1),
         CheckpointId(30, 1),
         CheckpointId(20, 1),
-    ]  # the newest, before and beyond the horizon
+    ]  # newest, before, beyond the horizon
 
 
 def test_the_newest_verified_sound_checkpoint_is_kept_at_any_age() -> None:

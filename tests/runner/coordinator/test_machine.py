@@ -96,7 +96,7 @@ class Seat:
     machine: Coordinator
     links: "dict[int, Wire]" = field(default_factory=dict)
     claiming: MakeClaim | None = None
-    heard_steps_s: float = float("-inf")  # when a heartbeat last showed a new step
+    heard_steps_s: float = float("-inf")  # a heartbeat last showed a new step
     furthest: int = 0
     over: bool = False
 

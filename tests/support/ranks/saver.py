@@ -11,10 +11,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from headway import checkpoint
 from tests.support.worlds import join, leave
 
-STEPS = (
-    (2, 4),
-    (4, 6),
-)  # of the first generation, and of the third: the second began from step 4, which is out of sight, and gave up
+# Of the first and the third generation. The second started from step 4, which is hidden, and gave up.
+STEPS = ((2, 4), (4, 6))
 TENSORS = ("sharded", "columns", "replicated", "plain", "counter")
 
 
