@@ -39,7 +39,7 @@ ANY_WORD = re.compile("|".join([*(rf"\b(?:{words})\b" for words in AVOIDED), r"(
 NAME_AVOIDED = {
     r"^(?:what|who|whoever|whose)": "the thing or the process that the test is about",
     r"(?:is|are|was|were) no(?! longer)": "is not a",
-    r"not one|without a word": "no; silently",
+    r"not one bit|without a word": "no; silently",
     r"away|not there": "unavailable, missing",
     r"(?:of|for) (?:its|their|ones) own|as (?:it is|they are)|by itself": "separate; unchanged; alone",
 }
