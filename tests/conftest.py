@@ -1,4 +1,4 @@
-"""What every test can ask for, and the switch that forbids skipping."""
+"""Provides the options and fixtures of all tests, and the switch that forbids skipping."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-# Threads of libgomp that have nothing to do sleep: while they wait for each other beside other processes they would take most of a rank's
-# time. It is read when torch is imported, here and in every process that a test starts.
+# Idle threads of libgomp sleep: while they wait for each other in parallel with other processes they would otherwise use most of a
+# rank's time. The variable is read when torch is imported, here and in every process that a test starts.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Folders whose slow tests mostly wait, for daemons, timers and each other: `make test` has lanes for them beside the one that computes.
+# Folders whose slow tests mostly wait, for daemons, timers and each other: `make test` has separate lanes for them and for computation.
 WAITING = frozenset({"faults", "real"})
 
 
 def pytest_configure() -> None:
-    """No test of hypothesis fails because the machine is busy. tests/compat runs without hypothesis."""
+    """Disable Hypothesis deadlines, which a busy machine would exceed. tests/compat runs without hypothesis."""
     with contextlib.suppress(ImportError):
         from hypothesis import HealthCheck, settings
 
@@ -25,19 +25,19 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of WAITING folders."""
+    """Mark the tests of WAITING folders."""
     for item in items:
         if item.path.relative_to(TESTS).parts[0] in WAITING:
             item.add_marker(pytest.mark.waits)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the expected files anew instead of comparing with them")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the expected files instead of comparing with them")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Runs that no test has put elsewhere lie in a folder of the tests' own, and never in the user's."""
+    """Store runs that no test has put elsewhere in a folder of the tests, and never in the user's."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 

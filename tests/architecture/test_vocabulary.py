@@ -1,4 +1,4 @@
-"""The words of docs/style.md: which ones comments, docstrings and pages avoid, and where comments are."""
+"""Tests that comments, docstrings, pages and test names use the words of docs/style.md, and where comments are."""
 
 import ast
 import io
@@ -35,8 +35,20 @@ WORDS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, inst
 # A sentence without a subject that acts: `What is read is verified`. Questions and interjections in quotes are not matched.
 PRONOUN = re.compile(r"(?:^|[.;:|] )(?:Who|What|Whoever)\b(?![^.;]*\?)")
 ANY_WORD = re.compile("|".join([*(rf"\b(?:{words})\b" for words in AVOIDED), r"(?-i:\bWh(?:o|at)\b)"]), re.IGNORECASE)
+# In names of tests, with spaces for underscores.
+NAME_AVOIDED = {
+    r"^(?:what|who|whoever|whose)": "the thing or the process that the test is about",
+    r"(?:is|are|was|were) no(?! longer)": "is not a",
+    r"not one bit|without a word": "no; silently",
+    r"away|not there": "unavailable, missing",
+    r"(?:of|for) (?:its|their|ones) own|as (?:it is|they are)|by itself": "separate; unchanged; alone",
+}
+NAME_WORDS = WORDS | {re.compile(rf"\b(?:{words})\b"): instead for words, instead in NAME_AVOIDED.items()}
+TEST_NAME = re.compile(r"^\s*(?:async )?def test_(\w+)", re.MULTILINE)
 LONGEST_TRAILING = 40
 ANY_TRAILING = re.compile(rf"^.*\S.*#.{{{LONGEST_TRAILING},}}", re.MULTILINE)
+# They imitate users' scripts, whose authors have never seen the style guide.
+USER_SCRIPTS = ROOT / "tests/harmless/scripts"
 # A suppression belongs on its line, and so does its reason.
 SUPPRESSION = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:)")
 
@@ -84,8 +96,9 @@ def _comments(source: str) -> Iterator[tuple[tokenize.TokenInfo, bool]]:
 
 @cache
 def _sources() -> tuple[tuple[Path, str], ...]:
-    tops = ("runner", "jobspec", "templates", "infra", "benchmarks", "headway")
-    return tuple((path, path.read_text()) for top in tops for path in sorted((ROOT / top).rglob("*.py")) if not _is_linked(path))
+    tops = ("runner", "jobspec", "templates", "infra", "benchmarks", "headway", "tests")
+    paths = (path for top in tops for path in sorted((ROOT / top).rglob("*.py")))
+    return tuple((path, path.read_text()) for path in paths if not _is_linked(path) and USER_SCRIPTS not in path.parents)
 
 
 def _avoided(text: Text) -> Iterator[str]:
@@ -130,6 +143,25 @@ def test_long_comments_are_above_their_statement() -> None:
     assert not found, "docs/style.md, Comments:\n" + "\n".join(found)
 
 
+def _avoided_in_name(name: str) -> Iterator[str]:
+    for pattern, instead in NAME_WORDS.items():
+        if found := pattern.search(name.replace("_", " ")):
+            yield f"`{found[0]}` in test_{name}: write {instead}"
+
+
+def _names() -> Iterator[str]:
+    for path, source in _sources():
+        for name in TEST_NAME.finditer(source if path.is_relative_to(ROOT / "tests") else ""):
+            for message in _avoided_in_name(name[1]):
+                line = source.count("\n", 0, name.start(1)) + 1
+                yield f"{path.relative_to(ROOT)}:{line}: {message}"
+
+
+def test_names_of_tests_use_the_words_of_the_style_guide() -> None:
+    found = list(_names())
+    assert not found, "docs/style.md, Words and Names:\n" + "\n".join(found)
+
+
 def _pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -146,3 +178,11 @@ def test_every_avoided_word_is_found() -> None:
     assert all(list(_avoided(Text(1, "comment", sample))) for sample in samples)
     assert [*_avoided(Text(1, "docstring", "What is read is verified."))]
     assert not [*_avoided(Text(1, "docstring", _plain("Return what is read; `says` is a field.")))]
+    names = (
+        "what_is_read_is_verified",
+        "text_that_is_no_json_is_refused",
+        "why_there_is_no_answer_is_said",
+        "a_server_that_is_away",
+    )
+    assert all(list(_avoided_in_name(name)) for name in names)
+    assert not [*_avoided_in_name("a_step_that_is_no_longer_valid_is_refused")]

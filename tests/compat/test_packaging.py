@@ -1,4 +1,4 @@
-"""What an installation of headway brings along: never a torch, and nothing that takes the place of an image's numpy."""
+"""Tests what an installation of headway brings along: never a torch, and nothing that replaces an image's numpy."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ VENDORS = ("2.6.0+rocm6.2", "2.8.0a0+nv25.05", "2.13.0+cpu")
 
 @pytest.fixture(scope="module")
 def requirements(tmp_path_factory: pytest.TempPathFactory) -> list[Requirement]:
-    """As the wheel's METADATA has them."""
+    """The requirements in the wheel's METADATA."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
@@ -31,7 +31,7 @@ def installed(requirements: list[Requirement], extra: str = "") -> dict[str, Req
 
 
 @pytest.mark.slow
-def test_headway_alone_is_all_that_the_runner_needs_beside_torch(requirements: list[Requirement]) -> None:
+def test_runner_imports_only_headway_and_torch(requirements: list[Requirement]) -> None:
     alone = installed(requirements)
     assert {"msgspec", "numpy", "xxhash"} <= alone.keys()
     assert not [name for name in alone if name.startswith(("torch", "nvidia", "triton"))]
@@ -39,10 +39,10 @@ def test_headway_alone_is_all_that_the_runner_needs_beside_torch(requirements: l
 
 
 @pytest.mark.parametrize("version", VENDORS)
-def test_the_extra_torch_takes_any_that_is_there(version: str, requirements: list[Requirement]) -> None:
+def test_torch_extra_accepts_any_installed_torch(version: str, requirements: list[Requirement]) -> None:
     assert installed(requirements, "torch")["torch"].specifier.contains(version, prereleases=True)
 
 
 @pytest.mark.parametrize("extra", ["kubernetes", "infra", "remote", "huggingface", "metrics", "tensorboard"])
-def test_no_other_extra_for_users_names_torch(extra: str, requirements: list[Requirement]) -> None:
+def test_no_other_user_extra_depends_on_torch(extra: str, requirements: list[Requirement]) -> None:
     assert "torch" not in installed(requirements, extra)

@@ -1,4 +1,4 @@
-"""What must hold under any torch from 2.6 on: `make compat` runs this under several, `make test` under its own."""
+"""Tests what must work under any torch from 2.6 on: `make compat` runs this under several, `make test` under its own."""
 
 import os
 import subprocess
@@ -25,19 +25,19 @@ for module in pkgutil.walk_packages(headway.runner.__path__, "headway.runner."):
 
 
 @pytest.mark.slow
-def test_every_module_of_the_runner_can_be_imported() -> None:
+def test_every_runner_module_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_flags_that_torch_lacks_are_read_as_torch_would_have_them_when_nobody_gives_them(tmp_path: Path) -> None:
+def test_flags_unknown_to_this_torch_have_the_defaults_of_newer_torch(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     arguments = parse([str(tmp_path / "train.py")])
     assert {name: getattr(arguments, name) for name in LATER} == LATER
     assert vars(arguments).keys() >= CARRIED
 
 
-def test_a_flag_that_torch_lacks_is_no_flag(tmp_path: Path) -> None:
+def test_a_flag_unknown_to_this_torch_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     there = {action.dest: action for action in get_args_parser()._actions}
     given = ["--shutdown-timeout", "5", str(tmp_path / "train.py")]
@@ -49,9 +49,7 @@ def test_a_flag_that_torch_lacks_is_no_flag(tmp_path: Path) -> None:
     assert left.value.code == 2
 
 
-def test_processors_are_bound_by_torchs_rule_or_it_is_said_that_they_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpus_are_bound_by_torchs_rule_or_the_limitation_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "numactl").touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -121,9 +119,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_a_killed_script_goes_on_from_what_it_saved_and_ends_as_if_nothing_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_script_resumes_and_ends_as_if_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     for which in ("sound", "killed"):
         folder = tmp_path / which
@@ -142,7 +138,7 @@ def test_a_killed_script_goes_on_from_what_it_saved_and_ends_as_if_nothing_had_b
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_the_builtin_trainer_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_the_builtin_trainer_resumes_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.read_text())
     (tmp_path / "job.yaml").write_text(JOB.read_text().replace("steps: 60", "steps: 20"))
     done = headway("run", tmp_path / "job.yaml", "--kill", "1@15", runs=tmp_path / "runs")
@@ -184,7 +180,7 @@ resilience: {timeouts: {compute: 5s, collective: 5s, evaluation: 5s}}
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(HANGS)
     (tmp_path / "cluster.yaml").write_text(CLUSTER.read_text())

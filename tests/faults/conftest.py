@@ -1,4 +1,4 @@
-"""The uninterrupted run that every fault is compared with."""
+"""Provides the uninterrupted run that every fault is compared with."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from .runs import JOB, Run, headway, only_run
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of the job to its end without any fault."""
+    """An uninterrupted run of the job."""
     runs = tmp_path_factory.mktemp("uninterrupted")
     done = headway("run", JOB, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A run whose processes are killed at random instants, again and again, until it has ended; and what its chain says of it then."""
+"""Runs a job whose processes are killed at random instants until it has ended, and checks the restarts on its chain."""
 
 import random
 import time
@@ -13,8 +13,10 @@ from headway.runner.checkpoint.stores import open_store
 from .processes import Process, companions, processes_of
 from .runs import JOB, LIMIT_S, Run, going, only_run, wait_until
 
-BETWEEN = (3, 9)  # steps, those done again included, from one kill to the next
-SPREAD_S = 0.15  # the path of a save here: copy, hash, write, commit
+# Steps from one kill to the next, including repeated ones.
+BETWEEN = (3, 9)
+# The duration of a save here: copy, hash, write, commit.
+SPREAD_S = 0.15
 
 SUPERVISOR, KEEPER = "headway.runner", "headway.runner.checkpoint.keeper"
 AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
@@ -30,7 +32,7 @@ class Job:
     url: str | None = None
 
     def write(self, folder: Path) -> Path:
-        """The job, its cluster beside it."""
+        """Write the job, with its cluster next to it."""
         cluster = (JOB.parent / "cluster.yaml").read_text()
         cluster = cluster.replace("count: 1", f"count: {self.nodes}").replace("procs: 2", f"procs: {2 // self.nodes}")
         if self.url is not None:
@@ -58,7 +60,7 @@ checkpoint:
 """
 
 
-# --- who is killed ----------------------------------------------------------------------------------------------------
+# --- choice of processes ----------------------------------------------------------------------------------------------
 
 
 def _worker(draw: random.Random, run: Path) -> list[Process]:
@@ -75,14 +77,14 @@ def _companion(module: str) -> Callable[[random.Random, Path], list[Process]]:
 
 
 def _memory_of_a_node(draw: random.Random, run: Path) -> list[Process]:
-    """The keeper and the workers of one node: what its memory held is gone."""
+    """The keeper and the workers of one node, so that the contents of its memory are lost."""
     keepers = _companion(KEEPER)(draw, run)
     of = {_supervisor(keeper.pid) for keeper in keepers}
     return [*keepers, *(p for p in processes_of(run) if "RANK" in p.environment and _supervisor(p.pid) in of)]
 
 
 def _supervisor(pid: int) -> int:
-    """The parent process; 0 if there is none any more."""
+    """The parent process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
     except OSError:
@@ -97,7 +99,8 @@ VICTIMS: Mapping[str, Callable[[random.Random, Path], list[Process]]] = {
     "coordinator": _companion(COORDINATOR),
     "node": _companion(SUPERVISOR),
 }
-WEIGHTS = (4, 2, 2, 1, 1, 1)  # an attempt ends with a node, since no other takes its place here
+# An attempt ends with a node, since no other node takes its place here.
+WEIGHTS = (4, 2, 2, 1, 1, 1)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -105,7 +108,7 @@ WEIGHTS = (4, 2, 2, 1, 1, 1)  # an attempt ends with a node, since no other take
 
 @dataclass
 class Killed:
-    """What was done to a run, and how often it had to be started."""
+    """The kills of a run, and how often it had to be started."""
 
     run: Run
     code: int
@@ -114,7 +117,7 @@ class Killed:
 
 
 def kill_until_done(job: Path, runs: Path, kills: int, draw: random.Random) -> Killed:
-    """Runs the job to its end through so many kills, entering it again whenever an attempt ends."""
+    """Run the job to its end through this many kills, resuming it whenever an attempt ends."""
     words: tuple[str | Path, ...] = ("run", job)
     killed = Killed(Run(runs), -1)
     while killed.code != 0:
@@ -122,7 +125,7 @@ def kill_until_done(job: Path, runs: Path, kills: int, draw: random.Random) -> K
             killed.attempts += 1
             wait_until(lambda: any(runs.glob("*/handle.json")) or launcher.poll() is not None, "the run's directory")
             killed.run = only_run(runs)
-            while killed.victims.total() < kills and _goes_on(killed.run, launcher.poll, draw):
+            while killed.victims.total() < kills and _progressed(killed.run, launcher.poll, draw):
                 time.sleep(draw.uniform(0, SPREAD_S))
                 _kill(killed, draw)
             killed.code = launcher.wait(LIMIT_S)
@@ -132,8 +135,8 @@ def kill_until_done(job: Path, runs: Path, kills: int, draw: random.Random) -> K
     return killed
 
 
-def _goes_on(run: Run, ended: Callable[[], int | None], draw: random.Random) -> bool:
-    """Waits for some more steps. False if the attempt has ended."""
+def _progressed(run: Run, ended: Callable[[], int | None], draw: random.Random) -> bool:
+    """Wait for some more steps. False if the attempt has ended."""
     wanted = len(run.steps()) + draw.randint(*BETWEEN)
     wait_until(
         lambda: len(run.steps()) >= wanted or ended() is not None, f"{wanted} steps, of which there are {len(run.steps())}"
@@ -152,7 +155,7 @@ def _kill(killed: Killed, draw: random.Random) -> None:
     killed.victims[kind] += bool(victims)
 
 
-# --- what its chain says ----------------------------------------------------------------------------------------------
+# --- checks of the chain ----------------------------------------------------------------------------------------------
 
 
 def records_of(run: Run) -> list[Record]:
@@ -166,7 +169,7 @@ def bases(records: list[Record]) -> Iterator[str]:
             continue
         committed = lineage(records[:at])
         if claim.base is None:
-            assert not committed, f"record {record.seq} begins anew, and {committed[0]} was committed"
+            assert not committed, f"record {record.seq} starts from scratch, and {committed[0]} was committed"
             yield "the beginning"
             continue
         newest = committed[0].step if committed else 0

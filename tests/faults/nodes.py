@@ -1,4 +1,4 @@
-"""Nodes of a cluster on this machine: each has mount, PID, network, UTS and IPC namespaces of its own, and can lose power."""
+"""Provides nodes of a cluster on this machine: each has its own mount, PID, network, UTS and IPC namespaces, and can lose power."""
 
 import os
 import subprocess
@@ -12,12 +12,14 @@ from typing import Self
 from tests.real.slurm.machine import Machine, leashed
 from tests.support import LIGHT
 
-LAN = "10.77.0"  # of the bridge's own network namespace: nobody else sees it
+# In the bridge's own network namespace, invisible elsewhere.
+LAN = "10.77.0"
 ROOT = Path(__file__).parents[2]
-SHARED = Path("/mnt")  # where every node sees the shared folder
-OWN_RUNS = "/tmp/runs"  # each node has a /tmp of its own
+# The path of the shared folder on every node.
+SHARED = Path("/mnt")
+OWN_RUNS = "/tmp/runs"  # each node has its own /tmp
 BRIDGE = "ip link set lo up; ip link add lan type bridge; ip link set lan up; echo up; exec sleep infinity >&2"
-# The first process of a node also reaps orphans, which ends zombies.
+# The first process of a node also reaps orphans, so that no zombies remain.
 NODE = """
 set -e
 hostname "$0"
@@ -37,7 +39,7 @@ while :; do sleep infinity & wait $! || :; done
 
 
 def why_not() -> str:
-    """Why this machine cannot hold nodes; empty when it can."""
+    """Why this machine cannot hold nodes; empty if it can."""
     tried = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "lan", "type", "bridge"],
         capture_output=True,
@@ -48,7 +50,7 @@ def why_not() -> str:
 
 
 class Node:
-    """`name` is its host name, which all nodes resolve. What is started on it goes on until it is told to end or the node loses power."""
+    """`name` is its host name, which all nodes resolve. Commands started on it continue until they are ended or the node loses power."""
 
     def __init__(self, cluster: "Nodes", number: int) -> None:
         self.name, self.address = f"node{number}", f"{LAN}.{number + 10}"
@@ -62,9 +64,10 @@ class Node:
         return self._machine
 
     def boot(self) -> "Node":
-        """On, with empty /tmp and /dev/shm; returns itself."""
+        """Boot the node with an empty /tmp and /dev/shm, and return it."""
         console = self._cluster.folder / f"{self.name}.console"
-        arguments = [str(self._cluster.folder), str(ROOT), sys.prefix]  # the latter two may lie below the /tmp of this machine
+        # The latter two may be below this machine's /tmp.
+        arguments = [str(self._cluster.folder), str(ROOT), sys.prefix]
         self._machine = Machine(self.name, NODE, arguments, dict(os.environ), console, is_host=True, view=("unshare", "--net"))
         self._machine.boot()
         pid, self._boots = self._machine.pid, self._boots + 1
@@ -77,11 +80,11 @@ class Node:
         return self
 
     def unplug(self) -> None:
-        """Takes its link down: nobody hears from it any more, and nothing ends a connection."""
+        """Take its link down: no packet leaves it any more, and nothing ends a connection."""
         self._cluster.bridge(f"ip link set {self._up} down")
 
     def lose_power(self) -> None:
-        """Ends every process of the node at once, with its link down first: peers are told nothing."""
+        """End every process of the node at once, with its link down first, so that peers receive nothing."""
         self.unplug()
         self._end()
 
@@ -93,17 +96,17 @@ class Node:
         self._started = []
 
     def run(self, script: str) -> None:
-        """Runs a line of bash inside to its end."""
+        """Run a line of bash inside to its end."""
         subprocess.run(leashed(self.machine.enter(["bash", "-ec", script], Path("/"))), check=True, stdin=subprocess.DEVNULL)
 
     def torchrun(self, *words: str | Path, runs: str | Path, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
-        """`headway torchrun WORDS` in the background; what it prints is appended to the node's output."""
+        """Start `headway torchrun WORDS` in the background; its output is appended to the node's."""
         return self.start(
             [sys.executable, "-m", "headway.cli.main", "torchrun", *map(str, words)], {"HEADWAY_RUNS": str(runs), **(env or {})}
         )
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Runs a command inside in the background, in the shared folder."""
+        """Run a command inside in the background, in the shared folder."""
         known = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "PET_"))}
         with self.output_file.open("ab") as output:
             process = subprocess.Popen(
@@ -122,7 +125,7 @@ class Node:
 
     @property
     def output(self) -> str:
-        """What was printed on it so far, over all of its boots."""
+        """Everything printed on it so far, over all of its boots."""
         return self.output_file.read_text() if self.output_file.exists() else ""
 
     def own(self, path: str) -> Path:
@@ -131,7 +134,7 @@ class Node:
 
 
 class Nodes:
-    """`with Nodes(folder, count) as nodes:` gives nodes that are on; `folder` is what all of them share. Nothing is left of them: the
+    """`with Nodes(folder, count) as nodes:` gives nodes that are on and share `folder`. Nothing of them remains: the
     kernel ends namespaces with their last process, and every process ends with this one."""
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -159,6 +162,6 @@ class Nodes:
         return self.nodes[number]
 
     def bridge(self, script: str) -> None:
-        """Runs a line of bash where the bridge is."""
+        """Run a line of bash in the bridge's namespace."""
         command = ["nsenter", f"--net=/proc/{self._bridge.pid}/ns/net", "--", "bash", "-ec", script]
         subprocess.run(leashed(command), check=True, stdin=subprocess.DEVNULL)

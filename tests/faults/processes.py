@@ -1,4 +1,4 @@
-"""The processes of a run as the kernel shows them, whatever namespace they are in."""
+"""Lists the processes of a run as the kernel shows them, whatever namespace they are in."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from headway.runner.start import START
 
 @dataclass(frozen=True)
 class Process:
-    """A process that carries the run in its environment."""
+    """A process with the run in its environment."""
 
     pid: int
     environment: dict[str, str]
@@ -24,7 +24,7 @@ class Process:
 
     @property
     def state(self) -> str:
-        """As /proc/PID/stat has it: R, S, D, T or Z. Raises FileNotFoundError once it is gone."""
+        """The state in /proc/PID/stat: R, S, D, T or Z. Raises FileNotFoundError if the process has ended."""
         return _state(Path(f"/proc/{self.pid}"))
 
     def kill(self) -> None:
@@ -53,12 +53,12 @@ def _state(entry: Path) -> str:
 
 
 def worker(run: Path, rank: int) -> Process:
-    """The worker of `rank` that runs now. Raises StopIteration when there is none."""
+    """The current worker of `rank`. Raises StopIteration if there is none."""
     return next(p for p in processes_of(run) if p.environment.get("RANK") == str(rank))
 
 
 def companions(run: Path, module: str) -> list[Process]:
-    """The run's agents or coordinators that live now."""
+    """The run's living agents or coordinators."""
     return [p for p in processes_of(run) if p.module == module]
 
 

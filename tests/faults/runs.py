@@ -1,4 +1,4 @@
-"""Runs of `headway run` for tests: started, waited for with a bound, and read back."""
+"""Starts runs of `headway run` for tests, waits for them with a timeout, and reads them back."""
 
 import json
 import os
@@ -21,7 +21,7 @@ JOB = Path(__file__).parent / "job.yaml"
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, read as its files say."""
+    """A run's directory, as its files describe it."""
 
     directory: Path
 
@@ -34,7 +34,7 @@ class Run:
         return [line["step"] for line, _ in read_lines(self.directory / "metrics.jsonl")]
 
     def hashes(self) -> dict[str, str]:
-        """What the run printed at its end."""
+        """The run's final output."""
         found: dict[str, str] = self.journal("finished")[-1]["hashes"]
         return found
 
@@ -47,13 +47,13 @@ class Run:
 
 
 def headway(*words: str | Path, runs: Path) -> subprocess.CompletedProcess[str]:
-    """`headway WORDS` to its end, with its runs below `runs`."""
+    """Run `headway WORDS` to its end, with its runs below `runs`."""
     return subprocess.run(_command(words), env=_environment(runs), capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @contextmanager
 def going(*words: str | Path, runs: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """`headway WORDS` in the background; ended when the block is left, whatever happened in it."""
+    """Run `headway WORDS` in the background; end it when the block is left for any reason."""
     with subprocess.Popen(
         _command(words), env=_environment(runs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
@@ -69,7 +69,7 @@ def only_run(runs: Path) -> Run:
 
 
 def wait_until(ready: Callable[[], bool], what: str) -> None:
-    """Polls until `ready()`. Raises TimeoutError after LIMIT_S."""
+    """Poll until `ready()`. Raises TimeoutError after LIMIT_S."""
     until = time.monotonic() + LIMIT_S
     while not ready():
         if time.monotonic() > until:
@@ -90,5 +90,5 @@ def _command(words: tuple[str | Path, ...]) -> list[str]:
 
 
 def _environment(runs: Path) -> dict[str, str]:
-    # Standbys import torch at the end of each run too, which takes more than the run: a test that needs them sets it.
+    # Standbys import torch at the end of each run too, which takes longer than the run: a test that needs them sets it.
     return {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(runs)}

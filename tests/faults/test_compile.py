@@ -1,4 +1,4 @@
-"""The builtin trainer with compiled blocks: the losses of eager ones, and the same state after a kill."""
+"""Tests the builtin trainer with compiled blocks: it has the losses of eager ones, and the same state after a kill."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.runs import JOB, Run, headway, only_run
 
-# Compiling takes a minute and more.
+# Compilation takes more than a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.variant]
 # As between layouts, tests/runner/train/test_parallel.py; measured: 5e-8 to 9e-8 over 5 steps.
 TOLERANCE = 1e-6
@@ -15,7 +15,7 @@ STEPS = 12
 
 
 def job(folder: Path, *, compiled: bool) -> Path:
-    """The job of this folder without dropout, whose numbers a compiled block draws in another way."""
+    """The job of this folder without dropout, whose random numbers a compiled block draws differently."""
     folder.mkdir()
     text = (
         JOB.read_text()
@@ -29,18 +29,18 @@ def job(folder: Path, *, compiled: bool) -> Path:
 
 
 def losses(run: Run) -> dict[int, float]:
-    """The loss of each step, of the last generation that took it."""
+    """The loss of each step, from the last generation that executed it."""
     lines = map(json.loads, (run.directory / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["loss"] for line in lines}
 
 
 @pytest.fixture(autouse=True)
 def _with_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes ranks light takes torch's compiler from them."""
+    """Light ranks have no compiler of torch."""
     monkeypatch.setenv("PYTHONPATH", "")
 
 
-def test_compiled_blocks_have_the_losses_of_eager_ones_also_after_a_kill(tmp_path: Path) -> None:
+def test_compiled_blocks_have_eager_losses_also_after_a_kill(tmp_path: Path) -> None:
     assert headway("run", job(tmp_path / "eager", compiled=False), runs=tmp_path / "runs-eager").returncode == 0
     compiled = job(tmp_path / "compiled", compiled=True)
     done = headway("run", compiled, runs=tmp_path / "runs-compiled")

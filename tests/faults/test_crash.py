@@ -1,4 +1,4 @@
-"""A run that loses processes ends in the same state as one that does not."""
+"""Tests that a run that loses processes ends in the same state as one that does not."""
 
 import os
 import re
@@ -18,9 +18,7 @@ AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.ma
 KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
 
 
-def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier_and_not_one_bit(
-    uninterrupted: Run, tmp_path: Path
-) -> None:
+def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(uninterrupted: Run, tmp_path: Path) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
     done = headway("run", job, "--kill", "1@25", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,7 +45,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_memory_tier_and_
 
 
 @pytest.mark.variant
-def test_a_killed_worker_costs_no_more_than_one_interval_of_the_shared_tier(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_at_most_one_interval_of_the_shared_tier(uninterrupted: Run, tmp_path: Path) -> None:
     done = headway("run", JOB, "--kill", "1@25", runs=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path)
@@ -59,7 +57,7 @@ def test_a_killed_worker_costs_no_more_than_one_interval_of_the_shared_tier(unin
 
 
 @pytest.mark.variant
-def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_killed_keeper_loses_only_the_copies_in_its_memory(uninterrupted: Run, tmp_path: Path) -> None:
     job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 10 steps}], keep: 3}\n")
     with going("run", job, runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 14)
@@ -72,24 +70,24 @@ def test_a_keeper_that_dies_costs_the_copies_in_its_memory_and_nothing_else(unin
 
 
 def alone(folder: Path, more: str = "") -> Path:
-    """The job on one rank, and what is written behind it."""
+    """The job on one rank, and the text to append to it."""
     (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text().replace("procs: 2", "procs: 1"))
     (folder / "job.yaml").write_text(JOB.read_text() + more)
     return folder / "job.yaml"
 
 
 def job_of(folder: Path, checkpoint: str) -> Path:
-    """The job with another checkpoint section, beside its cluster."""
+    """The job with another checkpoint section, next to its cluster."""
     (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
     text = JOB.read_text()
     (folder / "job.yaml").write_text(text[: text.index("checkpoint:")] + checkpoint)
     return folder / "job.yaml"
 
 
-def test_losing_agent_and_coordinator_restarts_no_worker_and_a_run_asked_to_stop_saves_and_resumes_without_losing_a_step(
+def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
     uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It trains on while agent and coordinator start again, and must not reach its end.
+    # It continues training while agent and coordinator restart, and must not reach its end.
     monkeypatch.setenv("LIGHT_STEP_S", "0.25")
     with going("run", JOB, runs=tmp_path) as launcher:
         run = wait_for_step(tmp_path, 8)
@@ -99,7 +97,7 @@ def test_losing_agent_and_coordinator_restarts_no_worker_and_a_run_asked_to_stop
         agent.kill()
         wait_until(lambda: any(p.pid != agent.pid for p in companions(run.directory, AGENT)), "a new agent")
         coordinator.kill()
-        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that goes on with the generation")
+        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that continues the generation")
         assert workers <= {p.pid for p in processes_of(run.directory)}
         wait_for_step(tmp_path, max(run.steps()) + 2)
         launcher.send_signal(signal.SIGTERM)
@@ -115,7 +113,7 @@ def test_losing_agent_and_coordinator_restarts_no_worker_and_a_run_asked_to_stop
     assert run.hashes() == uninterrupted.hashes()
 
 
-# Trains until it has been started again, then twenty steps more; it sleeps, so that standbys find the processors free.
+# Trains until it has been restarted, then twenty steps more; it sleeps, so that standbys find the CPUs free.
 SLEEPY = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -136,7 +134,7 @@ dist.destroy_process_group()
 
 
 def workers_of(directory: Path) -> set[int]:
-    """What the processes of the run's workers show of themselves."""
+    """The PIDs of the run's workers."""
     return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
 
 
@@ -169,11 +167,11 @@ def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Pa
 
 
 def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """What agents have noted in the journal of the only run below `folder`, once there is one."""
+    """The agents' notes in the journal of the only run below `folder`, once there is one."""
     return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
 
 
-def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
+def test_no_process_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
     with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 3)
         (supervisor,) = companions(run.directory, "headway.runner")
@@ -183,7 +181,7 @@ def test_nothing_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_two_runs_of_one_job_started_at_once_are_two_runs(tmp_path: Path) -> None:
+def test_one_job_started_twice_at_once_is_two_runs(tmp_path: Path) -> None:
     job, folder = job_of(tmp_path, "checkpoint: {tiers: [{kind: shared, every: 5 steps}], keep: 2}\n"), tmp_path / "runs"
     job.write_text(job.read_text().replace("steps: 60\n", "steps: 5\n"))
     with going("run", job, runs=folder) as one, going("run", job, runs=folder) as other:
@@ -214,7 +212,7 @@ def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> No
     assert run.verdict()["committed_step"] == max(run.steps())
 
 
-def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
+def test_missing_data_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
     job = alone(tmp_path)
     # Next to the job, where `headway check` finds it, and not where the ranks start.
     (tmp_path / "corpus").mkdir()
@@ -228,7 +226,7 @@ def test_data_that_is_not_there_stops_the_run_at_once_and_is_named(tmp_path: Pat
     assert "`corpus/*.txt` matches no file" in done.stdout
 
 
-def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raised(tmp_path: Path) -> None:
+def test_a_run_stops_at_its_limit_and_resumes_once_the_limit_is_raised(tmp_path: Path) -> None:
     job, runs = limited(tmp_path, "1s"), tmp_path / "runs"
     assert headway("run", job, runs=runs).returncode == 83
     run = only_run(runs)
@@ -243,5 +241,5 @@ def test_a_run_stops_at_its_limit_over_all_attempts_and_resumes_once_it_is_raise
 
 
 def limited(folder: Path, longest: str) -> Path:
-    """The job with a limit of all its attempts."""
+    """The job with a limit for all its attempts."""
     return alone(folder, f"limits: {{run: {{time: {longest}}}}}\n")

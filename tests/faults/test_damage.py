@@ -1,4 +1,4 @@
-"""Stored checkpoints that were changed are refused by name, and the run goes on from the newest one that is whole."""
+"""Tests that changed checkpoints are refused by name, and that the run resumes from the newest intact one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +26,11 @@ def _truncate(path: Path) -> None:
     ("file", "damage"),
     [
         pytest.param("data-0-0.bin", _flip, id="a changed byte of data"),
-        pytest.param("part-0.json", _truncate, id="a part cut short", marks=pytest.mark.variant),
-        pytest.param("manifest.json", Path.unlink, id="a manifest that is gone", marks=pytest.mark.variant),
+        pytest.param("part-0.json", _truncate, id="a truncated part", marks=pytest.mark.variant),
+        pytest.param("manifest.json", Path.unlink, id="a missing manifest", marks=pytest.mark.variant),
     ],
 )
-def test_damage_is_named_and_the_checkpoint_before_is_used(
+def test_damage_is_named_and_the_previous_checkpoint_is_used(
     uninterrupted: Run, finished: Run, file: str, damage: Callable[[Path], None]
 ) -> None:
     newest = finished.checkpoints()[-1]
@@ -44,7 +44,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(
     assert finished.hashes() == uninterrupted.hashes()
 
 
-def test_when_no_checkpoint_verifies_the_run_stops_and_trains_nothing(finished: Run) -> None:
+def test_the_run_stops_without_training_if_no_checkpoint_verifies(finished: Run) -> None:
     for checkpoint in finished.checkpoints():
         _flip(checkpoint / "data-0-0.bin")
     steps = finished.steps()
@@ -55,7 +55,7 @@ def test_when_no_checkpoint_verifies_the_run_stops_and_trains_nothing(finished: 
 
 
 @pytest.mark.variant
-def test_a_lost_chain_beside_checkpoints_stops_the_run(finished: Run) -> None:
+def test_a_lost_chain_with_checkpoints_present_stops_the_run(finished: Run) -> None:
     for record in (finished.directory / "shared/chain").iterdir():
         record.unlink()
     done = headway("run", JOB, "--resume", finished.directory.name, runs=finished.directory.parent)
@@ -63,7 +63,7 @@ def test_a_lost_chain_beside_checkpoints_stops_the_run(finished: Run) -> None:
     assert "the chain is empty" in finished.verdict(attempt=1)["cause"]
 
 
-def test_only_the_newest_checkpoints_are_kept_and_the_report_says_which_were_deleted(uninterrupted: Run) -> None:
+def test_only_the_newest_checkpoints_are_kept_and_deletions_are_reported(uninterrupted: Run) -> None:
     assert [path.name for path in uninterrupted.checkpoints()] == [f"step-{step:09d}.g000001" for step in (40, 50, 60)]
     told = {commit.step: commit.retired for commit in summarize(uninterrupted.directory).commits}
     assert told == {10: True, 20: True, 30: True, 40: False, 50: False, 60: False}

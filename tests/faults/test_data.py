@@ -1,4 +1,4 @@
-"""A run on corpora of tokens: the same state with and without a kill, and a changed shard stops it before step 0."""
+"""Tests a run on corpora of tokens: a kill does not change its state, and a changed shard stops it before step 0."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ JOB = re.search(r"```yaml\n(# job\.yaml\n.*?)```", (Path(__file__).parents[2] / 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job of docs/data.md with fewer steps, on one rank, beside its corpora."""
+    """The job of docs/data.md with fewer steps, on one rank, next to its corpora."""
     assert JOB is not None
     text = (
         JOB[1].replace("steps: 80", "steps: 12").replace("20 steps", "5 steps").replace("cluster: local", "cluster: this-machine")

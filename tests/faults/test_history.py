@@ -1,4 +1,4 @@
-"""A run's history is executed: gone back and lengthened afterwards, it ends bit for bit as a run that had it from the start."""
+"""Tests that a run's history is executed: rolled back and extended later, it ends bit for bit like one that had it from the start."""
 
 import json
 from pathlib import Path
@@ -30,14 +30,14 @@ def resumed(run: Run, file: Path) -> int:
 
 @pytest.fixture(scope="module")
 def at_once(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run that is to be equalled: it had the change from its first step on."""
+    """The reference run: it had the change from its first step on."""
     folder = tmp_path_factory.mktemp("at-once")
     done = headway("run", job(folder, f"from_step: 20, {CHANGE}"), runs=folder / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(folder / "runs")
 
 
-def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(at_once: Run, tmp_path: Path) -> None:
+def test_a_finished_run_rolled_back_ends_like_one_changed_from_the_start(at_once: Run, tmp_path: Path) -> None:
     assert headway("run", job(tmp_path), runs=tmp_path / "runs").returncode == 0
     run = only_run(tmp_path / "runs")
     assert run.steps() == list(range(1, 31))
@@ -46,7 +46,7 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
     assert run.steps() == [*range(1, 31), *range(21, 41)]
     assert run.journal("claim")[-1]["base"] == {"step": 20, "generation": 1, "tier": "shared"}
     assert run.hashes() == at_once.hashes()
-    # Entries that were carried out send nobody back again; a step without a checkpoint is refused by its name.
+    # Applied entries roll nothing back again; a step without a checkpoint is refused by its name.
     assert resumed(run, job(tmp_path, first)) == 0
     assert run.steps() == [*range(1, 31), *range(21, 41)]
     assert run.hashes() == at_once.hashes()
@@ -58,8 +58,8 @@ def test_a_finished_run_that_goes_back_ends_as_one_that_had_the_change_at_once(a
 
 
 @pytest.mark.variant
-def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: Run, tmp_path: Path) -> None:
-    """What was gone back behind is not done first: the whole run can be had again from its spec."""
+def test_a_new_run_of_a_spec_with_history_uses_the_resulting_samples(at_once: Run, tmp_path: Path) -> None:
+    """Steps that were rolled back are not executed first: the whole run can be reproduced from its spec."""
     done = headway("run", job(tmp_path, f"from_step: 30, rollback_to: 20, {CHANGE}"), runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     run = only_run(tmp_path / "runs")
@@ -67,7 +67,7 @@ def test_a_new_run_of_a_spec_with_a_history_takes_the_line_that_counts(at_once: 
     assert run.hashes() == at_once.hashes()
 
 
-def test_what_the_history_says_is_what_the_run_was_told(at_once: Run) -> None:
+def test_a_run_trains_with_the_values_of_its_history(at_once: Run) -> None:
     run_json = json.loads((at_once.directory / "attempts/0/run.json").read_text())
     (change,) = run_json["history"]
     assert (change["from_step"], change["skip_samples"], change["set"]["batch.global_sequences"]) == (20, 24, 16)

@@ -1,4 +1,4 @@
-"""`headway torchrun` on several nodes: one loses power, also that of the endpoint, and the script ends as if nothing had happened."""
+"""Tests `headway torchrun` on several nodes: one loses power, then the endpoint's, and the script ends as if uninterrupted."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ LIMIT_S = 300
 
 @pytest.fixture(scope="module")
 def undisturbed() -> str:
-    """What the script ends with after its steps on two ranks: gradients are halved and added, which is exact in that order or the other."""
+    """The script's final line after its steps on two ranks: gradients are halved and added, which is exact in either order."""
     model = gated.network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(1, LAST + 1):
@@ -38,7 +38,7 @@ def printed_end(output: str) -> str:
 
 
 class Cluster:
-    """Nodes that share a folder with the script and its checkpoints, and the command that is started on them."""
+    """Nodes that share a folder with the script and its checkpoints, and the command to start on them."""
 
     def __init__(self, nodes: Nodes, runs: str, *flags: str, gates: tuple[int, ...]) -> None:
         self.nodes, self.runs, self.gates = nodes, runs, gates
@@ -58,9 +58,9 @@ class Cluster:
         try:
             wait_until(ready, what)
         except TimeoutError as error:
-            raise AssertionError(f"{what}; {self.said()}") from error
+            raise AssertionError(f"{what}; {self.report()}") from error
 
-    def said(self) -> str:
+    def report(self) -> str:
         return "\n".join(f"{node.name}: {node.output[-2000:]}" for node in self.nodes.nodes)
 
 
@@ -72,7 +72,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 @pytest.mark.variant
-def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost_too(nodes: Nodes, undisturbed: str) -> None:
+def test_a_spare_replaces_a_lost_node_then_the_coordinators_node_is_lost(nodes: Nodes, undisturbed: str) -> None:
     flags = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--max-restarts", "9")
     cluster = Cluster(nodes, "/mnt/runs", *flags, gates=(40, 80))
     run = Run(nodes.folder / "runs/job")
@@ -90,7 +90,7 @@ def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost
     cluster.open(80)
     cluster.saved(100)
     nodes[0].lose_power()
-    assert (spare.wait(LIMIT_S), back.wait(LIMIT_S)) == (0, 0), cluster.said()
+    assert (spare.wait(LIMIT_S), back.wait(LIMIT_S)) == (0, 0), cluster.report()
     assert all(process.poll() != 0 for process in first)
     assert printed_end("".join(node.output for node in nodes.nodes)) == undisturbed
     assert [(line["slot"], line["from"], line["to"]) for line in run.journal("rebound")] == [(1, 1, 2), (0, 0, 3)]
@@ -99,7 +99,7 @@ def test_a_spare_takes_a_lost_nodes_place_and_then_the_coordinators_node_is_lost
     assert run.verdict()["verdict"] == "completed"
 
 
-def test_without_a_shared_store_a_lost_node_is_replaced_by_the_same_command(nodes: Nodes, undisturbed: str) -> None:
+def test_without_a_shared_store_the_same_command_replaces_a_lost_node(nodes: Nodes, undisturbed: str) -> None:
     flags = ("--master-addr", "node0", "--master-port", "29500", "--max-restarts", "9")
     cluster = Cluster(nodes, OWN_RUNS, *flags, gates=(40,))
     first = [cluster.start(nodes[rank], "--node-rank", str(rank)) for rank in (0, 1)]
@@ -107,7 +107,7 @@ def test_without_a_shared_store_a_lost_node_is_replaced_by_the_same_command(node
     cluster.saved(50)
     nodes[1].lose_power()
     again = cluster.start(nodes[1].boot(), "--node-rank", "1")
-    assert (first[0].wait(LIMIT_S), again.wait(LIMIT_S)) == (0, 0), cluster.said()
+    assert (first[0].wait(LIMIT_S), again.wait(LIMIT_S)) == (0, 0), cluster.report()
     assert printed_end(nodes[0].output) == undisturbed
     run = Run(nodes[0].own(f"{OWN_RUNS}/job"))
     assert {line["node"] for line in run.journal("failure")} == {1}

@@ -1,4 +1,4 @@
-"""`headway profile` on a run that trains: traces of the steps that were asked for, and a run that ends as if nobody had asked."""
+"""Tests `headway profile` on a training run: the requested steps are traced, and the run ends as without a request."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from tests.faults.runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_
 pytestmark = pytest.mark.slow
 
 
-def test_steps_of_a_live_run_are_traced_on_the_ranks_that_were_asked_for(uninterrupted: Run, tmp_path: Path) -> None:
+def test_steps_of_a_live_run_are_traced_on_the_requested_ranks(uninterrupted: Run, tmp_path: Path) -> None:
     with going("run", JOB, runs=tmp_path) as launcher:
         run = wait_for_step(tmp_path, 3)
         done = headway("profile", run.directory, "--steps", "2", "--ranks", "1,0", runs=tmp_path)

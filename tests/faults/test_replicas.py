@@ -1,4 +1,4 @@
-"""A lost replica group stops no other one: the others keep their processes and the whole batch, and it returns from their memory."""
+"""Tests that a lost replica group stops no other: the others keep their processes and the whole batch, and it returns from their memory."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 # One process adds the same numbers in another order; measured: 3e-7 of a loss.
 TOLERANCE = 1e-5
-# A third is no binary fraction: each step rounds, and losses drift apart; measured over 150 steps: 1.1e-5.
+# A third is not a binary fraction: each step rounds, and losses drift apart; measured over 150 steps: 1.1e-5.
 TOLERANCE_OF_THREE = 5e-5
 SMALL, HYBRID = "dp_replicate: 2", "dp_replicate: 2, dp_shard: 2"
 THREE = "dp_replicate: 3"
@@ -48,7 +48,7 @@ def job_of(folder: Path, layout: str, steps: int, tiers: str = "{kind: shared, e
 
 @dataclass(frozen=True)
 class Going:
-    """A run of which groups are lost."""
+    """A run whose groups are lost."""
 
     runs: Path
     wait: Callable[[], int]
@@ -76,7 +76,7 @@ class Going:
         assert {each: self.pid(each) for each in others} == others
 
     def returns(self, replica: int) -> None:
-        """Wait until the group that was lost last has returned."""
+        """Wait until the most recently lost group has returned."""
         losses = len(self.run.journal("replica lost"))
         self.until(lambda run: len(returned(run)) == losses, f"the return of replica group {replica}")
         assert returned(self.run)[-1] == [replica]
@@ -127,7 +127,7 @@ def losses_of(run: Run) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other are slow where others need the processors."""
+    """Threads that wait for each other are slow if other processes need the CPUs."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -158,7 +158,7 @@ def alone(config: RunConfig) -> tuple[list[float], Consumed]:
     return losses, consumed
 
 
-def test_a_lost_replica_group_stops_no_other_one(tmp_path: Path) -> None:
+def test_a_lost_replica_group_stops_no_other_group(tmp_path: Path) -> None:
     steps = 30
     with training(job_of(tmp_path / "job", SMALL, steps)) as train:
         train.step(4)
@@ -189,7 +189,7 @@ def samples_hash(consumed: Consumed, position: int) -> str:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("layout", [SMALL, HYBRID])
-def test_groups_lost_in_turn_cost_not_one_bit(layout: str, tmp_path: Path) -> None:
+def test_groups_lost_in_turn_change_no_bit(layout: str, tmp_path: Path) -> None:
     steps = 200
     straight = headway("run", job_of(tmp_path / "straight", layout, steps), runs=tmp_path / "straight/runs")
     assert straight.returncode == 0, straight.stdout + straight.stderr
@@ -210,7 +210,7 @@ def test_groups_lost_in_turn_cost_not_one_bit(layout: str, tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> None:
+def test_a_group_lost_during_a_save_costs_only_that_save(tmp_path: Path) -> None:
     with training(
         job_of(tmp_path / "job", SMALL, 240, "{kind: memory, every: 1 steps}, {kind: shared, every: 1 steps}")
     ) as train:
@@ -224,11 +224,11 @@ def test_a_group_lost_while_it_saves_costs_that_save_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_a_group_that_dies_while_it_returns_starts_once_more(tmp_path: Path) -> None:
+def test_a_group_that_dies_while_returning_restarts(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", HYBRID, 150)) as train:
         train.step(6)
         train.lose(3)
-        # As soon as its new processes are members: they take the state then.
+        # As soon as its new processes are members, which then receive the state.
         train.until(lambda run: len(run.journal("members")) > 1, "members again")
         worker(train.run.directory, 2).kill()
         train.until(lambda run: returned(run) != [] and [1] in returned(run), "the return")
@@ -255,7 +255,7 @@ def test_another_group_is_lost_while_one_returns(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", THREE, 120)) as train:
         train.step(6)
         worker(train.run.directory, 2).kill()
-        # As soon as its new process is a member: it takes the state then.
+        # As soon as its new process is a member, which then receives the state.
         train.until(lambda run: len(run.journal("members")) > 1, "members again")
         worker(train.run.directory, 0).kill()
         train.until(lambda run: {replica for each in returned(run) for replica in each} >= {0, 2}, "the return of both")
@@ -267,7 +267,7 @@ def test_another_group_is_lost_while_one_returns(tmp_path: Path) -> None:
 @pytest.mark.variant
 @pytest.mark.parametrize("spares", [1, 0])
 def test_a_lost_node_stops_no_other_group(spares: int, tmp_path: Path) -> None:
-    """Its group returns on a spare, or on the node when it is back."""
+    """Its group returns on a spare, or on the node once that is back."""
     job = job_of(tmp_path / "job", SMALL, 120)
     job.write_text(
         job.read_text().replace("nodes: 1\n", "nodes: 2\n").replace("resilience: {", f"resilience: {{spares: {spares}, ")
@@ -307,7 +307,7 @@ def test_all_ranks_restart_if_the_coordinator_is_lost_too(tmp_path: Path) -> Non
 
 
 @pytest.mark.variant
-def test_all_ranks_restart_when_no_group_is_left(tmp_path: Path) -> None:
+def test_all_ranks_restart_if_no_group_is_left(tmp_path: Path) -> None:
     with training(job_of(tmp_path / "job", SMALL, 120)) as train:
         train.step(24)
         for process in [worker(train.run.directory, rank) for rank in (0, 1)]:

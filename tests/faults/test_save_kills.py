@@ -1,4 +1,4 @@
-"""Processes killed at random instants of saving, on each tier: the run resumes from what was verified and ends in the same state."""
+"""Tests kills at random instants of saving, on each tier: the run resumes from a verified checkpoint and ends in the same state."""
 
 import os
 import random
@@ -18,10 +18,11 @@ from .runs import Run, headway, only_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
-JOB_STEPS = 60  # of the job that the other tests of this folder run
+# The steps of this folder's job.
+JOB_STEPS = 60
 KILLS = max(1, int(os.environ.get("HEADWAY_EXAMPLES", "300")) // 200)  # on each tier
 KILLS_A_RUN = min(KILLS, 10)
-# Some are done more than once, so that the last kill comes well before the end.
+# Some are repeated, so that the last kill comes well before the end.
 STEPS = max(JOB_STEPS, 20 + KILLS_A_RUN * BETWEEN[1] * 2)
 TIERS = {
     "memory": Job(1, {"memory": 2, "shared": 20}, STEPS),
@@ -33,7 +34,7 @@ TIERS = {
 
 @pytest.fixture(scope="module")
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same job to its end; how often it saves, and where, changes nothing of what it computes."""
+    """The same job to its end; neither the number nor the place of its saves changes its computation."""
     if STEPS == JOB_STEPS:
         found: Run = request.getfixturevalue("uninterrupted")
         return found
@@ -51,7 +52,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture
 def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """The job of a tier; a remote one gets a bucket on a server of its own."""
+    """The job of a tier; a remote one gets a bucket on a separate server."""
     found: Job = TIERS[request.param]
     if "remote" not in found.every:
         return found
@@ -67,7 +68,7 @@ CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier i
 
 
 @pytest.mark.parametrize(("tier", "job"), CASES, indirect=["job"])
-def test_a_run_killed_while_it_saves_resumes_from_what_was_verified(
+def test_a_run_killed_during_a_save_resumes_from_a_verified_checkpoint(
     undisturbed: Run, tier: str, job: Job, tmp_path: Path
 ) -> None:
     victims, began, attempts = Counter[str](), Counter[str](), 0

@@ -1,4 +1,4 @@
-"""What a script saves by torch under `headway torchrun`: its folders hold its own files, what others write is theirs, damage is found."""
+"""Tests checkpoints saved through torch under `headway torchrun`: no file is added, other programs' files are kept, damage is found."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_scripts_folders_hold_its_own_files_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instrumentation_adds_no_files_to_a_scripts_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(LISTED)
     done = headway("torchrun", "train.py", runs=tmp_path / "runs")
@@ -53,7 +53,7 @@ def test_a_scripts_folders_hold_its_own_files_and_nothing_else(tmp_path: Path, m
     assert torch.load("out.pt")["model"].keys() == {"weight", "bias"}
 
 
-# Most bytes of two saves are alike: what is trained is little.
+# Most bytes of two saves are equal, because only a small part is trained.
 COPIED = """
 import mmap, os, shutil, torch
 backbone = torch.zeros(512, 512)
@@ -78,7 +78,7 @@ print("back at", torch.load("last.pt")["step"])
 """
 
 
-def test_what_somebody_else_has_written_is_loaded_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_rewritten_by_another_program_are_loaded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(COPIED)
     said = []
@@ -124,7 +124,7 @@ for step in range(start + 1, 6):
 """
 
 
-def test_a_checkpoint_whose_bytes_nobody_can_have_written_is_found_before_the_script(
+def test_bytes_that_no_program_wrote_are_rejected_before_the_script_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
-"""Scripts of three kinds, unchanged, with `headway torchrun` in place of `torchrun`: what is done to them leaves no trace in the result.
+"""Tests three unmodified scripts with `headway torchrun` in place of `torchrun`: faults leave no trace in the result.
 
-Two nodes compute and a third one waits. Plain torchrun is the control for what they end with.
+Two nodes compute and a third one waits. Plain torchrun is the control for the result.
 """
 
 import json
@@ -33,9 +33,9 @@ HEADWAY = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "
 
 @dataclass(frozen=True)
 class Script:
-    """A script, what it takes its folder by, and what of a save has the state in which a bit is flipped.
+    """A script, its argument for the folder, and which file of a save has the state in which a bit is flipped.
 
-    A save makes `files` records in the run's directory; `steps` are enough for all that is done, and hold 20 saves.
+    A save makes `files` records in the run's directory; `steps` suffice for all faults, with 20 saves.
     """
 
     path: str
@@ -43,7 +43,8 @@ class Script:
     state: str
     files: int
     steps: int
-    exact: bool = True  # its own resume goes on exactly; Lightning's does not within an epoch, under plain torchrun either
+    # Its own resume is exact; Lightning's is not within an epoch, under plain torchrun either.
+    exact: bool = True
 
     @property
     def every(self) -> int:
@@ -72,12 +73,12 @@ def script(name: str) -> Script:
 
 
 def plainly(script: Script, folder: Path, steps: int) -> str:
-    """The control: what the script prints under torch's own launcher."""
+    """The control: the script's output under torch's own launcher."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *script.words(folder, steps)]
     output = folder / "output"
     with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process:
         try:
-            # A script that has finished may not end there (pytorch/pytorch#56297).
+            # A script that has finished may hang here (pytorch/pytorch#56297).
             wait_until(lambda: re.search(HASH, output.read_text()) is not None or process.poll() is not None, "the control")
         finally:
             for left in processes_of(folder):
@@ -96,7 +97,7 @@ def newest(saved: Path, state: str) -> Path:
 
 
 def flip(path: Path, at: int) -> None:
-    """Flips the lowest bit of the byte there, as a disk does it: the file's time stays."""
+    """Flip the lowest bit of the byte at this offset, as a disk does: the file's time is unchanged."""
     stat, content = path.stat(), bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
@@ -104,30 +105,31 @@ def flip(path: Path, at: int) -> None:
 
 
 class Story:
-    """A script on the first two of three nodes, and what has become of it."""
+    """A script on the first two of three nodes, and its state."""
 
     def __init__(self, script: Script, nodes: Nodes) -> None:
         self.script, self.nodes, self.name = script, nodes, f"story-{os.getpid()}"
         self.run = Run(nodes.folder / "runs" / self.name)
-        self.inside = SHARED / "runs" / self.name  # as its processes name the run's directory
+        # The run's directory as its processes name it.
+        self.inside = SHARED / "runs" / self.name
         self.launchers: list[subprocess.Popen[bytes]] = []
 
     def start(self, *numbers: int) -> None:
-        """The command on these nodes; returns when they have entered."""
+        """Start the command on these nodes; return when they have joined."""
         words = (*HEADWAY, "--rdzv-id", self.name, *self.script.words(SHARED, self.script.steps))
         self.launchers += [self.nodes[number].torchrun(*words, runs=SHARED / "runs") for number in numbers]
         entered = [self.run.directory / f"attempts/0/nodes/{number}.json" for number in numbers]
         self.wait(lambda: all(path.exists() for path in entered), f"nodes {numbers}")
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Waits until `ready()`. Raises AssertionError with what was printed once it can no longer be."""
+        """Wait until `ready()`. Raises AssertionError with the output once that is impossible."""
         try:
             wait_until(lambda: ready() or all(launcher.poll() is not None for launcher in self.launchers), what)
             assert ready()
         except (AssertionError, TimeoutError) as error:
-            raise AssertionError(f"{what}; {self.said()}") from error
+            raise AssertionError(f"{what}; {self.report()}") from error
 
-    def said(self) -> str:
+    def report(self) -> str:
         printed = "\n".join(f"{node.name}: {node.output[-2000:]}" for node in self.nodes.nodes)
         return f"{self.run.journal('failure', 'end')}\n{printed}"
 
@@ -135,14 +137,14 @@ class Story:
         return worker(self.inside, rank)
 
     def saved(self) -> list[Path]:
-        """The files that have their checksums, in order, as this machine sees them."""
+        """The files that have their checksums, in order, as this machine names them."""
         files = (self.run.directory / "shared/saved").glob("*.jsonl")
         lines = sorted((line for file in files for line, _ in read_lines(file)), key=lambda line: line["wall"])
         done = [line["path"] for line in lines if line["kind"] in ("file", "part")]
         return [self.nodes.folder / Path(path).relative_to(SHARED) for path in done]
 
     def another_save(self, start: int) -> None:
-        """Waits for a save of the generation that is the run's `start`th, behind all that there are now, and for a step behind it."""
+        """Wait for a save in the run's `start`th generation that is newer than all existing ones, and for a step after it."""
         self.wait(lambda: len(self.run.journal("start")) >= start, f"start {start}")
         before = len(self.saved())
         self.wait(lambda: len(self.saved()) >= before + self.script.files, "a save")
@@ -150,13 +152,13 @@ class Story:
         self.wait(lambda: self.step() > step, f"a step after {step}")
 
     def step(self) -> int:
-        """How many steps rank 0 has made since its start."""
+        """The number of steps of rank 0 since its start."""
         record = json.loads((self.run.directory / "attempts/0/nodes/0.json").read_text())
         page = self.nodes[0].own(record["heartbeat"]).read_bytes()
         return HeartbeatPage(memoryview(page)).read(0)["step"]
 
     def stop_between_saves(self) -> None:
-        """Stops both workers where none of them is in the middle of a save."""
+        """Stop both workers while neither is in the middle of a save."""
         workers = [self.worker(rank) for rank in (0, 1)]
         while True:
             for each in workers:
@@ -178,7 +180,7 @@ def story(script: Script, tmp_path: Path) -> Iterator[Story]:
         yield Story(script, nodes)
 
 
-def test_a_script_survives_what_is_done_to_its_processes_nodes_and_checkpoint(
+def test_a_script_survives_faults_of_its_processes_nodes_and_checkpoint(
     name: str, script: Script, story: Story, tmp_path: Path
 ) -> None:
     run = story.run
@@ -197,7 +199,7 @@ def test_a_script_survives_what_is_done_to_its_processes_nodes_and_checkpoint(
     os.kill(story.worker(0).pid, signal.SIGSTOP)
     story.another_save(3)
     story.nodes[1].lose_power()
-    assert [story.launchers[number].wait(LIMIT_S) for number in (0, 2)] == [0, 0], story.said()
+    assert [story.launchers[number].wait(LIMIT_S) for number in (0, 2)] == [0, 0], story.report()
     failures = [(failure["cause_kind"], failure["rank"]) for failure in run.journal("failure")]
     assert failures == [("crash", 1), ("hang", 0), ("node lost", 1)]
     assert run.journal("adopted"), "agents and coordinator cost no restart"

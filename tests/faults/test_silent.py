@@ -1,4 +1,4 @@
-"""A node whose device computes wrongly, which nothing reports: found by another rank, left out, and nothing of it stays."""
+"""Tests a node whose device computes wrongly without reporting it: another rank finds it, it is excluded, and its results are undone."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from .runs import JOB, Run, headway, only_run
 
 pytestmark = pytest.mark.slow
 
-# From step 13 on the gradients that node 1 computes are a ten-thousandth too large.
+# From step 13 on, the gradients that node 1 computes are a ten-thousandth too large.
 FAULT = """
 import os
 import sys
@@ -34,7 +34,7 @@ after_import("headway.runner.train.gradients", spoil)
 
 
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> Run:
-    """The faults' job over 20 steps on three nodes of four, each step in five computed on another node too."""
+    """The faults' job over 20 steps on three nodes of four, with each fifth step recomputed on another node."""
     folder.mkdir()
     text = (
         JOB.read_text()
@@ -56,7 +56,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> R
     return only_run(folder / "runs")
 
 
-def test_a_run_on_a_node_that_computes_wrongly_goes_back_without_it_and_ends_as_if_nothing_had_been(
+def test_a_run_excludes_a_faulty_node_rolls_back_and_ends_as_if_fault_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound, run = (trained(tmp_path / name, monkeypatch, faulty=name == "faulty") for name in ("sound", "faulty"))

@@ -1,4 +1,4 @@
-"""`headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
+"""Tests `headway torchrun` in place of `torchrun`: an unmodified script survives a killed worker; plain torchrun is the control."""
 
 import os
 import signal
@@ -19,14 +19,14 @@ TWO_RANKS = ("--nproc-per-node", "2", SCRIPT, "--checkpoints")
 
 @pytest.mark.variant
 def test_a_killed_worker_ends_plain_torchrun(tmp_path: Path) -> None:
-    """The control: it does not restart by default."""
+    """The control, which does not restart by default."""
     words = map(str, (*TWO_RANKS, tmp_path / "plain", "--crash-at", "35"))
     command = [sys.executable, "-m", "torch.distributed.run", *words]
     plain = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (plain.returncode, "finished" in plain.stdout) == (1, False)
 
 
-def test_a_killed_worker_costs_the_steps_since_the_scripts_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_the_steps_since_the_scripts_checkpoint(tmp_path: Path) -> None:
     ours = headway("torchrun", *TWO_RANKS, tmp_path / "ours", "--crash-at", "35", runs=tmp_path / "runs")
     assert ours.returncode == 0, ours.stdout + ours.stderr
     assert "finished step 64 " in ours.stdout
@@ -69,7 +69,7 @@ dist.destroy_process_group()
         ({"tiers": {"shared": 50}, "keep": 2}, 50, [200, 250, 300]),
     ],
 )
-def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
+def test_a_script_that_saves_with_headway_commits_to_the_runs_chain(
     given: dict[str, object], steps: int, kept: list[int], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
@@ -83,9 +83,9 @@ def test_a_script_that_saves_with_headway_is_on_the_runs_chain(
     assert done.stdout.count("from step 200") == 2
 
 
-# tests/runner/torchrun/test_ending.py shows it of a script that fails once.
+# tests/runner/torchrun/test_ending.py tests it with a script that fails once.
 @pytest.mark.variant
-def test_max_restarts_means_what_it_means_to_torchrun(tmp_path: Path) -> None:
+def test_max_restarts_has_torchruns_meaning(tmp_path: Path) -> None:
     words = ("--max-restarts", "0", *TWO_RANKS, tmp_path / "checkpoints", "--crash-at", "15")
     done = headway("torchrun", *words, runs=tmp_path / "runs")
     assert done.returncode == 83
@@ -104,7 +104,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_which(tmp_path: Path) -> None:
+def test_ranks_in_mismatched_collectives_are_restarted_and_named(tmp_path: Path) -> None:
     """The collective's own timeout is 30 minutes, and so is gloo's."""
     script = tmp_path / "train.py"
     script.write_text(AT_ODDS)
@@ -115,7 +115,7 @@ def test_ranks_that_wait_in_collectives_that_never_meet_are_restarted_and_told_w
     assert hang["why"].endswith("as number 4 of group default_pg, and 1 other all_reduce of 4 elements: they will never match")
 
 
-def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path) -> None:
+def test_a_script_that_always_fails_is_stopped_with_its_error(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise ValueError('no such layer')\n")
     done = headway("torchrun", script, runs=tmp_path / "runs")
@@ -126,8 +126,8 @@ def test_a_script_that_fails_every_time_is_stopped_with_its_error(tmp_path: Path
 
 
 @pytest.mark.variant
-def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
-    """argv, its own folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's environment."""
+def test_a_script_gets_the_same_environment_as_under_torchrun(tmp_path: Path) -> None:
+    """Covers argv, its folder first on the path, itself as __main__ also for pickle, exit hooks, sys.exit, and torchrun's variables."""
     (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -149,12 +149,12 @@ def test_a_script_finds_what_torchrun_gives_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        # From the parser, and from what is read of it; tests/runner/torchrun/test_arguments.py has all that is refused.
+        # From the parser, and from later checks; tests/runner/torchrun/test_arguments.py has all rejected flags.
         (["--no-such-flag", "x.py"], "--no-such-flag"),
         (["--nproc-per-node", "0", SCRIPT], "--nproc-per-node 0"),
     ],
 )
-def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], named: str, tmp_path: Path) -> None:
+def test_unsupported_flags_are_rejected_by_name(words: list[str | Path], named: str, tmp_path: Path) -> None:
     done = headway("torchrun", *words, runs=tmp_path / "runs")
     assert done.returncode == 2
     assert named in done.stderr
@@ -162,7 +162,7 @@ def test_what_is_not_carried_out_is_refused_by_name(words: list[str | Path], nam
 
 
 @pytest.mark.variant
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
     with going("torchrun", *TWO_RANKS, tmp_path / "checkpoints", "--steps", "100000", runs=tmp_path / "runs") as launcher:
         wait_until(lambda: any((tmp_path / "checkpoints").glob("step-*")), "a checkpoint of the script")
         launcher.kill()
@@ -193,7 +193,7 @@ def test_the_store_serves_until_the_last_rank_has_finished(tmp_path: Path) -> No
 
 
 @pytest.mark.variant
-def test_what_a_script_leaves_behind_goes_on_after_the_run(tmp_path: Path) -> None:
+def test_processes_that_a_script_leaves_continue_after_the_run(tmp_path: Path) -> None:
     script = tmp_path / "daemon.py"
     script.write_text(
         "import subprocess\nfrom pathlib import Path\n"
@@ -202,4 +202,4 @@ def test_what_a_script_leaves_behind_goes_on_after_the_run(tmp_path: Path) -> No
     )
     done = headway("torchrun", "--nproc-per-node", "1", script, runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # raises where it is gone
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # raises if it has ended

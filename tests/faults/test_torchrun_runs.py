@@ -1,4 +1,4 @@
-"""Which run a command of `headway torchrun` is: commands that share a name never go on from each other's state, and the same one does."""
+"""Tests which run a command of `headway torchrun` belongs to: other commands with the same name never share state, equal ones resume."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .runs import LIMIT_S, Run, wait_until
 
 pytestmark = pytest.mark.slow
 
-# Saves each five steps with headway's own checkpoints. Files in its folder say where it stops.
+# Saves each five steps with headway's own checkpoints. Files in its folder specify where it stops.
 TRAINING = """
 import os, sys, time, torch
 from headway import checkpoint
@@ -49,7 +49,7 @@ print("WANDB_RUN_ID", os.environ["WANDB_RUN_ID"], "id", os.environ["TORCHELASTIC
 
 
 class Folder:
-    """A script in a folder of its own, and its runs below it."""
+    """A script in a separate folder, with its runs below it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.runs = path, path / "runs"
@@ -70,8 +70,8 @@ class Folder:
         return process
 
     def torchrun(self, *words: str, code: int = 0, **variables: str) -> tuple[str, list[str]]:
-        """What it prints, and what is said of the run that it is."""
-        return said(self.start(*words, **variables), code)
+        """Its output, and headway's lines about the run that it belongs to."""
+        return output_of(self.start(*words, **variables), code)
 
     def mark(self, name: str, *, there: bool = True) -> None:
         (self.path / name).touch() if there else (self.path / name).unlink()
@@ -80,7 +80,7 @@ class Folder:
         return {path.name: len(list(path.glob("attempts/*"))) for path in sorted(self.runs.iterdir())}
 
 
-def said(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str]]:
+def output_of(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str]]:
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code, out + err
     return out, re.findall(r"^headway torchrun: (run `.*)$", err, re.MULTILINE)
@@ -90,7 +90,8 @@ def said(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str
 def folder(tmp_path: Path) -> Iterator[Folder]:
     folder = Folder(tmp_path)
     yield folder
-    for process in folder.started:  # of a test that has failed; all below them falls with them
+    # Processes of a failed test; their descendants end with them.
+    for process in folder.started:
         process.kill()
         process.communicate()
 
@@ -100,7 +101,7 @@ def begins(lr: str, step: int, run: str) -> str:
 
 
 @pytest.mark.variant
-def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
+def test_each_point_of_a_sweep_in_one_job_is_a_run(folder: Folder) -> None:
     printed = [folder.torchrun("train.py", lr, SLURM_JOB_ID="777") for lr in ("0.001", "0.01", "0.1")]
     for (out, _), lr, run in zip(printed, ("0.001", "0.01", "0.1"), ("777", "777-2", "777-3"), strict=True):
         assert begins(lr, 0, run) in out
@@ -112,11 +113,11 @@ def test_a_sweep_in_one_job_is_as_many_runs(folder: Folder) -> None:
     assert folder.attempts() == {"777": 1, "777-2": 1, "777-3": 1}
     trackers = [re.findall(r"WANDB_RUN_ID (\S+) id (\S+)", out) for out, _ in printed]
     assert len({tracker for ((tracker, _),) in trackers}) == 3, "no curves on top of each other"
-    assert {given for ((_, given),) in trackers} == {"none"}, "the script is told the id that torchrun would tell"
+    assert {given for ((_, given),) in trackers} == {"none"}, "the script gets the id that torchrun would pass"
 
 
 @pytest.mark.variant
-def test_two_trainings_beside_each_other_in_one_job_both_end(folder: Folder) -> None:
+def test_two_concurrent_trainings_in_one_job_both_complete(folder: Folder) -> None:
     folder.mark("hold")
     first = folder.start("train.py", "0.5", SLURM_JOB_ID="778")
     wait_until((folder.path / "at-10-0.5").exists, "the first one's tenth step")
@@ -125,7 +126,7 @@ def test_two_trainings_beside_each_other_in_one_job_both_end(folder: Folder) -> 
     third = folder.start("train.py", "0.5", SLURM_JOB_ID="778")
     wait_until((folder.runs / "778-3/attempts/0/launch.json").exists, "the first command once more")
     folder.mark("hold", there=False)
-    (first_out, first_lines), (second_out, second_lines), (third_out, third_lines) = map(said, (first, second, third))
+    (first_out, first_lines), (second_out, second_lines), (third_out, third_lines) = map(output_of, (first, second, third))
     assert (begins("0.5", 0, "778") in first_out, first_lines) == (True, [])
     assert (begins("0.25", 0, "778-2") in second_out, second_lines) == (True, ["run `778-2`: `778` belongs to another command"])
     assert begins("0.5", 0, "778-3") in third_out
@@ -147,8 +148,8 @@ def stopped(folder: Folder, *words: str, number: int = signal.SIGTERM, code: int
     folder.mark("hold", there=False)
 
 
-def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -> None:
-    """The batch script is run again from its top: what had completed is trained anew, what was stopped goes on."""
+def test_each_command_of_a_requeued_job_resumes_its_own_run(folder: Folder) -> None:
+    """The batch script is run again from its top: completed commands train again, stopped ones resume."""
     folder.torchrun("train.py", "0.5", SLURM_JOB_ID="7")
     stopped(folder, "train.py", "0.25", SLURM_JOB_ID="7")
     again = [folder.torchrun("train.py", lr, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1") for lr in ("0.5", "0.25")]
@@ -160,7 +161,7 @@ def test_a_requeued_job_goes_on_each_of_its_commands_by_itself(folder: Folder) -
 
 
 @pytest.mark.variant
-def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) -> None:
+def test_a_sigkilled_run_resumes_once_its_processes_have_ended(folder: Folder) -> None:
     folder.mark("hold")
     process = folder.start("--rdzv-id", "exp", "train.py", "0.5")
     wait_until((folder.path / "at-10-0.5").exists, "the tenth step")
@@ -176,7 +177,7 @@ def test_what_was_killed_without_a_word_goes_on_once_it_is_gone(folder: Folder) 
     assert lines == ["run `exp` resumes as attempt 1: it is the same command, and attempt 0 did not complete"]
 
 
-def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: Folder) -> None:
+def test_an_edited_script_is_a_new_run_unless_its_run_is_named(folder: Folder) -> None:
     folder.mark("break")
     folder.torchrun("--rdzv-id", "exp", "--max-restarts", "0", "train.py", "0.5", code=83)
     folder.mark("break", there=False)
@@ -189,7 +190,7 @@ def test_an_edited_script_is_another_run_unless_its_name_is_insisted_on(folder: 
     assert (lines, folder.attempts()) == ([], {"exp": 2, "exp-2": 1})
 
 
-def test_a_run_that_is_insisted_on_is_refused_while_it_goes_on(folder: Folder) -> None:
+def test_resuming_a_named_run_is_rejected_while_it_is_running(folder: Folder) -> None:
     folder.mark("hold")
     process = folder.start("train.py", "0.5", HEADWAY_RUN="mine")
     wait_until((folder.path / "at-10-0.5").exists, "the tenth step")
@@ -198,13 +199,13 @@ def test_a_run_that_is_insisted_on_is_refused_while_it_goes_on(folder: Folder) -
     assert (refused.returncode, error.count("\n")) == (2, 1)
     assert "HEADWAY_RUN=mine: attempt 0 of this run is still running" in error
     folder.mark("hold", there=False)
-    said(process)
+    output_of(process)
     assert folder.attempts() == {"mine": 1}
 
 
 # --- several nodes ------------------------------------------------------------------------------------------------------
 
-# Each rank waits until the folder says otherwise, so that the others find it there. Torch is not imported: names do not depend on it.
+# Each rank waits until a file in the folder releases it, so that others find it running. Torch is not imported: names do not depend on it.
 PAIR = """#!/bin/sh
 echo "word $1 rank $RANK of $WORLD_SIZE id $TORCHELASTIC_RUN_ID"
 while [ -e hold ]; do sleep 0.02; done
@@ -226,7 +227,7 @@ def nodes_at(port: int, least: int = 2) -> tuple[str, ...]:
     return ("--nnodes", f"{least}:2", *where, "--rdzv-conf", "last_call_timeout=1")
 
 
-def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
+def test_one_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> None:
     write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")
@@ -236,13 +237,13 @@ def test_a_copied_rendezvous_id_at_two_endpoints_is_two_runs(folder: Folder) -> 
     wait_until((folder.runs / "100-2/attempts/0/nodes/1.json").exists, "the second pair")
     folder.mark("hold", there=False)
     for pair, lines in ((first, []), (second, ["run `100-2`: `100` is the same command and is still running"])):
-        printed = [said(process) for process in pair]
+        printed = [output_of(process) for process in pair]
         assert sorted(out for out, _ in printed) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
         assert [line for _, found in printed for line in found if "can join" not in line] == lines
     assert folder.attempts() == {"100": 1, "100-2": 1}
 
 
-def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None:
+def test_another_command_at_the_same_endpoint_is_rejected(folder: Folder) -> None:
     write_pair(folder)
     (port,) = ports(1)
     folder.mark("hold")
@@ -253,22 +254,22 @@ def test_another_command_at_the_same_endpoint_is_refused(folder: Folder) -> None
     assert refused.returncode == 2
     assert "another command is running there, `./pair.sh one` as run `100`: this node's differs in arguments" in error
     folder.mark("hold", there=False)
-    assert said(first)[0] == "word one rank 0 of 1 id 100\n"
+    assert output_of(first)[0] == "word one rank 0 of 1 id 100\n"
     assert folder.attempts() == {"100": 1}
 
 
 @pytest.mark.variant
-def test_a_sweep_over_two_nodes_at_one_endpoint_is_as_many_runs(folder: Folder) -> None:
+def test_each_point_of_a_sweep_over_two_nodes_at_one_endpoint_is_a_run(folder: Folder) -> None:
     write_pair(folder)
     (port,) = ports(1)
     for word in ("a", "b", "c"):
         pair = [folder.start(*nodes_at(port), "--no-python", "./pair.sh", word) for _ in range(2)]
-        assert sorted(said(process)[0] for process in pair) == [f"word {word} rank {rank} of 2 id 100\n" for rank in (0, 1)]
+        assert sorted(output_of(process)[0] for process in pair) == [f"word {word} rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 1, "100-2": 1, "100-3": 1}
 
 
 @pytest.mark.variant
-def test_a_pair_that_was_stopped_goes_on_at_another_endpoint(folder: Folder) -> None:
+def test_a_stopped_pair_resumes_at_another_endpoint(folder: Folder) -> None:
     write_pair(folder)
     one, two = ports(2)
     folder.mark("hold")
@@ -280,5 +281,5 @@ def test_a_pair_that_was_stopped_goes_on_at_another_endpoint(folder: Folder) -> 
     assert [process.communicate(timeout=LIMIT_S) and process.returncode for process in first] == [82, 82]
     folder.mark("hold", there=False)
     second = [folder.start(*nodes_at(two), "--no-python", "./pair.sh", "same") for _ in range(2)]
-    assert sorted(said(process)[0] for process in second) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
+    assert sorted(output_of(process)[0] for process in second) == [f"word same rank {rank} of 2 id 100\n" for rank in (0, 1)]
     assert folder.attempts() == {"100": 2}

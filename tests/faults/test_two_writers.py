@@ -1,6 +1,6 @@
-"""Writers of one run in processes of their own, one of them stopped and continued, one with a clock of its own: the chain stays one.
+"""Tests writers of one run in separate processes, one stopped and continued, one with a shifted clock: the chain stays consistent.
 
-Each claims, commits for a while, and claims again when it has been superseded. What it was told stands is compared with what stands.
+Each claims, commits for a while, and claims again when it has been superseded. Its acknowledged records are compared with the chain.
 """
 
 import json
@@ -25,13 +25,15 @@ from headway.runner.contract import CheckpointId
 pytestmark = pytest.mark.slow
 
 RUN = "run-1"
-# How many fights there are; `make soak` sets more.
+# The number of fights; `make soak` sets more.
 SEEDS = max(int(os.environ.get("HEADWAY_EXAMPLES", "100")) // 50, 1)
-ROUNDS = 12  # times that somebody is stopped and continued
-QUIET = 3  # what the others must have said before one that was stopped goes on
+# How often a writer is stopped and continued.
+ROUNDS = 12
+# Lines that the others must have printed before a stopped one continues.
+QUIET = 3
 WAIT_S = 60.0
 
-# argv: store, name, seed, seconds that its clock is ahead. Says one line for each thing that it was told stands.
+# argv: store, name, seed, seconds that its clock is ahead. Prints one line for each acknowledged record.
 WRITER = """
 import json, random, sys, time
 store, name, seed, ahead = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -67,7 +69,7 @@ while True:
 
 @dataclass
 class Writer:
-    """A process, and what it has said."""
+    """A process, and its printed lines."""
 
     process: "subprocess.Popen[str]"
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -87,7 +89,7 @@ class Writer:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
 
@@ -116,7 +118,7 @@ def writers(store: str, seed: int, ahead: tuple[float, ...]) -> Iterator[list[Wr
 
 
 def fight(store: str, seed: int) -> tuple[list[Writer], list[Record]]:
-    """Three writers; again and again one is stopped wherever it is, until the others have gone on without it."""
+    """Three writers; repeatedly one is stopped anywhere until the others have progressed without it."""
     chance = random.Random(seed)
     with writers(store, seed, ahead=(0.0, -86_400.0, 3_600.0)) as fighting:
         for writer in fighting:
@@ -128,12 +130,12 @@ def fight(store: str, seed: int) -> tuple[list[Writer], list[Record]]:
             for other in fighting:
                 if other is not stopped:
                     other.wait_for_more(QUIET)
-            stopped.go_on()
+            stopped.resume()
     return fighting, Chain(open_store(store), RUN).read()
 
 
 def judge(fighting: list[Writer], records: list[Record]) -> None:
-    """What was said to stand does; every writer was in charge; nothing counts twice, and what counts is what the claims took over."""
+    """Acknowledged records exist; every writer was in charge; nothing counts twice; the valid commits are those that claims took over."""
     for number, writer in enumerate(fighting):
         for line in writer.said:
             if (seq := line.get("seq")) is not None:
@@ -147,13 +149,13 @@ def judge(fighting: list[Writer], records: list[Record]) -> None:
     assert [claim.generation for claim in claims] == list(range(1, len(claims) + 1))
     commits = [CheckpointId(r.entry.step, r.generation) for r in records if isinstance(r.entry, Commit)]
     assert len(commits) == len(set(commits))
-    # nobody refused anything, so every claim took over all that was committed before it
+    # no base was refused, so every claim took over all earlier commits
     assert sorted((c.checkpoint.generation, c.step) for c in lineage(records)) == sorted((c.generation, c.step) for c in commits)
     assert any("superseded" in line for writer in fighting for line in writer.said)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_writer_that_was_stopped_and_one_with_a_shifted_clock_take_nothing_from_the_others(seed: int, tmp_path: Path) -> None:
+def test_a_stopped_writer_and_a_shifted_clock_corrupt_no_other_writer(seed: int, tmp_path: Path) -> None:
     judge(*fight(str(tmp_path), seed))
-    # what a writer was about to create when it was killed counts for nothing
+    # a record that a killed writer was about to create does not count
     assert all(path.name.startswith(".tmp-") or path.suffix == ".json" for path in tmp_path.iterdir())

@@ -1,1 +1,1 @@
-"""What only a GPU shows. Run by `make test-gpu` on a machine that has one; never part of `make test`."""
+"""Tests that need a GPU. `make test-gpu` runs them on a machine that has one; they are never part of `make test`."""

@@ -1,4 +1,4 @@
-"""The builtin trainer on a GPU: bf16, compiled, FSDP2 over NCCL."""
+"""Tests the builtin trainer on a GPU: bf16, compiled, FSDP2 over NCCL."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return _done(_job(folder), runs=folder / "runs")
 
 
-def test_a_killed_rank_resumes_from_the_keepers_memory_and_ends_with_the_same_bits(uninterrupted: Run, tmp_path: Path) -> None:
+def test_a_killed_rank_resumes_from_the_keepers_memory_bit_for_bit(uninterrupted: Run, tmp_path: Path) -> None:
     run = _done(_job(tmp_path), "--kill", "0@33", runs=tmp_path / "runs")
     assert run.hashes() == uninterrupted.hashes()
     base = run.journal("claim")[1]["base"]
@@ -65,15 +65,15 @@ def test_a_killed_rank_resumes_from_the_keepers_memory_and_ends_with_the_same_bi
     assert base["step"] >= 25
 
 
-def test_a_step_is_computed_again_with_the_same_bits(tmp_path: Path) -> None:
-    """What detection of silent corruption rests on: the same kernels on the same input."""
+def test_a_recomputed_step_has_the_same_bits(tmp_path: Path) -> None:
+    """Detection of silent corruption relies on this: the same kernels on the same input."""
     run = _done(
         _job(tmp_path, "resilience: {corruption: {replay: 10 steps}}", steps="30", compile="false"), runs=tmp_path / "runs"
     )
     assert run.journal("corruption") == []
 
 
-def test_throughput_memory_and_a_trace_of_the_gpu(tmp_path: Path) -> None:
+def test_gpu_throughput_memory_and_trace_are_measured(tmp_path: Path) -> None:
     job = _job(tmp_path, steps="400")
     with going("run", job, runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 20)

@@ -1,4 +1,4 @@
-"""Devices as NVML reports them to the agent, and NCCL's own report."""
+"""Tests devices as NVML reports them to the agent, and NCCL's own report."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def bus() -> str:
 
 
 @pytest.mark.parametrize("named", [None, "0", "uuid"])
-def test_the_jobs_devices_are_known_by_their_addresses(named: str | None, bus: str) -> None:
+def test_the_jobs_devices_are_identified_by_their_addresses(named: str | None, bus: str) -> None:
     environment = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
     if named == "uuid":
         environment = {"CUDA_VISIBLE_DEVICES": f"GPU-{torch.cuda.get_device_properties(0).uuid}"}
@@ -46,7 +46,7 @@ def test_a_dead_process_frees_its_memory_before_the_next_starts() -> None:
     assert asyncio.run(devices.until_free([process.pid], 10))
 
 
-def test_nccl_answers_about_a_job_of_one_rank() -> None:
+def test_nccl_reports_on_a_job_of_one_rank() -> None:
     code = (
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('nccl', init_method='tcp://127.0.0.1:29621', rank=0, world_size=1)\n"

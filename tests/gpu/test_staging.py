@@ -1,5 +1,5 @@
-"""Copies from a real device: what was saved is what was there, although training continues; tests/runner/checkpoint/test_staging.py has the
-same rules on a recorded order of operations."""
+"""Tests copies from a real device: saves have the values at their time although training continues; tests/runner/checkpoint/test_staging.py
+has the same rules for a recorded order of operations."""
 
 import mmap
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from headway.runner.checkpoint.staging import Cuda, Staging
 from headway.runner.checkpoint.tensors import local_tensor
 
 Tensors = dict[str, torch.Tensor]
-# Copies of so much take milliseconds: later kernels would overtake them.
+# Copies of this size take milliseconds: later kernels would overtake them.
 WIDTH = 1 << 25
 CUDA = torch.device("cuda")
 
@@ -33,7 +33,7 @@ class Copier:
         self.staging.copy(0, {name: local_tensor(tensor) for name, tensor in self.tensors.items()}, self.stepped)
 
     def held(self) -> Tensors:
-        """What is in the buffer once all is copied; a tensor may be in several pieces."""
+        """The buffer's contents once everything is copied; a tensor may be in several pieces."""
         self.staging.wait_copied()
         found: dict[str, list[torch.Tensor]] = {}
         for piece in self.layout.pieces:
@@ -64,9 +64,7 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
     found.close()
 
 
-def test_steps_and_forward_passes_that_follow_at_once_leave_each_copy_whole(
-    copier: Copier, optimizer: torch.optim.Optimizer
-) -> None:
+def test_copies_are_intact_when_steps_and_forward_passes_follow_at_once(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     for step in range(1, 20):
         copier.save()
@@ -77,8 +75,8 @@ def test_steps_and_forward_passes_that_follow_at_once_leave_each_copy_whole(
         assert torch.equal(held["statistics"], torch.full((WIDTH,), float(step - 1)))
 
 
-def test_what_nothing_fences_is_torn_here_too(copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
-    """The control of the test before: a write that passes by the hook overtakes the copy."""
+def test_unfenced_copies_are_torn(copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+    """The control of the previous test: a write that bypasses the hook overtakes the copy."""
     optimizer.step()
     copier.save()
     with torch.no_grad():
@@ -86,7 +84,7 @@ def test_what_nothing_fences_is_torn_here_too(copier: Copier, parameter: nn.Para
     assert not torch.equal(copier.held()["weight"], torch.full((WIDTH,), 1.0))
 
 
-def test_steps_that_a_graph_replays_leave_the_copy_whole(
+def test_copies_are_intact_when_a_graph_replays_steps(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
     replay = _captured(optimizer.step)
@@ -97,7 +95,7 @@ def test_steps_that_a_graph_replays_leave_the_copy_whole(
         assert torch.equal(copier.held()["weight"], torch.full((WIDTH,), before + step))
 
 
-def test_a_graph_is_captured_after_a_save_and_none_is_saved_within(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_a_graph_is_captured_after_a_save_but_never_during_one(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
 
@@ -142,7 +140,7 @@ def test_pages_are_locked_once_and_unlocked_for_the_next_mapping() -> None:
     with pytest.raises(OSError, match="not") as caught:
         device.unlock(address)
     assert caught.value.errno == 713
-    # The errors are not left for the script's next kernel.
+    # No errors remain for the script's next kernel.
     assert float(torch.ones(4, device=CUDA).sum()) == 4
     torch.cuda.synchronize()
 

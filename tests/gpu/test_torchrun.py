@@ -1,4 +1,4 @@
-"""`headway torchrun` in place of `torchrun` with NCCL on a GPU."""
+"""Tests `headway torchrun` in place of `torchrun` with NCCL on a GPU."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parent / "scripts/train.py"
 
 @pytest.fixture(scope="module")
 def ending(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The last line under plain torchrun, which nothing disturbs."""
+    """The last line under plain torchrun, without faults."""
     folder = tmp_path_factory.mktemp("plain")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", str(SCRIPT), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -22,7 +22,7 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _last(done.stdout)
 
 
-def test_nothing_differs_until_something_fails(ending: str, tmp_path: Path) -> None:
+def test_output_is_unchanged_until_a_failure(ending: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     done = headway("torchrun", "--nproc-per-node", "1", SCRIPT, tmp_path / "own", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,7 +30,7 @@ def test_nothing_differs_until_something_fails(ending: str, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["last.pt"]
 
 
-def test_a_killed_rank_resumes_and_ends_with_the_same_bits(ending: str, tmp_path: Path) -> None:
+def test_a_killed_rank_resumes_bit_for_bit(ending: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     words = ("torchrun", "--nproc-per-node", "1", SCRIPT, tmp_path / "own", "--crash-at", "25")
     done = headway(*words, runs=tmp_path / "runs")
@@ -41,10 +41,10 @@ def test_a_killed_rank_resumes_and_ends_with_the_same_bits(ending: str, tmp_path
     assert failure["cause"] == "killed by SIGKILL"
 
 
-def test_a_kernel_that_never_ends_is_a_hang_and_the_rank_is_restarted(
+def test_an_endless_kernel_is_a_hang_and_the_rank_is_restarted(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collective behind it never begins, and the process takes a core while it waits for its GPU."""
+    """The collective behind it never begins, and the process occupies a core while it waits for its GPU."""
     (tmp_path / "own").mkdir()
     for section in ("COMPUTE", "COLLECTIVE"):
         monkeypatch.setenv(f"HEADWAY_TIMEOUT_{section}", "15s")

@@ -1,1 +1,1 @@
-"""What a script observes under `headway torchrun` is what it observes under torchrun."""
+"""Tests that a script observes the same under `headway torchrun` as under torchrun."""

@@ -1,9 +1,10 @@
-"""Compares any script under torchrun and under `headway torchrun`: twice under the first, once under the second, each in a sandbox.
+"""Compares a script under torchrun (twice) and under `headway torchrun` (once), each time in a sandbox.
 
     .venv/bin/python -m tests.harmless --nproc-per-node 2 --folder ~/examples/minGPT-ddp mingpt/main.py
 
-Prints what differs and ends with 1 if anything does. What differs between two runs of torchrun too (times, numbers drawn by lot) is
-compared without its digits, and is named. The sandbox has no network; `--folder` is copied into the working folder first.
+Prints the differences and exits with 1 if there are any. Texts that also differ between two runs of torchrun (times, random
+numbers) are compared without their digits, and are named. The sandbox has no network; `--folder` is copied into the working folder
+first.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from .harness import HEADWAY, TORCHRUN, File, Observation, Sandbox, Scenario, differences, of_headway, of_torchrun, why_not
 
-# Of a number, a time or a name that is drawn by lot: any word with a digit in it, and six capitals.
+# Parts of a random number, a time or a generated name: any word with a digit in it, and six capitals.
 NUMBER = re.compile(r"-?\b(\w*\d\w*(\.\d+)?(e[+-]\d+)?|[A-Z]{6})\b")
 
 
@@ -33,8 +34,8 @@ def observe(scenario: Scenario, launcher: Sequence[str], data: Path | None) -> O
 
 
 def without_noise(first: Observation, second: Observation, ours: Observation) -> tuple[Observation, Observation, list[str]]:
-    """`first` and `ours` without that in which two runs of torchrun differ, and the names of it: texts lose their digits, and of files
-    whose names or bytes are drawn or timed only the names without digits are left."""
+    """`first` and `ours` without everything in which two runs of torchrun differ, and the names of it: texts lose their digits, and files
+    whose names or bytes are random or timed are reduced to their names without digits."""
     texts = [name for name in ("out", "err") if getattr(first, name) != getattr(second, name)]
     names = {*first.files, *second.files}
     drawn = {NUMBER.sub("#", name) for name in names if first.files.get(name) != second.files.get(name)}
@@ -74,7 +75,7 @@ def main() -> int:
         several=True,
     )
     first, second = (observe(scenario, TORCHRUN, given.folder) for _ in range(2))
-    # Of a script that fails its failure is compared, and not the restarts.
+    # Of a failing script the failure is compared, but not the restarts.
     ours = observe(replace(scenario, fails=first.code != 0), HEADWAY, given.folder)
     print(f"torchrun: exit code {first.code} after {first.took_s:.0f} s; headway: {ours.code} after {ours.took_s:.0f} s")
     if first.code != 0:

@@ -1,4 +1,4 @@
-"""One script under each launcher, each time in a sandbox where everything has the same name; and how the two may differ."""
+"""Runs a script under each launcher, each time in a sandbox with the same names, and describes the differences between the two."""
 
 import difflib
 import hashlib
@@ -20,19 +20,22 @@ from tests.support.gloo import ABORTED, TRIES
 SCRIPTS = Path(__file__).parent / "scripts"
 INSIDE = Path(__file__).parent / "inside.py"
 BIN = Path(sys.executable).parent
-# Where each sandbox has its own folder: the working folder `work`, and what HOME, TMPDIR and HEADWAY_RUNS name.
+# Each sandbox has separate folders here: the working folder `work`, and those of HOME, TMPDIR and HEADWAY_RUNS.
 HERE = Path(tempfile.gettempdir()) / "headway-harmless"
 FOLDERS = ("work", "home", "tmp", "runs")
 TORCHRUN, HEADWAY = (str(BIN / "torchrun"),), (str(BIN / "headway"), "torchrun")
 LIMIT_S = 270.0
-SETTLE_S = 10.0  # what a script has left behind may go on for as long
-SHORT = 50_000  # bytes of a text that a difference shows line by line
-LATER_S = 45.0  # by so much headway may end later: on a loaded machine its own processes take long to start
+# Processes that a script leaves behind may continue this long.
+SETTLE_S = 10.0
+# Bytes of a text whose differences are shown line by line.
+SHORT = 50_000
+# headway may end this much later: on a loaded machine its own processes start slowly.
+LATER_S = 45.0
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A script and what it is started with. `volatile`: files whose bytes differ from one run of torchrun to the next one, too."""
+    """A script and its arguments. `volatile`: files whose bytes differ between two runs of torchrun, too."""
 
     script: str
     ranks: int = 1
@@ -44,22 +47,22 @@ class Scenario:
     volatile: tuple[str, ...] = ()
     # A second start of the same command in the same folder is observed too.
     again: bool = False
-    # It goes on from what it saved: killed and started again it ends with the result that it has without.
+    # It resumes from its saves: killed and restarted, it ends with the same result as without a kill.
     saves: bool = False
-    # Its path is given as it is from the working folder.
+    # Its path is given relative to the working folder.
     relative: bool = False
-    # Modules that lie in the working folder, each of which ends whoever imports it.
+    # Modules in the working folder, each of which ends any process that imports it.
     present: tuple[str, ...] = ()
     # One rank, whose own children print too.
     several: bool = False
-    # What it is called where its script's name does not say it.
+    # Its name, if the script's name does not identify it.
     named: str = ""
-    # Another case of what the rest of the corpus shows: only `make soak` runs it.
+    # Another case of a property that the rest of the corpus covers: only `make soak` runs it.
     variant: bool = False
 
     @property
     def torn(self) -> bool:
-        """Whether several processes print, without a buffer, each word by itself: the lines of two that print at once are torn."""
+        """Whether several processes print words separately without a buffer, so that concurrent lines are torn."""
         return self.ranks > 1 or self.several
 
     @property
@@ -74,7 +77,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class File:
-    """What `find` shows of one entry, and its bytes. `content`: a short text itself, of others the hash, or what a link leads to."""
+    """The attributes that `find` shows of one entry, and its contents. `content`: a short text, a longer one's hash, or a link's target."""
 
     mode: str
     content: str
@@ -85,7 +88,7 @@ NO_FILE = File("is not there", "")
 
 @dataclass(frozen=True)
 class Observation:
-    """What can be seen of a run from outside, once it and what it left behind have ended."""
+    """The externally visible results of a run, once it and its leftover processes have ended."""
 
     code: int | None
     out: tuple[str, ...]
@@ -101,7 +104,7 @@ class Observation:
 
 
 def why_not() -> str:
-    """Why this machine cannot hold a sandbox; empty when it can."""
+    """Why this machine cannot hold a sandbox; empty if it can."""
     tried = subprocess.run([*_unshare(), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     return f"namespaces: {tried.stderr.strip() or tried.returncode}" if tried.returncode else ""
 
@@ -112,7 +115,7 @@ def _unshare() -> list[str]:
 
 
 class Sandbox:
-    """A folder in which one launcher runs scripts; what it runs sees it as HERE."""
+    """A folder in which one launcher runs scripts, which see it as HERE."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,7 +126,7 @@ class Sandbox:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", kill: Mapping[str, int] | None = None
     ) -> "subprocess.Popen[bytes]":
-        """Begins a command; `seen` waits for it. `kill`: which rank is killed at which mark (see inside.py)."""
+        """Start a command, which `seen` waits for. `kill`: which rank is killed at which mark (see inside.py)."""
         (self.folder / "stdin").write_bytes(stdin)
         task = {
             "here": str(HERE),
@@ -160,7 +163,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class Raw:
-    """As it was, before what is the launcher's own is taken away."""
+    """The result before the launcher's own parts are removed."""
 
     code: int | None
     out: str
@@ -169,13 +172,13 @@ class Raw:
     left: tuple[str, ...]
     memory: tuple[str, ...]
     took_s: float
-    # Whether the kill that was asked for came to pass, and how far the script came; see inside.py.
+    # Whether the requested kill took place, and how far the script progressed; see inside.py.
     killed: bool
     marks: int
 
 
 def _known() -> dict[str, str]:
-    """The environment of both launchers: this one's without what would lead them elsewhere."""
+    """The environment of both launchers: this one's without variables that would misdirect them."""
     # pytest's own variables name the test, and change while it runs.
     strange = ("HEADWAY_", "PET_", "TORCHELASTIC_", "PYTEST_", "WANDB_", "SLURM_", "OMP_", "COV_", "XDG_")
     known = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
@@ -209,10 +212,10 @@ def _hash(written: bytes) -> str:
 
 
 def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Observation]]:
-    """What each launcher's starts showed: one, or two where the scenario is to be started again. They run beside each other."""
+    """The results of each launcher's starts: one, or two if the scenario is started again. The launchers run in parallel."""
     sandboxes = (Sandbox(folder / "torchrun"), Sandbox(folder / "headway"))
     observed: tuple[list[Observation], list[Observation]] = ([], [])
-    # A failure ends torchrun's run without being told so; headway's restarts are documented.
+    # By default a failure ends torchrun's run; headway's restarts are documented.
     more = ("--max-restarts", "0") if scenario.fails else ()
     for sandbox in sandboxes:
         _prepare(sandbox, scenario)
@@ -228,7 +231,7 @@ def both(scenario: Scenario, folder: Path) -> tuple[list[Observation], list[Obse
 
 
 def alone(scenario: Scenario, folder: Path, launcher: Sequence[str], kill: Mapping[str, int] | None = None) -> Raw:
-    """What one launcher's run showed, with a kill on the way or without; of torchrun with as many restarts as headway has by itself."""
+    """The result of one launcher's run, with or without a kill; torchrun gets as many restarts as headway has by default."""
     more = ("--max-restarts", "3") if launcher == TORCHRUN else ()
     for _ in range(TRIES):
         sandbox = Sandbox(folder)
@@ -250,7 +253,7 @@ def compare(scenario: Scenario, folder: Path) -> None:
     """Raise AssertionError with every difference between the two launchers' runs of a scenario."""
     observed = both(scenario, folder)
     for _ in range(TRIES - 1):
-        # gloo's threads abort a process that ends now and then, under torchrun as well, which then fails.
+        # gloo's threads occasionally abort an exiting process, under torchrun as well, which then fails.
         if not any(ABORTED in line for runs in observed for run in runs for line in run.err):
             break
         observed = both(scenario, folder)
@@ -259,40 +262,40 @@ def compare(scenario: Scenario, folder: Path) -> None:
         assert not (found := differences(torchrun, headway)), "\n".join(found)
 
 
-# --- what is each launcher's own --------------------------------------------------------------------------------------------
+# --- the launchers' own output ----------------------------------------------------------------------------------------------
 
 # [W1123 02:57:19.058000 6082 ...] and torch's C++ lines: [W1123 02:57:19.058000000 ProcessGroupGloo.cpp:...]
 PROFILER = re.compile(r"USDT:\S+ \S+ \d+:\d+")
 STAMP = re.compile(r"\[?([VWEIF])\d{4} \d\d:\d\d:\d\d\.\d+ (\d+ )?")
 AGENT = re.compile(r"[VWEIF]\d{4} \S+ \d+ (site-packages/)?torch/distributed/(run|launcher/\w+|elastic/\S+)\.py:\d+\]")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-# Names that Python, torch and both launchers draw by lot.
+# Names that Python, torch and both launchers generate at random.
 DRAWN = re.compile(r"(pymp-|listener-|torch-shm-dir-|logs/)[\w-]{6,}")
-# In what torch's `record` writes of an error.
+# In the error file of torch's `record`.
 WHEN = re.compile(r'"timestamp": "\d{10}"')
-# The table of a failed run: the launcher's own traceback with what follows it.
+# The table of a failed run: the launcher's own traceback and everything after it.
 TABLE = re.compile(r"^Traceback \(most recent call last\):\n  File \"[^\"]*bin/torchrun\"[\s\S]*", re.MULTILINE)
 
-# docs/resilience.md, "What headway prints": the last line of every run; of this one, that nothing befell it.
+# docs/resilience.md, "What headway prints": the last line of every run; here of one without failures.
 SAID = re.compile(r"headway: nothing lost: no failure \(ETTR [\d.]+\); `headway report \S+` shows more\n?")
-# Of torchrun, and of one that a script starts.
+# From torchrun, also when a script starts it.
 LOGS = re.compile(r"tmp/torchelastic_")
-# docs/script.md, "What a script can notice": torch._dynamo is imported before the script, which makes this folder.
+# docs/script.md, "What a script can notice": torch._dynamo is imported before the script, and creates this folder.
 IMPORTED = re.compile(r"tmp/torchinductor_\w+")
-# docs/script.md, "Variables": where runs lie without HEADWAY_RUNS.
+# docs/script.md, "Variables": the location of runs without HEADWAY_RUNS.
 STATE = re.compile(r"home/\.local(/state(/headway(/.*)?)?)?")
-# Of a run that failed: what happened, and what follows.
+# After a failure: the event, and the consequence.
 SAID_OF_A_FAILURE = re.compile(r"^headway: .*\n?", re.MULTILINE)
 
 
 def of_torchrun(raw: Raw, scenario: Scenario) -> Observation:
-    """What torchrun's run showed, without the lines of torch's agent."""
+    """The result of torchrun's run, without the lines of torch's agent."""
     err = [line for line in TABLE.sub("", raw.err).splitlines() if not AGENT.match(line)]
     return _observation(raw, scenario, err, raw.files)
 
 
 def of_headway(raw: Raw, scenario: Scenario) -> Observation:
-    """What headway's run showed, without what the documents say that it prints and makes."""
+    """The result of headway's run, without its documented output and files."""
     ours = SAID_OF_A_FAILURE if scenario.fails else SAID
     files = {name: file for name, file in raw.files.items() if not STATE.fullmatch(name)}
     return _observation(raw, scenario, ours.sub("", raw.err).splitlines(), files)
@@ -323,13 +326,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _lines(lines: list[str], scenario: Scenario) -> tuple[str, ...]:
-    """Lines of one rank stay in order; those of several come as they come."""
+    """Lines of one rank stay in order; lines of several may interleave."""
     normal = [PROFILER.sub("USDT", ADDRESS.sub("0x", STAMP.sub(r"[\1 ", line))) for line in lines]
     return tuple(sorted(normal) if scenario.torn else normal)
 
 
 def differences(torchrun: Observation, headway: Observation) -> list[str]:
-    """Every way in which the second is not the first, in words; empty when there is none."""
+    """Every difference of the second from the first, in words; empty if there is none."""
     found = []
     if torchrun.code != headway.code:
         found.append(f"exit code: torchrun {torchrun.code}, headway {headway.code}")

@@ -1,7 +1,7 @@
-"""The first process of a sandbox: runs one command to its end and writes down what is left of it. Standard library only.
+"""Runs as the first process of a sandbox: executes one command and records everything that remains. Standard library only.
 
-Its argument is JSON: the folder and where it is to be seen, the command, how long it may take, and which rank is killed when. A rank is
-killed at the moment at which the ranks have printed `mark` lines and made `mark` files, counted together.
+Its argument is JSON: the folder and its path inside, the command, its timeout, and which rank is killed when. A rank is
+killed when the ranks have printed `mark` lines and made `mark` files, counted together.
 """
 
 import json
@@ -17,7 +17,7 @@ POLL_S = 0.02
 
 
 def living() -> dict[int, str]:
-    """Every other process of the sandbox that runs, with its command line."""
+    """Every other running process of the sandbox, with its command line."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -31,7 +31,7 @@ def living() -> dict[int, str]:
 
 
 def reap() -> None:
-    """Ends zombies, as the first process of a machine does."""
+    """Reap zombies, as the first process of a machine does."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -40,12 +40,12 @@ def reap() -> None:
 
 
 def marks() -> int:
-    """How far the script is: lines that it has printed, files that it has made."""
+    """The script's progress: printed lines and created files."""
     return Path("stdout").read_bytes().count(b"\n") + sum(len(files) for _, _, files in os.walk("work"))
 
 
 def kill(rank: int) -> bool:
-    """Kills the worker of that rank; False where there is none."""
+    """Kill the worker of that rank; False if there is none."""
     for pid in living():
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -58,19 +58,19 @@ def kill(rank: int) -> bool:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether its parent carries no rank: a worker's own children carry the worker's."""
+    """Whether its parent has no rank: a worker's own children inherit the worker's."""
     parent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]
     return not any(word.startswith(b"RANK=") for word in Path(f"/proc/{parent}/environ").read_bytes().split(b"\0"))
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
-    """What the command ended with and what it left."""
+    """The command's exit code and the remaining files."""
     to_kill, killed = task["kill"], False
     with open("stdin", "rb") as stdin, open("stdout", "wb") as out, open("stderr", "wb") as err:
         began = time.monotonic()
         actions = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number, file in enumerate((stdin, out, err))]
         os.chdir("work")
-        # Whoever started the tests may ignore some of them, as nohup does, and Python does.
+        # The process that started the tests may ignore some of them, as nohup does, and Python does too.
         defaults = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ}
         pid = os.posix_spawn(task["command"][0], task["command"], dict(os.environ), file_actions=actions, setsigdef=defaults)
         os.chdir("..")
@@ -94,7 +94,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     task = json.loads(sys.argv[1])
-    # Names are looked up in files alone: there is no network, and torch would say so.
+    # Names are resolved from files alone: there is no network, and torch would log that.
     names = Path(task["folder"], "nsswitch.conf")
     names.write_text("passwd: files\ngroup: files\nhosts: files\n")
     for line in (

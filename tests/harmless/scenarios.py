@@ -1,6 +1,6 @@
-"""What is run under both launchers: our own scripts, and modules of installed packages as they are.
+"""Lists what runs under both launchers: headway's own scripts, and unmodified modules of installed packages.
 
-A variant is another case of what an unmarked scenario, or a test of tests/runner/torchrun/test_ending.py, shows.
+A variant is another case of a property that an unmarked scenario or tests/runner/torchrun/test_ending.py covers.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ FAILING_WAYS = (
 )
 
 
-# `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others there, in one process each.
+# `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others, in one process each.
 LAUNCHERS_WAYS = {"exec", "exception"}
 
 
@@ -57,7 +57,7 @@ def _ends(way: str, *, fails: bool) -> Scenario:
 ENDS = (
     *(_ends(way, fails=False) for way in WAYS),
     *(_ends(way, fails=True) for way in FAILING_WAYS if way != "exit 256"),
-    # The code that the system sees is 0.
+    # The exit code that the system sees is 0.
     _ends("exit 256", fails=False),
     Scenario("unflushed.py", variant=True),
     Scenario("excepthook.py", fails=True, variant=True),
@@ -72,7 +72,7 @@ ENDS = (
     Scenario("one_rank_raises.py", ranks=2, words=("early",), fails=True, named="one rank ends early"),
 )
 
-# Variables of Python that reach every process of a run, and what they ask for must not show in a script.
+# Python's variables reach every process of a run, and their effects must not show in a script.
 OF_PYTHON = {
     "PYTHONHASHSEED": "7",
     "PYTHONWARNINGS": "default",
@@ -92,7 +92,7 @@ SURROUNDINGS = (
     ),
     Scenario("environment.py", ranks=2, words=("--lr", "3e-4", "", "a b"), variant=True),
     Scenario("environment.py", environment=OF_PYTHON, named="environment with Python's variables", variant=True),
-    # torchrun runs it in a child of multiprocessing, without its folder on the path of modules: docs/script.md.
+    # torchrun runs it in a child of multiprocessing, without its folder on the module path: docs/script.md.
     Scenario("training.py", environment={"PYTHONPATH": str(SCRIPTS)}, flags=("--run-path",), named="run path", variant=True),
     Scenario("python_state.py", variant=True),
     Scenario("descriptors.py", variant=True),
@@ -118,7 +118,7 @@ SURROUNDINGS = (
         named="program",
     ),
     Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}, variant=True),
-    # Of much output torchrun tears lines when it shows what goes to files.
+    # When torchrun shows output that is redirected to files, it tears lines if there are many.
     Scenario(
         "stdin.py", stdin=b"one\ntwo\nthree", flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"
     ),
@@ -138,7 +138,7 @@ TRAINING = (
     Scenario("sharded.py", ranks=2, variant=True),
 )
 
-# dcp names each save by a number of its own, and keeps the times of what it wrote.
+# dcp gives each save a random number, and stores the times of its writes.
 OF_DCP = (".metadata",)
 
 FILES = (
@@ -157,7 +157,7 @@ FILES = (
     Scenario("saved_by_pickle.py", saves=True, variant=True),
 )
 
-# Nobody here wrote them.
+# Third-party modules.
 ACCELERATE = "accelerate.test_utils.scripts."
 
 

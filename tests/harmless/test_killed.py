@@ -1,4 +1,4 @@
-"""The scenarios once more, with a rank killed on the way: headway ends with the result of a run that nothing befell."""
+"""Tests the scenarios with a rank killed on the way: headway ends with the result of an uninterrupted run."""
 
 import os
 import random
@@ -14,22 +14,22 @@ from .scenarios import SCENARIOS, parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "sandboxes can be had")]
 
-# How many moments each scenario is killed at; `make soak` sets more.
+# The number of moments at which each scenario is killed; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "1"))
-# What was read of stdin is gone for whoever starts again, so there a millisecond decides how it ends, under both.
+# Input read from stdin is unavailable after a restart, so a millisecond decides the result there, under both.
 ENDLESS = [scenario for scenario in SCENARIOS if not scenario.fails and not scenario.stdin]
-# In `make test` tests/faults/test_nodes.py compares the result of a script that saves by dcp and loses a node.
+# In `make test`, tests/faults/test_nodes.py compares the result of a script that saves by dcp and loses a node.
 CHOSEN = [replace(scenario, variant=True) for scenario in ENDLESS]
 
 
 def results(seen: Raw) -> dict[str, str]:
-    """What a script that saves has ended with."""
+    """The final result of a script that saves."""
     return {name: file.content for name, file in seen.files.items() if name.startswith("work/result")}
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 @pytest.mark.parametrize("scenario", parameters(CHOSEN))
-def test_a_killed_rank_costs_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
+def test_a_killed_rank_changes_no_result(scenario: Scenario, seed: int, tmp_path: Path) -> None:
     quiet = alone(scenario, tmp_path / "quiet", TORCHRUN)
     assert quiet.code == 0, quiet.err
     drawn = random.Random(f"{scenario.name} {seed}")
@@ -40,7 +40,7 @@ def test_a_killed_rank_costs_no_result(scenario: Scenario, seed: int, tmp_path: 
         outcome = "the result of a run without a kill"
     else:
         theirs = alone(scenario, tmp_path / "torchrun", TORCHRUN, kill)
-        # A script that ends and has printed no more than without a kill was through when its kill came.
+        # A script that ended and has printed no more than without a kill had completed when its kill came.
         missed = theirs.code == 0 and theirs.marks <= quiet.marks
         assert ours.code == 0 or theirs.code != 0 or missed, (kill, ours.out, ours.err)
         under = "had ended" if missed else "ended" if theirs.code == 0 else "failed"

@@ -1,4 +1,4 @@
-"""What a script finds around it: the same under both launchers."""
+"""Tests that a script's environment is the same under both launchers."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 
 @pytest.mark.parametrize("scenario", parameters(SURROUNDINGS))
-def test_a_script_observes_the_same(scenario: Scenario, tmp_path: Path) -> None:
+def test_a_script_observes_no_difference(scenario: Scenario, tmp_path: Path) -> None:
     compare(scenario, tmp_path / "seen")

@@ -1,4 +1,4 @@
-"""Training, and what ranks say to each other: the same under both launchers."""
+"""Tests that training and communication between ranks are the same under both launchers."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 
 @pytest.mark.parametrize("scenario", parameters(TRAINING))
-def test_a_script_observes_the_same(scenario: Scenario, tmp_path: Path) -> None:
+def test_a_script_observes_no_difference(scenario: Scenario, tmp_path: Path) -> None:
     compare(scenario, tmp_path / "seen")

@@ -1,4 +1,4 @@
-"""Archives of programs that no package carries, unpacked once a machine."""
+"""Unpacks archives of programs that no package provides, once per machine."""
 
 import os
 import tarfile
@@ -9,7 +9,7 @@ ARCHIVES = Path(__file__).parents[3] / "shared/tools"
 
 
 def unpacked(name: str) -> Path:
-    """The folder with what the archive `name`.tar.xz holds; raises FileNotFoundError without it."""
+    """The folder with the contents of the archive `name`.tar.xz; raises FileNotFoundError without it."""
     packed = ARCHIVES / f"{name}.tar.xz"
     if not packed.exists():
         raise FileNotFoundError(f"`{packed}` not found")

@@ -1,4 +1,4 @@
-"""The run that those of the two-node story on real schedulers are compared with."""
+"""Provides the local run that the two-node story on real schedulers is compared with."""
 
 from pathlib import Path
 
@@ -18,5 +18,5 @@ def run_here(job: Path, runs: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The story's job as it is."""
+    """The story's unmodified job."""
     return run_here(STORY / "job.yaml", tmp_path_factory.mktemp("local"))

@@ -1,4 +1,4 @@
-"""moto's server as S3: real HTTP, If-None-Match enforced, in a process of its own that ends with the block."""
+"""Runs moto's server as S3: real HTTP, If-None-Match enforced, in a separate process that ends with the block."""
 
 import itertools
 import os
@@ -12,9 +12,9 @@ from typing import IO
 
 from tests.real.slurm.machine import leashed
 
-# What obstore reads from the environment: object_store's AmazonS3ConfigKey (docs.rs/object_store, aws::AmazonS3ConfigKey).
+# Variables that obstore reads from the environment: object_store's AmazonS3ConfigKey (docs.rs/object_store, aws::AmazonS3ConfigKey).
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "reader-writer", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_REGION": "us-east-1"}
-# What a person's own environment may hold that would lead elsewhere.
+# Variables of a personal environment that would misdirect clients.
 FOREIGN = ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_CONFIG_FILE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _LISTENING = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 _COLOUR = r"(?:\x1b\[\d+m)*"
@@ -51,7 +51,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client needs to find the server and to be let in."""
+        """The variables with which a client finds the server and authenticates."""
         return {**_CREDENTIALS, "AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "NO_PROXY": "127.0.0.1"}
 
     def bucket(self) -> str:
@@ -61,9 +61,10 @@ class S3Server:
         return f"s3://{name}"
 
     def answered(self, bucket: str) -> list[str]:
-        """What has been asked of the bucket since it was made, in order, with the answer's status: "GET /bucket-1/key 200"."""
+        """The requests to the bucket since it was created, in order, with the answer's status: "GET /bucket-1/key 200"."""
         marker = f"marker-{next(self._numbers)}"
-        self._put(marker)  # requests are logged in order: when this one is there, so are those before it
+        # Requests are logged in order: once this one is logged, so are earlier ones.
+        self._put(marker)
         with self._heard:
             self._heard.wait_for(lambda: f"PUT /{marker} 200" in self._answered)
             return [line for line in self._answered if _bucket_of(line) == bucket]
@@ -89,6 +90,6 @@ class S3Server:
 
 
 def _bucket_of(answered: str) -> str:
-    """The bucket that a request spoke of: `s3://...`."""
+    """The bucket of a request: `s3://...`."""
     path = answered.split()[1].partition("?")[0]
     return f"s3://{path.split('/')[1]}"

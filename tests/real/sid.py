@@ -1,7 +1,7 @@
-"""A tree of Debian sid with the newest of what the tests run: Slurm, munge, Apptainer, containerd, runc and what they want beside them.
+"""Builds a tree of Debian sid with the newest programs that the tests run: Slurm, munge, Apptainer, containerd, runc and dependencies.
 
-`sid_tree()` makes it once a machine (a minute, 530 MB), in a cache folder; it stays as it was made until the folder is removed.
-It is for reading only: mount an overlay over it, or bind its folders elsewhere.
+`sid_tree()` builds it once per machine (a minute, 530 MB), in a cache folder; it is unchanged until the folder is removed.
+It is read-only: mount an overlay over it, or bind its folders elsewhere.
 """
 
 import fcntl
@@ -34,13 +34,13 @@ LOG_TAIL_LINES = 20
 
 
 class TreeError(Exception):
-    """debootstrap failed; the message ends with what it said."""
+    """debootstrap failed; the message ends with its output."""
 
 
 def sid_tree() -> Path:
-    """The tree's root. Raises TreeError if debootstrap fails, LookupError without a mirror; ask `obstacle()` before.
+    """The tree's root. Raises TreeError if debootstrap fails, LookupError without a mirror; call `obstacle()` before.
 
-    Of two sessions that want it at once one makes it, and the other waits.
+    If two sessions request it at once, one builds it, and the other waits.
     """
     tree = _cached()
     with tree.with_suffix(".lock").open("w") as lock:
@@ -51,7 +51,7 @@ def sid_tree() -> Path:
 
 
 def obstacle() -> str | None:
-    """Why there is no tree here, with what to do about it; None if it can be had."""
+    """Why there is no tree here, with a remedy; None if it can be built."""
     if not _cached().exists():
         if shutil.which("debootstrap", path=SEARCH_PATH) is None:
             return "`debootstrap` not found; run `apt-get install debootstrap`"
@@ -63,7 +63,7 @@ def obstacle() -> str | None:
 
 
 def _cached() -> Path:
-    """Where the tree is once it is made, in a folder of this user that nobody else can put a tree into."""
+    """The path of the tree, in a folder of this user into which no other user can put a tree."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "/var/tmp") / f"headway-tests-{os.geteuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():
@@ -75,7 +75,7 @@ def _make(tree: Path, lock: int) -> None:
     unfinished = tree.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     command = ["debootstrap", "--variant=minbase", "--force-check-gpg", f"--include={','.join(PACKAGES)}"]
-    # its mounts and processes are in namespaces that end with this one's; all of them hold the lock until they are gone
+    # its mounts and processes are in namespaces that end with this one's; all of them hold the lock until they have ended
     done = subprocess.run(
         leashed([*UNSHARE, *command, "sid", str(unfinished), _mirror()]),
         check=False,
@@ -95,7 +95,7 @@ def _make(tree: Path, lock: int) -> None:
 
 
 def _mirror() -> str:
-    """The first of apt's sources that has sid; raises LookupError naming those that have not."""
+    """The first of apt's sources that has sid; raises LookupError naming those that do not."""
     if shutil.which("apt-get") is None:
         raise LookupError("`apt-get` not found, so no mirror of Debian is known; run the tests on Debian")
     # without release info: also what `apt-get update` has not fetched yet

@@ -1,4 +1,4 @@
-"""A run's history: a step is computed with what holds there, samples go on where they stand, and rolling back undoes what came after."""
+"""Tests a run's history: each step uses the values in effect, samples continue in order, and a rollback undoes later changes."""
 
 from dataclasses import replace
 
@@ -27,13 +27,13 @@ def with_history(*changes: Change) -> RunConfig:
     return replace(CONFIG, history=changes)
 
 
-def test_a_run_without_history_is_computed_as_its_spec_says() -> None:
+def test_a_run_without_history_is_computed_as_specified() -> None:
     assert at(CONFIG, 50) == CONFIG
     assert [position(CONFIG, step) for step in (0, 1, 50)] == [0, 8, 400]
     assert CONFIG.last_step == 100
 
 
-def test_a_value_holds_from_its_step_until_a_later_entry() -> None:
+def test_a_value_is_in_effect_from_its_step_until_a_later_entry() -> None:
     config = with_history(LOWER, Change(70, set={"optimizer.lr": 1e-5}))
     rates = [found.optimizer.lr for step in (0, 39, 40, 69, 70, 99) if (found := at(config, step)).optimizer is not None]
     assert rates == [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5]
@@ -41,23 +41,23 @@ def test_a_value_holds_from_its_step_until_a_later_entry() -> None:
     assert kept == replace(Optimizer(1e-3, warmup_steps=10), lr=1e-5)
 
 
-def test_a_batch_changes_how_fast_samples_are_read_and_skipped_ones_are_left_out_once() -> None:
+def test_batch_sizes_change_the_reading_rate_and_samples_are_skipped_once() -> None:
     config = with_history(LOWER, WIDER)
     assert [position(config, step) for step in (59, 60, 61, 62)] == [59 * 8, 60 * 8 + 5, 60 * 8 + 5 + 16, 60 * 8 + 5 + 32]
     assert (at(config, 60).batch, at(config, 59).batch) == (Batch(16, 2, 32), Batch(8, 2, 32))
 
 
-def test_a_finished_run_is_lengthened_at_its_last_step() -> None:
+def test_a_finished_run_is_extended_at_its_last_step() -> None:
     config = with_history(Change(100, set={"steps": 250}))
     assert (at(config, 99).steps, at(config, 100).steps, config.last_step) == (100, 250, 250)
 
 
-def test_going_back_takes_the_samples_after_the_skipped_ones_from_there_on() -> None:
+def test_a_rollback_continues_after_the_skipped_samples() -> None:
     config = with_history(Change(50, rollback_to=30, skip_samples=1000))
     assert [position(config, step) for step in (29, 30, 31)] == [29 * 8, 30 * 8 + 1000, 31 * 8 + 1000]
 
 
-def test_going_back_undoes_what_took_effect_there_or_later_and_nothing_before() -> None:
+def test_a_rollback_undoes_only_changes_in_effect_there_or_later() -> None:
     early, same, late = Change(20, set={"optimizer.clip_norm": 0.5}), LOWER, WIDER
     back = Change(80, rollback_to=40, set={"optimizer.lr": 2e-4})
     config = with_history(early, same, late, back)
@@ -69,7 +69,7 @@ def test_going_back_undoes_what_took_effect_there_or_later_and_nothing_before() 
     assert (optimizer.clip_norm, optimizer.lr) == (0.5, 2e-4)
 
 
-def test_a_value_without_a_place_in_run_json_is_not_passed_over() -> None:
+def test_a_value_without_a_field_in_run_json_raises_an_error() -> None:
     with pytest.raises(TypeError):
         at(with_history(Change(0, set={"model.layers": 3})), 5)
 
@@ -84,25 +84,25 @@ def test_samples_are_counted_in_batches() -> None:
 BACK, FURTHER = Change(50, rollback_to=30), Change(60, rollback_to=20)
 
 
-def test_a_claim_goes_back_once() -> None:
+def test_a_claim_rolls_back_once() -> None:
     assert limit((LOWER, BACK), 0) == 30
     assert carried_out((LOWER, BACK)) == 2
     assert limit((LOWER, BACK), 2) is None
 
 
-def test_a_claim_that_was_told_of_two_goes_back_to_the_earlier() -> None:
+def test_a_claim_with_two_rollbacks_goes_to_the_earlier_step() -> None:
     assert limit((BACK, FURTHER), 0) == 20
     assert limit((BACK, FURTHER), 1) == 20
     assert limit((FURTHER, Change(80, rollback_to=70)), 0) == 20
 
 
-def test_an_entry_that_only_sets_values_sends_no_claim_back_and_may_be_replaced_until_then() -> None:
+def test_an_entry_that_only_sets_values_rolls_nothing_back_and_can_change() -> None:
     assert (limit((LOWER,), 0), carried_out((LOWER,))) == (None, 0)
     assert limit((BACK, WIDER), 1) is None
     assert limit((BACK, FURTHER), carried_out((BACK, WIDER))) == 20
 
 
-def test_an_entry_that_was_carried_out_cannot_be_lost() -> None:
+def test_an_applied_entry_cannot_be_removed() -> None:
     with pytest.raises(ValueError, match="claims rolled back by the first 2 entries"):
         limit((LOWER,), 2)
     assert (
@@ -111,7 +111,7 @@ def test_an_entry_that_was_carried_out_cannot_be_lost() -> None:
     )
 
 
-def test_a_claim_goes_back_to_exactly_the_step_or_names_those_that_are_there() -> None:
+def test_a_claim_rolls_back_to_the_exact_step_or_names_the_available_ones() -> None:
     assert refusal((BACK,), 0, [10, 30, 50]) is None
     assert refusal((BACK,), 1, []) is None
     expected = "`history` goes back to step 30, but there is no valid checkpoint of that step; there are: 10, 20, 50"
@@ -119,7 +119,7 @@ def test_a_claim_goes_back_to_exactly_the_step_or_names_those_that_are_there() -
     assert refusal((BACK,), 0, []) == expected.replace("10, 20, 50", "none")
 
 
-def test_the_beginning_needs_no_checkpoint() -> None:
+def test_rolling_back_to_the_beginning_needs_no_checkpoint() -> None:
     from_scratch = (Change(50, rollback_to=0),)
     assert limit(from_scratch, 0) == 0
     assert refusal(from_scratch, 0, []) is None
@@ -127,7 +127,7 @@ def test_the_beginning_needs_no_checkpoint() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Change, ...]:
-    """Entries as `headway check` lets them through: each after the step that the run went on from."""
+    """Entries that pass `headway check`: each after the step from which the run continued."""
     found, went_on = [], -1
     for _ in range(draw(st.integers(0, 6))):
         step = went_on + 1 + draw(st.integers(0, 20))
@@ -141,8 +141,8 @@ def histories(draw: st.DrawFn) -> tuple[Change, ...]:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(histories(), st.integers(0, 120))
-def test_each_step_reads_its_batch_after_what_was_read_or_left_out_before(history: tuple[Change, ...], step: int) -> None:
-    """Against a run that is stepped through, one step after the other."""
+def test_each_step_reads_after_the_samples_read_or_skipped_before(history: tuple[Change, ...], step: int) -> None:
+    """Compared with a run that is executed one step after the other."""
     config = replace(CONFIG, history=history)
     read, standing = 0, in_force(history)
     for done in range(step + 1):
@@ -155,7 +155,7 @@ def test_each_step_reads_its_batch_after_what_was_read_or_left_out_before(histor
 
 @settings(deadline=None)
 @given(histories())
-def test_changes_that_count_have_steps_of_their_own_in_order(history: tuple[Change, ...]) -> None:
+def test_changes_in_effect_have_distinct_steps_in_order(history: tuple[Change, ...]) -> None:
     steps = [change.takes_effect_at for change in in_force(history)]
     assert steps == sorted(set(steps))
 
@@ -163,7 +163,7 @@ def test_changes_that_count_have_steps_of_their_own_in_order(history: tuple[Chan
 @pytest.mark.slow
 @settings(deadline=None)
 @given(histories())
-def test_a_history_is_read_back_from_run_json_as_it_was(history: tuple[Change, ...]) -> None:
+def test_a_history_is_read_back_from_run_json_unchanged(history: tuple[Change, ...]) -> None:
     config = replace(CONFIG, history=history)
     assert from_json(RunConfig, to_json(config)) == config
 
@@ -171,8 +171,8 @@ def test_a_history_is_read_back_from_run_json_as_it_was(history: tuple[Change, .
 @pytest.mark.slow
 @settings(deadline=None)
 @given(histories(), histories())
-def test_what_comes_after_a_rollback_changes_no_step_before_it(history: tuple[Change, ...], later: tuple[Change, ...]) -> None:
-    """So the checkpoint that a claim goes back to was computed as the whole history says."""
+def test_changes_after_a_rollback_affect_no_step_before_it(history: tuple[Change, ...], later: tuple[Change, ...]) -> None:
+    """The checkpoint that a claim rolls back to was computed by the whole history."""
     last = max([change.takes_effect_at for change in history] + [0])
     more = [replace(change, from_step=change.from_step + last + 1) for change in later]
     back = [change.rollback_to for change in more if change.rollback_to is not None]

@@ -1,4 +1,4 @@
-"""JSON lines: a torn or a short line costs itself and nothing else."""
+"""Tests JSON lines: a torn or short line costs only itself."""
 
 import resource
 import subprocess
@@ -14,7 +14,7 @@ def records(path: Path) -> list[dict[str, int]]:
     return [record for record, _ in read_lines(path)]
 
 
-def test_lines_come_back_and_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_lines_are_read_back_and_reading_resumes_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     append_line(path, {"step": 1})
     ((_, end),) = read_lines(path)
@@ -23,7 +23,7 @@ def test_lines_come_back_and_reading_goes_on_where_it_stopped(tmp_path: Path) ->
     assert records(tmp_path / "absent.jsonl") == []
 
 
-def test_half_a_line_does_not_count_and_is_cut_before_the_next(tmp_path: Path) -> None:
+def test_a_partial_line_does_not_count_and_is_removed_by_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"step": 1}\n{"ste')
     assert records(path) == [{"step": 1}]
@@ -33,13 +33,13 @@ def test_half_a_line_does_not_count_and_is_cut_before_the_next(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("garbage", ['{"ste{"step": 3}', "[1]", "\0\0"])
-def test_a_line_that_is_no_record_is_passed_over(garbage: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_record_is_skipped(garbage: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"step": 1}}\n{garbage}\n{{"step": 4}}\n')
     assert records(path) == [{"step": 1}, {"step": 4}]
 
 
-def test_what_a_full_disk_took_only_in_part_is_taken_back(tmp_path: Path) -> None:
+def test_a_line_cut_short_by_a_full_disk_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     append_line(path, {"step": 1})
     program = (

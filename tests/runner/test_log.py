@@ -32,7 +32,7 @@ def test_line_has_time_level_process_place_and_facts(capsys: pytest.CaptureFixtu
     assert re.fullmatch(f"{TIME} INFO agent node=3 generation=2: failure {re.escape(shown)}", second)
 
 
-def test_json_has_the_same_and_long_values_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_the_same_fields_with_full_values(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_LOG_FORMAT", "json")
     log.configure("coordinator")
     logging.getLogger("headway.x").info("start", extra=log.fields({"nodes": list(range(500))}))
@@ -41,7 +41,7 @@ def test_json_has_the_same_and_long_values_whole(capsys: pytest.CaptureFixture[s
     assert line == {"level": "info", "process": "coordinator", "message": "start", "nodes": list(range(500))}
 
 
-def test_line_break_in_a_value_stays_in_the_line_and_a_long_value_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_breaks_in_a_value_are_escaped_and_long_values_truncated(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("keeper", node=0)
     logging.getLogger("headway.x").info("hang", extra=log.fields({"why": "a\nb", "ranks": list(range(500))}))
     (line,) = capsys.readouterr().err.splitlines()
@@ -50,7 +50,7 @@ def test_line_break_in_a_value_stays_in_the_line_and_a_long_value_is_cut(capsys:
 
 
 @pytest.mark.parametrize(("level", "shown"), [("debug", 3), ("info", 2), ("ERROR", 1), ("loud", 2)])
-def test_level_is_the_variables_and_an_unknown_one_the_default(
+def test_level_is_read_from_the_variable_and_falls_back_to_the_default(
     level: str, shown: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_LOG_LEVEL", level)

@@ -1,4 +1,4 @@
-"""Links over real loopback sockets: what one side sends the other hears, and a stranger's line never becomes a Message."""
+"""Tests links over real loopback sockets: messages arrive, and an unauthenticated line never becomes a Message."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class End:
-    """One end of links: what it hears, and how its links end."""
+    """One end of links: the messages that it receives, and how its links end."""
 
     heard: list[Message] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
@@ -94,7 +94,7 @@ async def listening() -> AsyncIterator[Coordinator]:
 
 @asynccontextmanager
 async def answering(first: bytes) -> AsyncIterator[int]:
-    """The port of somebody who says one thing to one peer, and listens until it hangs up."""
+    """The port of a server that sends fixed bytes to one peer, and reads until it closes."""
     closed = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,7 +133,7 @@ async def agent(port: int, end: End | None = None, secret: bytes = SECRET, run: 
 
 @dataclass
 class Stranger:
-    """Speaks the protocol byte by byte."""
+    """Implements the protocol byte by byte."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -163,7 +163,7 @@ async def stranger(port: int) -> AsyncIterator[Stranger]:
 
 
 def refused(attack: Callable[[Stranger], bytes], heard: int = 0) -> str:
-    """Sends what `attack` says on a connection; returns why the coordinator ended it. An honest agent beside it goes on."""
+    """Send the bytes of `attack` on a connection; return why the coordinator ended it. An honest agent continues in parallel."""
 
     async def scenario() -> str:
         async with listening() as coordinator, agent(coordinator.port) as honest, stranger(coordinator.port) as other:
@@ -182,7 +182,7 @@ def refused(attack: Callable[[Stranger], bytes], heard: int = 0) -> str:
     return asyncio.run(scenario())
 
 
-# --- what works -------------------------------------------------------------------------------------------------------
+# --- normal operation -------------------------------------------------------------------------------------------------
 
 
 def test_messages_arrive_in_order_in_both_directions() -> None:
@@ -206,7 +206,7 @@ def test_messages_arrive_in_order_in_both_directions() -> None:
 
 
 @pytest.mark.parametrize("said", [{"text": "no file \udc80\udcff.bin"}, {"loss": float("inf")}, {"seed": (1 << 80) + 1}])
-def test_what_python_writes_and_json_does_not_know_arrives_as_it_was_said(said: dict[str, Any]) -> None:
+def test_values_that_json_does_not_support_arrive_unchanged(said: dict[str, Any]) -> None:
     async def scenario() -> list[dict[str, Any]]:
         async with listening() as coordinator, agent(coordinator.port) as link:
             link.send("evidence", 2, 7, said)
@@ -216,7 +216,7 @@ def test_what_python_writes_and_json_does_not_know_arrives_as_it_was_said(said: 
     assert asyncio.run(scenario()) == [said, {}]
 
 
-def test_a_long_message_arrives_whole_and_the_next_one_after_it() -> None:
+def test_a_long_message_arrives_complete_and_so_does_the_next() -> None:
     text = "a" * (MAX_LINE_BYTES - 200)
 
     async def scenario() -> None:
@@ -231,7 +231,7 @@ def test_a_long_message_arrives_whole_and_the_next_one_after_it() -> None:
     asyncio.run(scenario())
 
 
-def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_too_long_for_the_peer_is_dropped_and_the_next_arrives(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with listening() as coordinator, agent(coordinator.port) as link:
             link.send("join", 0, 0, {})
@@ -243,7 +243,7 @@ def test_a_message_that_the_peer_would_refuse_is_left_out_and_the_next_arrives(c
     assert caplog.messages[0].startswith("a message 'evidence' of 4194")
 
 
-def test_a_broadcast_reaches_every_link_with_its_own_node_and_number() -> None:
+def test_a_broadcast_reaches_every_link_with_its_node_and_number() -> None:
     async def scenario() -> None:
         ends = [End() for _ in range(3)]
         async with listening() as coordinator:
@@ -262,7 +262,7 @@ def test_a_broadcast_reaches_every_link_with_its_own_node_and_number() -> None:
     asyncio.run(scenario())
 
 
-def test_a_link_that_ends_is_said_to_be_lost_once_and_takes_no_more() -> None:
+def test_an_ended_link_is_reported_lost_once_and_accepts_no_more() -> None:
     async def scenario() -> None:
         ours = End()
         async with listening() as coordinator, agent(coordinator.port, ours) as link:
@@ -281,7 +281,7 @@ def test_a_link_that_ends_is_said_to_be_lost_once_and_takes_no_more() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_sent_before_a_close_still_arrives() -> None:
+def test_messages_sent_before_a_close_still_arrive() -> None:
     async def scenario() -> None:
         async with listening() as coordinator, agent(coordinator.port) as link:
             link.send("join", 0, 0, {})
@@ -295,7 +295,7 @@ def test_what_was_sent_before_a_close_still_arrives() -> None:
     asyncio.run(scenario())
 
 
-def test_an_owner_may_refuse_a_message_and_only_that_connection_ends() -> None:
+def test_a_refused_message_ends_only_its_connection() -> None:
     async def scenario() -> None:
         ends = End()
 
@@ -334,7 +334,7 @@ def test_a_host_may_be_a_name() -> None:
     asyncio.run(scenario())
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_listener_is_reported() -> None:
     with socket.create_server((HOST, 0)) as sock:
         port = sock.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
@@ -372,7 +372,7 @@ def test_a_peer_that_does_not_read_is_given_up_in_time(monkeypatch: pytest.Monke
     assert asyncio.run(scenario()) == "the peer has not drained its connection for 0.05 s"
 
 
-def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
+def test_the_queue_for_a_peer_that_does_not_read_is_bounded() -> None:
     async def scenario() -> None:
         end = End()
         listener = await listen(HOST, 0, SECRET, RUN, end.hear, end.lose)
@@ -390,7 +390,7 @@ def test_what_waits_for_a_peer_that_does_not_read_is_bounded() -> None:
     asyncio.run(scenario())
 
 
-# --- strangers --------------------------------------------------------------------------------------------------------
+# --- unauthenticated peers --------------------------------------------------------------------------------------------
 
 
 def test_another_secret_is_refused() -> None:
@@ -401,7 +401,7 @@ def test_another_run_with_the_same_secret_is_refused() -> None:
     assert "'run-2'" in refused(lambda other: other.message(run="run-2"))
 
 
-def test_a_peer_that_plays_our_own_part_is_refused() -> None:
+def test_a_peer_that_claims_the_same_role_is_refused() -> None:
     assert "mac" in refused(lambda other: other.message("coordinator", kind="start"))
 
 
@@ -425,7 +425,7 @@ def test_a_kind_of_the_other_direction_is_refused() -> None:
     ],
     ids=["http", "empty", "not hex", "short", "long", "spaced", "not ascii", "not utf-8", "no end", "no end for long"],
 )
-def test_whoever_sends_no_challenge_is_refused(first: bytes) -> None:
+def test_a_peer_that_sends_no_challenge_is_refused(first: bytes) -> None:
     async def scenario() -> str:
         async with listening() as coordinator, streams(coordinator.port) as (_, writer):
             writer.write(first)
@@ -435,18 +435,18 @@ def test_whoever_sends_no_challenge_is_refused(first: bytes) -> None:
     assert "no handshake" in reason or reason == "a line of more than 32 bytes"
 
 
-def test_a_stranger_is_granted_no_long_line_before_it_has_proven_anything() -> None:
+def test_an_unauthenticated_peer_cannot_send_a_long_line() -> None:
     assert refused(lambda other: b"a" * (FIRST_LINE_BYTES + 1)) == "a line of more than 4096 bytes"
     assert refused(lambda other: other.message(body={"text": "a" * FIRST_LINE_BYTES})) == "a line of more than 4096 bytes"
 
 
-def test_an_agent_is_granted_no_line_beyond_the_limit() -> None:
+def test_an_agent_cannot_send_a_line_beyond_the_limit() -> None:
     long = {"text": "a" * MAX_LINE_BYTES}
     reason = refused(lambda other: other.message() + other.message(seq=1, body=long), heard=1)
     assert reason == f"a line of more than {MAX_LINE_BYTES} bytes"
 
 
-def test_a_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
 
     async def scenario() -> str:
@@ -456,7 +456,7 @@ def test_a_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     assert asyncio.run(scenario()) == "no authenticated message within 0.05 s"
 
 
-def test_a_peer_that_proves_nothing_after_its_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_sends_no_proof_after_its_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
 
     async def scenario() -> str:
@@ -466,8 +466,8 @@ def test_a_peer_that_proves_nothing_after_its_challenge_is_given_up(monkeypatch:
     assert asyncio.run(scenario()) == "no authenticated message within 0.05 s"
 
 
-def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else may listen where a coordinator did before."""
+def test_an_agent_gives_up_a_peer_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may listen where a coordinator did before."""
     monkeypatch.setattr(messages, "HANDSHAKE_S", 0.05)
 
     async def scenario() -> None:
@@ -481,7 +481,7 @@ def test_an_agent_gives_up_who_answers_nothing(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(scenario())
 
 
-def test_an_agent_refuses_who_sends_no_challenge() -> None:
+def test_an_agent_refuses_a_peer_that_sends_no_challenge() -> None:
     async def scenario() -> None:
         async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
             with pytest.raises(ChannelError, match="not a challenge of 16 bytes"):
@@ -490,7 +490,7 @@ def test_an_agent_refuses_who_sends_no_challenge() -> None:
     asyncio.run(scenario())
 
 
-def test_of_too_many_connections_that_prove_nothing_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_of_too_many_unauthenticated_connections_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "HALF_OPEN", 3)
 
     async def scenario() -> None:
@@ -512,7 +512,9 @@ def test_of_too_many_connections_that_prove_nothing_the_oldest_goes(monkeypatch:
     asyncio.run(scenario())
 
 
-def test_a_flood_of_refusals_is_one_line_a_second(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_refusals_is_one_log_line_per_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     refusals = Refusals()
@@ -549,8 +551,8 @@ def test_a_line_replayed_on_the_same_connection_is_refused() -> None:
     assert reason == "unexpected message 'beat' number 0 of run 'run-1'"
 
 
-def test_a_line_sent_back_to_its_sender_is_refused() -> None:
-    """An echo returns the coordinator's challenge, and then its own `welcome` and whatever else it says."""
+def test_a_line_reflected_to_its_sender_is_refused() -> None:
+    """An echo returns the coordinator's challenge, then its `welcome` and everything else that it sends."""
 
     async def scenario() -> str:
         async with listening() as coordinator, streams(coordinator.port) as (reader, writer):
@@ -563,7 +565,7 @@ def test_a_line_sent_back_to_its_sender_is_refused() -> None:
     assert "mac" in asyncio.run(scenario())
 
 
-def test_a_coordinator_with_another_secret_is_none_of_ours() -> None:
+def test_a_coordinator_with_another_secret_is_refused() -> None:
     async def scenario() -> None:
         end = End()
         async with listening() as coordinator:
@@ -579,7 +581,7 @@ def test_every_changed_byte_of_a_line_is_refused() -> None:
         async with listening() as coordinator:
             async with stranger(coordinator.port) as other:
                 length = len(other.message())
-            for at in range(length - 1):  # the last byte is the line's end
+            for at in range(length - 1):  # the last byte ends the line
                 async with stranger(coordinator.port) as other:
                     line = bytearray(other.message())
                     line[at] ^= 1
@@ -590,7 +592,7 @@ def test_every_changed_byte_of_a_line_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_a_left_out_message_is_noticed() -> None:
+def test_a_missing_message_is_detected() -> None:
     assert "number 1" in refused(lambda other: other.message(seq=1))
 
 
@@ -609,10 +611,10 @@ def test_a_left_out_message_is_noticed() -> None:
     ],
     ids=str,
 )
-def test_an_authentic_line_that_is_no_message_is_refused(changes: dict[str, Any]) -> None:
+def test_an_authentic_line_that_is_not_a_message_is_refused(changes: dict[str, Any]) -> None:
     assert "message" in refused(lambda other: other.message(**changes))
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"1", b"{", b'{"run": "run-1"}', b"\xff", b"[" * 4000])
-def test_an_authentic_line_that_is_no_record_is_refused(raw: bytes) -> None:
+def test_an_authentic_line_that_is_not_a_record_is_refused(raw: bytes) -> None:
     assert "not a message" in refused(lambda other: other.line(raw))

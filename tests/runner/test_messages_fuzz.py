@@ -1,4 +1,4 @@
-"""10,000 messages that no agent and no coordinator of the run would send: they change nothing, stop nothing and keep nothing."""
+"""Tests 10,000 messages that no agent or coordinator of the run would send: they change, stop and keep nothing."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ GROWTH_BYTES = 64 << 20
 
 
 class Lines:
-    """What a peer could say on one connection, knowing the secret or not."""
+    """The bytes that a peer could send on one connection, with or without the secret."""
 
     def __init__(self, secret: bytes, agents: bytes, coordinators: bytes, seed: int) -> None:
         self.random = random.Random(seed)
@@ -59,7 +59,7 @@ class Lines:
 Attack = Callable[[Lines, Side, bytes], bytes]
 
 OTHER_TYPES: tuple[dict[str, Any], ...] = ({"node": "0"}, {"body": []}, {"seq": None})
-# What comes where a challenge should be.
+# Bytes in place of a challenge.
 BEFORE: Mapping[str, Attack] = {
     "nothing": lambda _, __, ___: b"",
     "noise": lambda lines, _, __: lines.random.randbytes(lines.random.randrange(1, 5000)),
@@ -69,7 +69,7 @@ BEFORE: Mapping[str, Attack] = {
     "half a challenge": lambda lines, _, __: b"ab" * lines.random.randrange(1, 16),
     "a line at once": lambda lines, side, _: lines.message(side),
 }
-# What comes after a good challenge. The third argument is a line that was authentic on another connection.
+# Bytes after a valid challenge. The third argument is a line that was authentic on another connection.
 AFTER: Mapping[str, Attack] = {
     "noise": lambda lines, _, __: lines.random.randbytes(lines.random.randrange(1, 5000)) + b"\n",
     "not signed": lambda lines, side, _: lines.message(side).partition(b" ")[2],
@@ -91,7 +91,7 @@ AFTER: Mapping[str, Attack] = {
     "other fields": lambda lines, side, _: lines.message(side, None, **{lines.random.choice(["x", "mac", "to"]): 1}),
     "other types": lambda lines, side, _: lines.message(side, **lines.random.choice(OTHER_TYPES)),
 }
-# Authentic and well formed, and yet nothing that an agent says.
+# Authentic and well-formed, but not a message of an agent.
 NONSENSE: tuple[dict[str, Any], ...] = (
     {"kind": "join", "body": {}},
     {"kind": "join", "body": {"host": "x", "running": 7, "port": None}},
@@ -111,7 +111,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 class Honest:
-    """A node's agent that does what it should."""
+    """A well-behaved agent of a node."""
 
     def __init__(self, node: int) -> None:
         self.node, self.generation = node, 0
@@ -142,7 +142,7 @@ class Honest:
 
 
 def state(machine: Coordinator) -> dict[str, Any]:
-    """All that the machine has decided or believes, but for moments and the sockets that the honest beats name."""
+    """All decisions and beliefs of the machine, except times and the sockets that the honest heartbeats name."""
     generation = machine.generation
     members = {node: (each.host, each.generation, each.connected, each.lost) for node, each in machine.roster.members.items()}
     return {
@@ -169,7 +169,7 @@ def _rss_bytes() -> int:
 
 
 async def strike(port: int, secret: bytes, seed: int, replayed: bytes) -> str:
-    """One connection to the coordinator with one attack; waits for the coordinator to end it. Returns the attack's name."""
+    """Make one connection to the coordinator with one attack and wait until the coordinator ends it. Return the attack's name."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         theirs = bytes.fromhex((await reader.readline()).decode())
@@ -181,7 +181,8 @@ async def strike(port: int, secret: bytes, seed: int, replayed: bytes) -> str:
         async with asyncio.timeout(60):
             await reader.read()
         return name
-    except ConnectionError:  # what it had not read yet is gone with the connection
+    # Its unread bytes are lost with the connection.
+    except ConnectionError:
         return "reset"
     finally:
         writer.close()
@@ -197,7 +198,7 @@ def _attack(lines: Lines, mine: bytes, replayed: bytes) -> tuple[str, bytes]:
 
 
 @pytest.mark.slow
-def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
+def test_hostile_messages_neither_change_nor_stop_a_coordinator(
     directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = RunConfig(NODES, 1, Mesh(dp_replicate=NODES), Trainer("builtin"), "0" * 16, run=RUN)
@@ -248,7 +249,7 @@ def test_nothing_that_strangers_say_to_a_coordinator_changes_or_stops_anything(
 
 
 def _rogue(secret: bytes, seeds: Iterator[int]) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
-    """Somebody who listens where a coordinator did."""
+    """A hostile server at a coordinator's former address."""
     replayed = Lines(secret, b"a" * 16, b"b" * 16, 0).message("coordinator")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -273,11 +274,11 @@ def _rogue(secret: bytes, seeds: Iterator[int]) -> Callable[[asyncio.StreamReade
 
 
 @pytest.mark.slow
-def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(directory: RunDirectory) -> None:
+def test_hostile_messages_to_an_agent_are_ignored_and_do_not_stop_its_link(directory: RunDirectory) -> None:
     secret, heard, ended = directory.secret(), list[Message](), list[str]()
 
     async def attempt(port: int) -> None:
-        """As an agent does: connects, and when that works, joins."""
+        """Connect and, if that works, join, as an agent does."""
         over = asyncio.Event()
 
         def lost(_: Link, why: str) -> None:
@@ -312,10 +313,10 @@ def test_nothing_that_strangers_say_to_an_agent_is_heard_or_stops_its_link(direc
     asyncio.run(scenario())
 
 
-def test_a_listener_without_a_free_file_descriptor_listens_again(
+def test_a_listener_that_ran_out_of_file_descriptors_listens_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever uses up descriptors keeps others out only until there is one again."""
+    """Using up descriptors blocks others only until one is free again."""
     monkeypatch.setattr(messages, "OUT_OF_FILES_S", 0.05)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The webhook: what is said to whom and when, over real HTTP to a server on this machine."""
+"""Tests the webhook's notices over real HTTP to a server on this machine: their content, recipients and times."""
 
 import time
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def notifier(address: str, **clock: Any) -> Notifier:
     return Notifier(config(), {"HOOK": address}, 0, "/runs/r-1", pause_s=0.0, **clock)
 
 
-def test_a_verdict_says_cause_suspect_evidence_what_was_done_and_what_to_do(webhook: Webhook) -> None:
+def test_a_verdict_notice_has_cause_suspect_evidence_action_and_advice(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     said.journal(FAILURE)
     said.verdict(STOPPED)
@@ -91,7 +91,7 @@ def test_a_verdict_says_cause_suspect_evidence_what_was_done_and_what_to_do(webh
 
 
 @pytest.mark.parametrize("code", [Exit.COMPLETED, Exit.PREEMPTED, Exit.SUPERSEDED])
-def test_an_attempt_that_nobody_must_look_at_says_nothing(webhook: Webhook, code: Exit) -> None:
+def test_an_attempt_that_needs_no_attention_sends_no_notice(webhook: Webhook, code: Exit) -> None:
     said = notifier(webhook.address)
     said.verdict(Verdict("r-1", 0, 3, code.name.lower(), "as it should", int(code)))
     said.verdict(STOPPED)
@@ -99,7 +99,7 @@ def test_an_attempt_that_nobody_must_look_at_says_nothing(webhook: Webhook, code
     assert [notice["kind"] for notice in webhook.received] == ["stop"]
 
 
-def test_a_hang_is_said_with_its_culprit_and_evidence(webhook: Webhook) -> None:
+def test_a_hang_notice_has_culprit_and_evidence(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     said.journal(HANG)
     said.close()
@@ -108,7 +108,7 @@ def test_a_hang_is_said_with_its_culprit_and_evidence(webhook: Webhook) -> None:
     assert notice["cause"] == "no heartbeat for 3 s in compute: rank 3 is stopped (state T)"
 
 
-def test_a_lost_node_is_said_once_it_is_replaced_and_only_once(webhook: Webhook) -> None:
+def test_a_lost_node_is_reported_once_after_its_replacement(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     said.journal(LOST)
     said.journal({"kind": "rebound", "generation": 3, "slot": 1, "from": 1, "to": 2, "outside": False})
@@ -121,7 +121,7 @@ def test_a_lost_node_is_said_once_it_is_replaced_and_only_once(webhook: Webhook)
     assert notice["done"] == "node 2 has taken slot 1"
 
 
-def test_a_node_that_is_left_out_is_said_once_a_spare_has_its_slot(webhook: Webhook) -> None:
+def test_an_excluded_node_is_reported_once_a_spare_has_its_slot(webhook: Webhook) -> None:
     why = "n1 has a device that must be reset: a spare takes its place"
     said = notifier(webhook.address)
     said.journal({"kind": "excluded", "generation": 2, "node": 1, "host": "n1", "why": why})
@@ -132,7 +132,7 @@ def test_a_node_that_is_left_out_is_said_once_a_spare_has_its_slot(webhook: Webh
     assert notice["done"] == "node 2 has taken slot 1"
 
 
-def test_a_lost_node_that_nobody_replaces_is_said_when_the_run_goes_on_without(webhook: Webhook) -> None:
+def test_an_unreplaced_node_is_reported_when_the_run_continues_without_it(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     said.journal(LOST)
     said.journal({"kind": "start", "generation": 3, "world_size": 2})
@@ -140,7 +140,7 @@ def test_a_lost_node_that_nobody_replaces_is_said_when_the_run_goes_on_without(w
     assert [notice["done"] for notice in webhook.received] == ["the run continues with 2 ranks"]
 
 
-def test_the_same_is_said_again_only_after_a_while(webhook: Webhook) -> None:
+def test_the_same_notice_is_repeated_only_after_an_interval(webhook: Webhook) -> None:
     now_s = 0.0
     said = notifier(webhook.address, now_s=lambda: now_s)
     said.journal(HANG)
@@ -153,7 +153,7 @@ def test_the_same_is_said_again_only_after_a_while(webhook: Webhook) -> None:
     assert [notice["cause"].split()[6].rstrip(":") for notice in webhook.received] == ["compute", "data", "compute"]
 
 
-def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_server_is_retried_and_given_up_without_logging_its_url(caplog: pytest.LogCaptureFixture) -> None:
     hook = Webhook(500, 404, 503)
     said = notifier(hook.address)
     said.journal(HANG)
@@ -177,7 +177,7 @@ def test_a_server_that_fails_is_tried_again_and_given_up_without_its_address(cap
         ("http://s3cr3t bad host/", "InvalidURL"),
     ],
 )
-def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(address: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_url_is_logged_and_stops_no_run(address: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
     said = notifier(address)
     said.verdict(STOPPED)
     said.close()
@@ -187,7 +187,7 @@ def test_an_address_that_leads_nowhere_costs_a_line_and_no_run(address: str, why
     assert "s3cr3t" not in caplog.text
 
 
-def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_ends_although_the_queue_of_notices_is_full(caplog: pytest.LogCaptureFixture) -> None:
     said = Notifier(config(), {"HOOK": "http://127.0.0.1:1/"}, 0, "/runs/r-1", pause_s=600.0)
     said.journal(HANG)
     while not said._queue.empty():  # the first one is being sent
@@ -199,7 +199,7 @@ def test_a_run_ends_although_more_notices_wait_than_there_is_room_for(caplog: py
     assert said._thread is not None
 
 
-def test_without_an_address_nothing_is_sent_and_nothing_fails() -> None:
+def test_without_a_url_nothing_is_sent_and_nothing_fails() -> None:
     for settings, environment in ((config(None), {"HOOK": "http://127.0.0.1:1/"}), (config(), {})):
         said = Notifier(settings, environment, 0, "/runs/r-1")
         said.journal(HANG)
@@ -208,7 +208,7 @@ def test_without_an_address_nothing_is_sent_and_nothing_fails() -> None:
         assert said._thread is None
 
 
-def test_wrong_numbers_are_said_with_whose_they_are_and_how_far_the_run_goes_back(webhook: Webhook) -> None:
+def test_a_corruption_notice_has_the_suspects_and_the_rollback(webhook: Webhook) -> None:
     said = notifier(webhook.address)
     found = "rank 3 computes what no other rank does"
     line = {"kind": "corruption", "generation": 2, "ranks": [3], "nodes": [1], "hosts": ["n1"], "found": found, "sound_step": 40}

@@ -1,4 +1,4 @@
-"""The run directory: what an attempt finds there, and what a batch script reads back from it."""
+"""Tests the run directory: what an attempt finds there, and what a batch script reads back from it."""
 
 import dataclasses
 import functools
@@ -61,7 +61,7 @@ def name_nodes(directory: RunDirectory, **hosts: str) -> None:
         write_atomic(directory.node(int(index.removeprefix("n"))), json.dumps({"host": host}).encode())
 
 
-def test_a_new_run_has_the_folders_of_the_contract(tmp_path: Path) -> None:
+def test_a_new_run_has_the_documented_folders(tmp_path: Path) -> None:
     directory = open_run(tmp_path / "runs", NAME, CONFIG, 0)
     assert directory.root == (tmp_path / "runs" / NAME).resolve()
     folders = ("shared/chain", "shared/checkpoints", "shared/journal", "attempts/0/nodes")
@@ -70,7 +70,7 @@ def test_a_new_run_has_the_folders_of_the_contract(tmp_path: Path) -> None:
     assert files == {"handle.json", "secret", "attempts/0/run.json"}
 
 
-def test_run_json_knows_its_name_and_store(tmp_path: Path) -> None:
+def test_run_json_has_its_name_and_store(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
     config = from_json(RunConfig, directory.run_json.read_text())
     assert (config.run, config.store.url) == (NAME, str(directory.root / "shared"))
@@ -78,7 +78,7 @@ def test_run_json_knows_its_name_and_store(tmp_path: Path) -> None:
     assert RunDirectory.of(directory.run_json, 0) == directory
 
 
-def test_a_second_attempt_enters_the_same_run(tmp_path: Path) -> None:
+def test_a_second_attempt_opens_the_same_run(tmp_path: Path) -> None:
     first = open_run(tmp_path, NAME, CONFIG, 0)
     before = {path: path.read_bytes() for path in (first.secret_file, first.handle, first.run_json)}
     (first.chain / "000000001.json").write_text("{}")
@@ -90,7 +90,7 @@ def test_a_second_attempt_enters_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_secret_is_for_its_owner_only(tmp_path: Path, umask: int) -> None:
+def test_the_secret_is_readable_only_by_its_owner(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         directory = open_run(tmp_path, NAME, CONFIG, 0)
@@ -100,7 +100,7 @@ def test_the_secret_is_for_its_owner_only(tmp_path: Path, umask: int) -> None:
     assert len(directory.secret()) == 32
 
 
-def test_two_runs_have_two_secrets_and_no_other_file_holds_them(tmp_path: Path) -> None:
+def test_two_runs_have_two_secrets_that_no_other_file_contains(tmp_path: Path) -> None:
     one, two = (open_run(tmp_path, f"run-{n}", CONFIG, 0) for n in (1, 2))
     assert one.secret() != two.secret()
     others = [path for path in one.root.rglob("*") if path.is_file() and path != one.secret_file]
@@ -110,7 +110,7 @@ def test_two_runs_have_two_secrets_and_no_other_file_holds_them(tmp_path: Path) 
 # --- opened by every node ---------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_open_an_attempt_at_once_all_find_the_same(tmp_path: Path) -> None:
+def test_nodes_that_open_an_attempt_concurrently_find_the_same_one(tmp_path: Path) -> None:
     nodes = 8
     together = threading.Barrier(nodes)
 
@@ -127,7 +127,7 @@ def test_nodes_that_open_an_attempt_at_once_all_find_the_same(tmp_path: Path) ->
     assert [path.name for path in first[0].attempt_directory.iterdir() if path.is_file()] == ["run.json"]
 
 
-def test_a_late_node_does_not_change_when_the_attempt_began(tmp_path: Path) -> None:
+def test_a_late_node_does_not_change_the_attempts_start_time(tmp_path: Path) -> None:
     first = open_run(tmp_path, NAME, CONFIG, 0, every_node=True)
     os.utime(first.run_json, ns=(1, 1))
     assert open_run(tmp_path, NAME, CONFIG, 0, every_node=True).run_json.stat().st_mtime_ns == 1
@@ -165,7 +165,7 @@ def exit_code(directory: RunDirectory, otherwise: int, capsys: pytest.CaptureFix
     return int(capsys.readouterr().out)
 
 
-def test_the_verdict_wins_over_the_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_takes_precedence_over_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
     assert exit_code(directory, 137, capsys) == 81, "no verdict and a foreign code: a node or the store was lost"
     assert exit_code(directory, 80, capsys) == 80
@@ -179,7 +179,7 @@ def test_the_verdict_of_an_earlier_attempt_does_not_count(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe\x00", b'{"schema": "headway.verdict/9"}'])
-def test_a_verdict_that_cannot_be_read_is_none(raw: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_verdict_is_none(raw: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
     directory.verdict.write_bytes(raw)
     assert read_verdict(directory) is None
@@ -201,7 +201,7 @@ def test_suspects_are_the_union_over_all_attempts(tmp_path: Path) -> None:
     assert suspected_by(attempts[3], 0) == ["b", "e", "f", "g"]
 
 
-def test_hosts_that_keep_failing_on_the_cluster_are_suspects_of_every_run_there(tmp_path: Path) -> None:
+def test_repeat_offenders_of_the_cluster_are_suspects_in_every_run(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, dataclasses.replace(CONFIG, cluster="small"), 0)
     elsewhere = open_run(tmp_path, "job-0123abcd-9", CONFIG, 0)
     for number, host in enumerate(("a", "a", "a", "b")):
@@ -215,7 +215,7 @@ def test_a_suspect_whose_runner_has_not_started_has_the_schedulers_name(tmp_path
     assert suspected_by(directory, 2, 3) == ["c"]
 
 
-def test_the_schedulers_names_are_kept_with_the_attempt(
+def test_the_schedulers_host_names_are_stored_with_the_attempt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_NODES", "a,b")
@@ -225,13 +225,13 @@ def test_the_schedulers_names_are_kept_with_the_attempt(
     assert suspected_by(directory, 1) == ["b"]
 
 
-def test_a_suspect_that_never_said_its_name_is_left_out(tmp_path: Path) -> None:
+def test_a_suspect_that_never_published_its_name_is_omitted(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0)
     name_nodes(directory, n0="a")
     assert suspected_by(directory, 0, 1) == ["a"]
 
 
-def test_what_a_verdict_excludes_is_written_for_the_batch_script(tmp_path: Path) -> None:
+def test_hosts_excluded_by_a_verdict_are_written_for_the_batch_script(tmp_path: Path) -> None:
     directory = open_run(tmp_path, NAME, CONFIG, 0, hosts=["a", "b", "c"])
     write_exclude(directory, verdict_of(directory))
     assert not directory.exclude.exists()
@@ -248,7 +248,7 @@ def attempts_of(runs: Path, *jobs: str) -> list[RunDirectory]:
     return found
 
 
-def test_attempts_in_a_row_without_progress_are_counted_with_and_without_a_verdict(tmp_path: Path) -> None:
+def test_consecutive_attempts_without_progress_are_counted(tmp_path: Path) -> None:
     attempts = attempts_of(tmp_path, *["uid/0", "uid/1", "uid/2", "uid/3", "uid/4"])
     give_verdict(attempts[0])
     give_verdict(attempts[2], 1)
@@ -258,7 +258,7 @@ def test_attempts_in_a_row_without_progress_are_counted_with_and_without_a_verdi
     assert [fruitless_before(each)[0] for each in attempts] == [0, 1, 2, 0, 1]
 
 
-def test_attempts_whose_nodes_have_not_all_started_are_not_counted(tmp_path: Path) -> None:
+def test_attempts_whose_nodes_did_not_all_start_are_not_counted(tmp_path: Path) -> None:
     attempts = attempts_of(tmp_path, "uid/0", "uid/1", "uid/2", "uid/3")
     for directory in attempts:
         directory.node(1).unlink()
@@ -267,7 +267,7 @@ def test_attempts_whose_nodes_have_not_all_started_are_not_counted(tmp_path: Pat
 
 
 @pytest.mark.parametrize("why", ["excused", "another job", "another verdict", "not started", "no job"])
-def test_progress_another_job_and_another_verdict_end_the_row(why: str, tmp_path: Path) -> None:
+def test_progress_another_job_or_another_verdict_resets_the_count(why: str, tmp_path: Path) -> None:
     attempts = attempts_of(tmp_path, "7", "6" if why == "another job" else "7", "7", "7")
     if why == "excused":
         attempts[1].excused.touch()
@@ -281,7 +281,7 @@ def test_progress_another_job_and_another_verdict_end_the_row(why: str, tmp_path
     assert fruitless_before(attempts[3])[0] == {"not started": 2, "no job": 0}.get(why, 1)
 
 
-# --- an attempt that a batch script has begun -------------------------------------------------------------------------
+# --- an attempt started by a batch script -----------------------------------------------------------------------------
 
 
 def submitted(directory: RunDirectory, config: str, spec: str = "{}") -> None:
@@ -290,7 +290,7 @@ def submitted(directory: RunDirectory, config: str, spec: str = "{}") -> None:
     directory.submitted_run.with_name("spec.json").write_text(spec)
 
 
-def test_every_node_opens_what_a_batch_script_has_begun(tmp_path: Path) -> None:
+def test_every_node_opens_the_attempt_that_the_batch_script_started(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / NAME, 3)
     submitted(directory, to_json(CONFIG))
     with ThreadPoolExecutor(8) as pool:
@@ -300,7 +300,7 @@ def test_every_node_opens_what_a_batch_script_has_begun(tmp_path: Path) -> None:
     assert (directory.handle.exists(), directory.spec.exists(), len(directory.secret())) == (True, True, 32)
 
 
-def test_a_runner_that_cannot_read_what_was_submitted_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runner_that_cannot_read_the_submitted_file_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path / NAME, 0)
     submitted(directory, "{}")
     words = [str(directory.run_json), "--attempt", "0", "--open"]
@@ -311,7 +311,7 @@ def test_a_runner_that_cannot_read_what_was_submitted_reports_it(tmp_path: Path,
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_open_prints_where_the_attempts_run_json_is(
+def test_open_prints_the_path_of_the_attempts_run_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
@@ -321,7 +321,7 @@ def test_open_prints_where_the_attempts_run_json_is(
     assert from_json(RunConfig, printed.read_text()).run == NAME
 
 
-def test_an_attempt_that_somebody_has_opened_is_refused_unless_every_node_opens_it(
+def test_an_attempt_already_opened_is_refused_unless_every_node_opens_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = []
@@ -334,9 +334,7 @@ def test_an_attempt_that_somebody_has_opened_is_refused_unless_every_node_opens_
     assert printed.err == f"attempt 0 of run `{NAME}` has already been opened\n"
 
 
-def test_open_keeps_the_whole_spec_of_which_its_file_omits_what_run_json_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_restores_the_values_that_the_spec_file_omits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(to_json(CONFIG)))
     (tmp_path / "rest.json").write_text('{"kind": "TrainingJob", "layout": {"dp_shard": null}}')
     assert rundir.main(["open", str(tmp_path), NAME, "--attempt", "0", "--spec", str(tmp_path / "rest.json")]) == 0
@@ -352,9 +350,9 @@ def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
     assert left.value.code == 2
 
 
-def test_the_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
+def test_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
-    # Nodes that look and make an attempt at once, again and again.
+    # Nodes that look for an attempt and create one concurrently, repeatedly.
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(16) as pool:

@@ -1,4 +1,4 @@
-"""Lemons: hosts that keep failing across runs, by what is remembered of a cluster."""
+"""Tests repeat offenders: hosts that keep failing across runs, by a cluster's record of strikes."""
 
 import json
 import os
@@ -30,13 +30,13 @@ def in_run(each: Strike, number: int, host: str | None = None) -> Strike:
     return replace(each, run=f"r-{number}", wall=each.wall - number, host=host or each.host)
 
 
-def test_three_strikes_within_two_weeks_make_a_lemon_across_runs(tmp_path: Path) -> None:
+def test_three_strikes_within_two_weeks_make_a_suspect_across_runs(tmp_path: Path) -> None:
     assert file_of(tmp_path, "a3") == tmp_path / "suspects" / "a3.jsonl"
     assert remembered(tmp_path, in_run(LOST, 1), in_run(HUNG, 2)) == {}
     assert remembered(tmp_path, in_run(LOST, 3), in_run(LOST, 4, "n2")) == {"n1": STRIKES}
 
 
-def test_what_is_older_than_two_weeks_is_forgotten(tmp_path: Path) -> None:
+def test_strikes_older_than_two_weeks_are_ignored(tmp_path: Path) -> None:
     old = [replace(in_run(LOST, number), wall=NOW - WINDOW_S - number) for number in (1, 2, 3)]
     assert remembered(tmp_path, *old, LOST, replace(LOST, wall=NOW - 5)) == {}
 
@@ -46,24 +46,24 @@ def test_one_failure_that_repeats_in_a_run_counts_once(tmp_path: Path) -> None:
     assert remembered(tmp_path, *[in_run(HUNG, number) for number in (2, 3)]) == {"n1": 3.0}
 
 
-def test_what_moves_with_the_job_is_not_the_hosts(tmp_path: Path) -> None:
-    """The same failure on another host of the same run, wherever the job's slots were put."""
+def test_a_failure_that_moves_with_the_job_is_not_the_hosts(tmp_path: Path) -> None:
+    """The same failure on another host of the same run, on whichever host the job's slots were."""
     everywhere = [in_run(HUNG, number, host) for number in (1, 2, 3, 4) for host in ("n1", "n2")]
     assert remembered(tmp_path, *everywhere) == {}
 
 
-def test_a_dead_device_is_its_hosts_wherever_else_one_died(tmp_path: Path) -> None:
+def test_a_dead_device_counts_against_its_host_despite_others_elsewhere(tmp_path: Path) -> None:
     dead = replace(HUNG, kind="hardware", fingerprint="hardware: Xid 79")
     others = [in_run(dead, number, "n2") for number in (1, 2)]
     assert remembered(tmp_path, *[in_run(dead, number) for number in (1, 2, 3)], *others) == {"n1": 3.0}
 
 
-def test_a_node_that_is_lost_again_and_again_in_one_run_is_a_lemon(tmp_path: Path) -> None:
+def test_a_node_lost_repeatedly_in_one_run_is_a_suspect(tmp_path: Path) -> None:
     flapping = [replace(LOST, wall=NOW - second) for second in (10, 20, 30)]
     assert remembered(tmp_path, *flapping, replace(LOST, host="n2")) == {"n1": 3.0}
 
 
-def test_only_what_hardware_may_have_done_counts() -> None:
+def test_only_failures_that_hardware_may_cause_count() -> None:
     weights = {}
     for kind in CauseKind:
         found = strike(Cause(kind, f"{kind}: x", "x", 0, 0, "n1", 5), "r-1", NOW)
@@ -85,7 +85,7 @@ def test_only_what_hardware_may_have_done_counts() -> None:
     assert lost.weight == 1.0
 
 
-def test_writers_of_several_jobs_lose_no_line(tmp_path: Path) -> None:
+def test_concurrent_writers_of_several_jobs_lose_no_line(tmp_path: Path) -> None:
     path = file_of(tmp_path, "a3")
 
     def write(job: int) -> None:
@@ -101,7 +101,7 @@ def test_writers_of_several_jobs_lose_no_line(tmp_path: Path) -> None:
     assert len({line["run"] for line in lines}) == len(lines) == 200
 
 
-def test_a_line_of_another_version_and_half_a_line_are_passed_over(tmp_path: Path) -> None:
+def test_a_line_of_another_version_and_a_partial_line_are_skipped(tmp_path: Path) -> None:
     path = file_of(tmp_path, "a3")
     for number in range(3):
         record(path, in_run(LOST, number))
@@ -111,7 +111,7 @@ def test_a_line_of_another_version_and_half_a_line_are_passed_over(tmp_path: Pat
     assert lemons(tmp_path / "not-there.jsonl", NOW) == {}
 
 
-def test_passing_faults_of_several_hosts_in_one_run_do_not_clear_each_other(tmp_path: Path) -> None:
+def test_transient_faults_of_several_hosts_in_one_run_all_count(tmp_path: Path) -> None:
     wrong = Cause(CauseKind.CORRUPTION, str(CauseKind.CORRUPTION), "x", 0, 0, "bad", 5, outside=True)
     for run in range(3):
         for host in ("bad", f"other-{run}"):
@@ -121,9 +121,7 @@ def test_passing_faults_of_several_hosts_in_one_run_do_not_clear_each_other(tmp_
     assert lemons(tmp_path / "s.jsonl", NOW) == {"bad": 3.0}
 
 
-def test_users_of_one_folder_share_their_strikes_and_need_no_right_to_each_others_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_of_one_folder_share_strikes_but_no_file_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     above = tmp_path / "team"
     above.mkdir()
     above.chmod(0o2777)
@@ -133,7 +131,7 @@ def test_users_of_one_folder_share_their_strikes_and_need_no_right_to_each_other
     for run in ("one", "two"):
         record(path, Strike(NOW, run, "n7", "node lost", "node lost", 1.0))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o2777
-    # The file is another user's now, which root cannot try: the kernel's answer is.
+    # The file belongs to another user, which a test as root cannot try: it simulates the kernel's error.
     access = os.access
     monkeypatch.setattr(os, "access", lambda file, mode: Path(file) != path and access(file, mode))
     for run in ("three", "four"):

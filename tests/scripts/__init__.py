@@ -1,1 +1,1 @@
-"""Training scripts of others' kind, which know nothing of headway."""
+"""Third-party-style training scripts that do not use headway."""

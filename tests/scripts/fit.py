@@ -1,4 +1,4 @@
-"""A LightningModule in the manner of its examples: a checkpoint every few steps and one named last, its own resume."""
+"""A LightningModule in the manner of its examples: a checkpoint every few steps and one named last, with its own resume."""
 
 import argparse
 import hashlib

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer in the manner of its examples: a tiny model, a checkpoint every few steps, its own resume."""
+"""A Hugging Face Trainer in the manner of its examples: a tiny model, a checkpoint every few steps, with its own resume."""
 
 import argparse
 import hashlib

@@ -1,4 +1,4 @@
-"""What the long tests counted, kept for whoever wants to see it."""
+"""Stores the counts of the long tests."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def record(name: str, counts: Mapping[str, object]) -> None:
-    """Puts `counts` under `name` into the file that HEADWAY_SOAK names; without it, nothing is kept."""
+    """Write `counts` under `name` into the file that HEADWAY_SOAK names; without it, store nothing."""
     if not (kept := os.environ.get("HEADWAY_SOAK")):
         return
     path = Path(kept)

@@ -1,7 +1,7 @@
-"""A model of a million parameters on the text of Python's standard library: 2,000 steps end where those of one process end.
+"""Tests a model of a million parameters on the text of Python's standard library: 2,000 steps end with the loss of one process.
 
-The corpus is made by `headway prepare` with a tokenizer that is trained on it. Each layout has two ranks, one of them is killed half-way.
-About 25 minutes on two cores that nothing else uses.
+The corpus is made by `headway prepare` with a tokenizer that is trained on it. Each layout has two ranks, one of them is killed halfway.
+About 25 minutes on two otherwise idle cores.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.faults.runs import JOB, only_run
 from . import record
 
 STEPS, LAST, VOCABULARY = 2000, 100, 2048
-# Layouts add the same numbers in other orders, and 2,000 steps amplify that: single losses differ by percents then, their mean does not.
+# Layouts add the same numbers in other orders, and 2,000 steps amplify that: single losses then differ by percents, but not their mean.
 TOLERANCE = 0.01
 LAYOUTS = ["dp_shard: 2", "tp: 2", "cp: 2", "pp: 2"]
 _LIMIT_S = 3600

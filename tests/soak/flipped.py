@@ -1,4 +1,4 @@
-"""The control of a flipped bit: under plain torchrun a script goes on from it without a word, and ends in another state.
+"""Tests the control of a flipped bit: under plain torchrun a script silently continues from it, and ends in another state.
 
 Under `headway torchrun` the checkpoint is refused by name (tests/faults/test_scripts.py).
 """
@@ -21,14 +21,15 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_plain_torchrun_goes_on_from_a_flipped_bit_without_a_word(name: str, tmp_path: Path) -> None:
+def test_plain_torchrun_continues_silently_from_a_flipped_bit(name: str, tmp_path: Path) -> None:
     script = SCRIPTS[name]
     right, flipped = tmp_path / "right", tmp_path / "flipped"
     right.mkdir()
     plainly(script, right, script.steps)
     shutil.copytree(right, flipped)
     state = newest(flipped / "saved", STATES[name])
-    flip(state, payload(state) + 3)  # in the exponent of a number
+    # In the exponent of a number.
+    flip(state, payload(state) + 3)
     ended = [plainly(script, folder, script.steps + script.every) for folder in (right, flipped)]
     assert all(f"finished step {script.steps + script.every} " in output for output in ended)
     assert parameters(ended[0]) != parameters(ended[1])

@@ -1,4 +1,4 @@
-"""Six jobs as teams have them, written in full: each is checked without a word and renders to what its scheduler takes."""
+"""Tests six jobs as teams have them, written in full: each passes the check without a message and renders to a valid script."""
 
 import shutil
 import subprocess
@@ -77,7 +77,7 @@ def test_fine_tuning_on_a_part_of_a_node() -> None:
     ]
 
 
-def test_a_queue_of_kueue_and_all_that_pods_need() -> None:
+def test_a_kueue_queue_and_full_pod_options() -> None:
     (job,) = planned("kueue")
     found = yaml.safe_load(rendered(job, ".yaml"))
     template: dict[str, Any] = found["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]

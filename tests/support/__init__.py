@@ -1,4 +1,4 @@
-"""Builders that tests of several folders share. A fixture that starts a daemon is in tests/real instead."""
+"""Provides builders that tests of several folders share. A fixture that starts a daemon is in tests/real instead."""
 
 from pathlib import Path
 

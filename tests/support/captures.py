@@ -1,4 +1,4 @@
-"""A node's captures as its keeper would hold them, made by hand: bytes that are known, in buffers of their own."""
+"""Builds a node's captures as its keeper would hold them: known bytes in separate buffers."""
 
 import mmap
 import random
@@ -17,13 +17,13 @@ RUN = "run-1"
 
 
 def content(rank: int, length: int) -> bytes:
-    """What the rank's own piece holds."""
+    """The content of the rank's own piece."""
     return random.Random(rank).randbytes(length)
 
 
 @contextmanager
 def captured(step: int, lengths: list[int], generation: int = 1, slot: int = 0) -> Iterator[NodeCapture]:
-    """Ranks that own `lengths[rank]` bytes of `w.<rank>` each, and hold a copy of 16 bytes that another one writes."""
+    """Ranks that own `lengths[rank]` bytes of `w.<rank>` each, and hold a copy of 16 bytes that another rank writes."""
     buffers = [mmap.mmap(-1, _aligned(length) + ALIGN) for length in lengths]
     checkpoint = CheckpointId(step, generation)
     captures = [_capture(rank, length, checkpoint, memoryview(buffers[rank])) for rank, length in enumerate(lengths)]
@@ -35,7 +35,7 @@ def captured(step: int, lengths: list[int], generation: int = 1, slot: int = 0) 
 
 
 def manifest(node: NodeCapture, stored: list[Stored]) -> tuple[bytes, Base]:
-    """The manifest of a checkpoint of this node alone, and what the chain would say of it."""
+    """The manifest of a checkpoint of this node alone, and its commit on the chain."""
     parts = {str(one.rank): one.part_xxh3_128 for one in stored}
     files = {one.file: one.file_bytes for one in stored}
     raw = record_bytes(

@@ -1,4 +1,4 @@
-"""Runs with committed checkpoints for tests of what reads them, written part by part in this process."""
+"""Builds runs with committed checkpoints for tests of their readers, written part by part in this process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class RankState:
-    """What one rank saves."""
+    """The state that one rank saves."""
 
     tensors: Mapping[str, torch.Tensor | Piece]
     objects: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def claim(run: InspectedRun, base: Base | None = None) -> int:
 
 
 def save(run: InspectedRun, step: int, ranks: Sequence[RankState], tiers: tuple[str, ...] = ("shared",)) -> Base:
-    """Writes and commits a checkpoint of the newest generation."""
+    """Write and commit a checkpoint of the newest generation."""
     newest = newest_claim(run.chain().read())
     assert newest is not None
     base = write(run, CheckpointId(step, newest.generation), ranks)
@@ -56,7 +56,7 @@ def save(run: InspectedRun, step: int, ranks: Sequence[RankState], tiers: tuple[
 
 
 def write(run: InspectedRun, at: CheckpointId, ranks: Sequence[RankState]) -> Base:
-    """Writes a checkpoint that nobody commits."""
+    """Write a checkpoint without a commit."""
     directory = run.checkpoints / at.directory
     directory.mkdir()
     stored = [_part(directory, run.name, at, rank, state) for rank, state in enumerate(ranks)]

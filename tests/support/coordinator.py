@@ -1,4 +1,4 @@
-"""A coordinator with its clock, for tests of its decisions, and short forms of its events and actions."""
+"""Provides a coordinator with its clock, for tests of its decisions, and short forms of its events and actions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def config(kind: str = "builtin", slots: int = 2, procs: int = 2, **restart: int
 
 
 class Bench:
-    """A coordinator with its clock. `do` handles events and returns what the last one led to."""
+    """A coordinator with its clock. `do` handles events and returns the actions of the last one."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Bench:
         slots: Mapping[int, int] | None = None,
         watch: type[Watch] = Watch,
     ) -> None:
-        """With `newest` a coordinator before this one had started that generation, bound as `slots` says, else slot i to node i."""
+        """With `newest`, a previous coordinator had started that generation with the binding `slots`, or slot i on node i."""
         self.config = settings or config()
         bound = slots or {i: i for i in range(self.config.slots)}
         inherited = Inherited(newest, slots=bound if newest else {}, started=bool(newest))
@@ -87,8 +87,8 @@ class Bench:
         return found
 
     def pass_time(self, seconds: float, *hearing: int, step_s: float = 0.5, step: int | None = None) -> list[Action]:
-        """Time passes in ticks, with a beat of each of the nodes `hearing` before each; ranks show `step`, at work until now, or, where
-        there is none, no sign of life since the last one that they have shown."""
+        """Let time pass in ticks, with a heartbeat of each node in `hearing` before each; ranks show `step`, working until now, or, without
+        one, no heartbeat since the last one that they have shown."""
         found: list[Action] = []
         until = self.now_s + seconds
         while self.now_s < until - 1e-9:
@@ -99,14 +99,15 @@ class Bench:
         return found
 
     def beat(self, node: int, step: int | None = None, section: str = "compute") -> Beat:
-        """Of all ranks of the node."""
+        """All ranks of the node."""
         if step is not None:
             self._sign = self.now_s, step
         signed_at, at_step = self._sign
         seen = RankBeat(at_step, section, at_step, self.now_s - signed_at)
         return Beat(node, self.generation, 4100 + node, dict.fromkeys(self.machine.roster.ranks(node), seen))
 
-    _sign = (0.0, 0)  # when the last sign of life was, and at which step
+    # Time and step of the last heartbeat.
+    _sign = (0.0, 0)
 
     @property
     def generation(self) -> int:
@@ -119,7 +120,7 @@ class Bench:
         return tuple(range(node * self.config.procs_per_slot, (node + 1) * self.config.procs_per_slot))
 
     def started(self, base: Base | None = None) -> "Bench":
-        """Claims the next generation and starts it."""
+        """Claim the next generation and start it."""
         if self.machine.phase is Phase.GATHERING:
             self.join_all()
         self.do(Claimed(self.generation + 1, base, 1))
@@ -130,7 +131,7 @@ class Bench:
         return self
 
     def loaded(self) -> "Bench":
-        """All ranks have loaded: they train."""
+        """All ranks have restored and train."""
         for rank in range(self.machine.generation.world_size):
             self.do(evidence(self.machine.roster.node_of(rank), self.generation, {"what": "loaded", "rank": rank, "step": 0}))
         return self
@@ -165,13 +166,13 @@ def joined(node: int, generation: int = 0, running: Sequence[int] = (), domain: 
 
 
 def told(actions: Sequence[Action], kind: str) -> list[Mapping[str, Any]]:
-    """What all agents were told of `kind`."""
+    """The bodies of the messages of `kind` to all agents."""
     orders = [action.order for action in actions if isinstance(action, Broadcast)]
     return [as_json(body_of(order)) for order in orders if kind == order.KIND]
 
 
 def sent(actions: Sequence[Action], kind: str) -> list[int]:
-    """The nodes that were told `kind` by themselves."""
+    """The nodes that were sent `kind` individually."""
     return [action.node for action in actions if isinstance(action, Send) and kind == action.order.KIND]
 
 
@@ -185,7 +186,7 @@ def evidence(node: int, generation: int, body: Mapping[str, Any]) -> Event:
 
 
 def facts(entry: Entry) -> dict[str, Any]:
-    """What a line of the journal has beside its time, kind, generation and attempt."""
+    """A journal line's facts besides time, kind, generation and attempt."""
     common = {"wall": 0.0, "kind": entry.KIND, "generation": -1, "attempt": 0}
     return {name: value for name, value in as_json(line_of(entry, 0.0, -1, 0)).items() if common.get(name) != value}
 

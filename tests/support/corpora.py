@@ -1,4 +1,4 @@
-"""Corpora of tokens, written as `headway prepare` writes them, and a tokenizer that is a few words long."""
+"""Builds corpora of tokens in the format of `headway prepare`, and a tokenizer of a few words."""
 
 import random
 from collections.abc import Sequence

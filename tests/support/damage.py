@@ -1,4 +1,4 @@
-"""Stored checkpoints, and what can happen to their files: each damage is drawn at random and undone after it was looked at."""
+"""Damages stored checkpoints: each damage is drawn at random and undone after it was examined."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +16,9 @@ Contents = Mapping[Path, bytes | None]
 
 
 class Checkpoint:
-    """A committed checkpoint in its directory, and what it was when nothing had happened to it yet: its files, and what they held.
+    """A committed checkpoint in its directory, and its original state: its files, and their contents.
 
-    `chunks`: where chunks lie in the data files; what lies between them is padding.
+    `chunks`: where chunks are in the data files; the bytes between them are padding.
     """
 
     def __init__(self, directory: Path, run: str, base: Base) -> None:
@@ -43,10 +43,12 @@ class Checkpoint:
         return found
 
     def touched(self, contents: Contents) -> set[str]:
-        """The names of its files that no longer say what was committed; other bytes in padding say nothing."""
-        return {path.name for path, now in contents.items() if path in self.files and self._says(path, now) != self._says(path)}
+        """The names of its files that differ from their commit; padding does not count."""
+        return {
+            path.name for path, now in contents.items() if path in self.files and self._content(path, now) != self._content(path)
+        }
 
-    def _says(self, path: Path, *now: bytes | None) -> object:
+    def _content(self, path: Path, *now: bytes | None) -> object:
         raw = now[0] if now else self.files[path]
         return raw if raw is None or path not in self.chunks else [raw[at] for at in self.chunks[path]]
 
@@ -75,7 +77,7 @@ def flipped_bit(draw: random.Random, checkpoints: list[Checkpoint]) -> Contents:
 
 
 def zeroed_block(draw: random.Random, checkpoints: list[Checkpoint]) -> Contents:
-    """What a lost write leaves."""
+    """The result of a lost write."""
     path, raw = _file(draw, checkpoints)
     begin = draw.randrange(len(raw)) // 512 * 512
     end = min(begin + draw.choice((512, 4096)), len(raw))
@@ -92,7 +94,7 @@ def deleted(draw: random.Random, checkpoints: list[Checkpoint]) -> Contents:
 
 
 def swapped_steps(draw: random.Random, checkpoints: list[Checkpoint]) -> Contents:
-    """A file of one step and that of the same name of another."""
+    """Swap files of the same name from two steps."""
     one, other = draw.sample(checkpoints, 2)
     name = draw.choice(sorted({path.name for path in one.files}))
     return _swapped((one, name), (other, name))
@@ -107,7 +109,7 @@ def swapped_ranks(draw: random.Random, checkpoints: list[Checkpoint]) -> Content
 
 
 def moved_within(draw: random.Random, checkpoints: list[Checkpoint]) -> Contents:
-    """Two ranges of one data file in each other's place."""
+    """Swap two ranges of one data file."""
     path, raw = _file(draw, checkpoints, kind="data")
     length = draw.choice((4, 64, 4096))
     one, other = (at * length for at in sorted(draw.sample(range(len(raw) // length), 2)))
@@ -158,7 +160,7 @@ def _twice(checkpoints: list[Checkpoint]) -> list[int]:
 
 @contextmanager
 def done_to(contents: Contents, checkpoints: list[Checkpoint]) -> Iterator[None]:
-    """The files as the damage leaves them, for the length of the block."""
+    """Damage the files for the duration of the block."""
     whole = {path: raw for checkpoint in checkpoints for path, raw in checkpoint.files.items()}
     _write(contents)
     try:
@@ -176,7 +178,7 @@ def _write(contents: Contents) -> None:
 
 
 def outcome(checkpoint: Checkpoint, contents: Contents) -> str:
-    """`refused` by the name of a file that no longer says what was committed, or `harmless`; anything else is said as it is."""
+    """`refused` by the name of a file that differs from its commit, or `harmless`; any other outcome is returned in words."""
     touched = checkpoint.touched(contents)
     try:
         found = checkpoint.read()

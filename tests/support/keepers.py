@@ -1,4 +1,4 @@
-"""Keepers as processes, and what the tests of them say and expect: one rank's state, sealed, stored and read back."""
+"""Starts keepers as processes for their tests, with one rank's state to seal, store and read back."""
 
 import os
 import secrets
@@ -34,7 +34,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Node:
-    """A keeper as its supervisor starts it. `directory` is what all nodes of a test see."""
+    """A keeper as its supervisor starts it. `directory` is the directory that all nodes of a test see."""
 
     directory: Path
     index: int = 0
@@ -42,7 +42,7 @@ class Node:
     name: str = field(default_factory=lambda: f"headway-test-{secrets.token_hex(16)}")
 
     def start(self) -> None:
-        """Returns when it listens."""
+        """Start it, and return once it listens."""
         ours, theirs = socket.socketpair()
         argv = [
             sys.executable,
@@ -60,7 +60,7 @@ class Node:
         assert ours.recv(16) == b"ready\n", self.log.read_text()
 
     def stop(self) -> None:
-        """As a supervisor that has gone."""
+        """End it as if its supervisor had gone."""
         self.parent.close()
         self.process.wait(WAIT_S)
 
@@ -81,7 +81,7 @@ class Node:
         return self.directory / "checkpoints"
 
     def hello(self, rank: int = 0, local_ranks: int = 1, generation: int = 1, host_memory_bytes: int | None = None) -> Hello:
-        """Of a rank on this node, whose partner is the other of two nodes."""
+        """A rank on this node, whose partner is the other of two nodes."""
         partner = str(self.directory / f"{1 - self.index}.json")
         storage = {"shared": str(self.checkpoints)}
         return Hello(RUN, self.index, rank, local_ranks, generation, storage, partner, host_memory_bytes)
@@ -89,7 +89,7 @@ class Node:
 
 @contextmanager
 def running(*nodes: Node) -> Iterator[None]:
-    """The keepers run; what is still there at the end is ended."""
+    """Run the keepers, and end the remaining ones afterwards."""
     started: list[Node] = []
     try:
         for node in nodes:
@@ -117,7 +117,7 @@ def layout(own: int = 3 * ALIGN, shared: int = 100) -> BufferLayout:
 
 
 def state(rank: int, step: int, size: int) -> bytes:
-    """`size` bytes that no other rank or step has."""
+    """`size` bytes that are unique to the rank and step."""
     return (b"%08d.%08d." % (rank, step) * (size // 18 + 1))[:size]
 
 
@@ -145,7 +145,7 @@ class Rank:
         return next(buffer for buffer in self.buffers if buffer.free)
 
     def copy(self, step: int) -> SharedBuffer:
-        """The state of `step` in a free buffer, not sealed yet."""
+        """Put the state of `step` into a free buffer, not sealed yet."""
         buffer = self.free()
         buffer.view[:] = state(self.hello.rank, step, self.layout.bytes)
         return buffer
@@ -154,12 +154,12 @@ class Rank:
         self.link.seal(self.copy(step).index, step, ("memory", *tiers), {"step": step})
 
     def save(self, step: int, *tiers: str) -> dict[str, Sealed | Done | Failed]:
-        """Seals and waits for what becomes of it in every tier."""
+        """Seal, and wait for the outcome in every tier."""
         self.seal(step, *tiers)
         return self.outcome(step, *tiers)
 
     def outcome(self, step: int, *tiers: str) -> dict[str, Sealed | Done | Failed]:
-        """By tier."""
+        """The outcomes by tier."""
         found: dict[str, Sealed | Done | Failed] = {}
         for event in self.heard_until(lambda: set(found) == {"memory", *tiers}):
             if isinstance(event, Sealed) and event.step == step:
@@ -177,12 +177,12 @@ class Rank:
             yield event
 
     def held(self) -> list[tuple[int, int, int]]:
-        """Rank, step and generation of all that the keeper holds."""
+        """Rank, step and generation of everything that the keeper holds."""
         return sorted((one.rank, one.step, one.generation) for one in self.link.held())
 
 
 def verify(part: Part, view: memoryview, checkpoint: CheckpointId) -> None:
-    """The capture is what `state` says, and every chunk has its hash."""
+    """Check that the capture has the bytes of `state`, and that every chunk has its hash."""
     assert view == state(part.rank, checkpoint.step, len(view))
     for name, entry in part.tensors.items():
         for chunk in entry.chunks:
@@ -192,14 +192,14 @@ def verify(part: Part, view: memoryview, checkpoint: CheckpointId) -> None:
 
 
 def gone(pid: int) -> bool:
-    """No such process, or a zombie that only waits to be reaped."""
+    """Whether there is no such process, or only a zombie that waits to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-# --- a worker that is killed -----------------------------------------------------------------------------------------------
+# --- a killed worker -------------------------------------------------------------------------------------------------------
 
 WORKER = """
 import sys
@@ -221,7 +221,7 @@ with Rank(node, node.hello(rank, local_ranks, generation), layout(own)) as worke
 def worker(
     node: Node, step: int, rank: int = 0, local_ranks: int = 1, generation: int = 1, own: int = 3 * ALIGN
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A process that copies the state of `step`, and with each line that it is given goes on: seals it, ends."""
+    """A process that copies the state of `step`, and proceeds with each line of input: seal, then end."""
     numbers = [str(number) for number in (rank, local_ranks, generation, step, own)]
     argv = [sys.executable, "-c", WORKER, str(node.directory), node.name, *numbers]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as process:

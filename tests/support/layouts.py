@@ -1,4 +1,4 @@
-"""Several ranks in one process: DTensors of each rank's view, and collectives between threads, so that `save` runs as in a job."""
+"""Runs several ranks in one process: DTensors of each rank's view, and collectives between threads, so that `save` works as in a job."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def mesh_of(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
-    """The device mesh as `rank` sees it. No process group is behind it: nothing may be sent."""
+    """The device mesh as `rank` sees it. It has no process group, so nothing may be sent."""
     names = ("outer", "inner")[-len(shape) :]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=torch.Size(shape).numel())
     try:
@@ -30,7 +30,7 @@ def mesh_of(rank: int, shape: tuple[int, ...]) -> Iterator[DeviceMesh]:
 
 
 def shard(full: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
-    """This rank's shard of `full`, cut as torch cuts (chunks of equal size, the last ones short or empty)."""
+    """This rank's shard of `full`, split as by torch (chunks of equal size, the last ones short or empty)."""
     local, place = full, mesh.get_coordinate()
     assert place is not None
     for axis, placement in enumerate(placements):
@@ -44,7 +44,7 @@ def shard(full: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement])
 def views(
     full: dict[str, torch.Tensor], shape: tuple[int, ...], placements: Sequence[Placement]
 ) -> list[dict[str, torch.Tensor]]:
-    """What each rank of a mesh of `shape` holds of the tensors in `full`."""
+    """The shards of the tensors in `full` on each rank of a mesh of `shape`."""
     found: list[dict[str, torch.Tensor]] = []
     for rank in range(torch.Size(shape).numel()):
         with mesh_of(rank, shape) as mesh:
@@ -53,7 +53,7 @@ def views(
 
 
 class Board:
-    """Where the threads of one job lay what they gather."""
+    """Holds the objects that the threads of one job gather."""
 
     def __init__(self, ranks: int) -> None:
         self.barrier, self.laid = threading.Barrier(ranks), [b""] * ranks
@@ -79,7 +79,7 @@ class ThreadRanks(Ranks):
         return self.gather(data)
 
     def apart(self, patience: timedelta | None = None) -> "ThreadRanks":
-        """A board of their own: made by the first of them to come, and laid for the others."""
+        """Share a new board: the first thread to arrive makes it."""
         boards = self._board.boards
         made = boards.setdefault(self._made, Board(self.world_size))
         self._made += 1
@@ -94,7 +94,7 @@ class ThreadRanks(Ranks):
 
 
 def on_all_ranks(world_size: int, work: Callable[[Ranks], T]) -> list[T | Exception]:
-    """Runs `work` on every rank at once; what each returned or raised, in rank order."""
+    """Run `work` on every rank at once; return what each returned or raised, in rank order."""
     board, results = Board(world_size), dict[int, T | Exception]()
 
     def run(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Writers of a chain whose every operation of the store is let through one by one, as it is told: in order, failed, lost, late, stale."""
+"""Steps writers of a chain one store operation at a time: in order, failed, lost, late, stale."""
 
 import errno
 import threading
@@ -10,16 +10,16 @@ from headway.runner.checkpoint.chain import Chain
 from headway.runner.checkpoint.stores import Store
 
 WAIT_S = 60.0
-# How often a store may hide what is there before it shows it: less than the chain asks again (chain.STALE_WAITS_S).
+# How often a store may hide an existing name: less often than the chain asks again (chain.STALE_WAITS_S).
 STALE_AT_MOST = 5
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process dies here."""
 
 
 class Memory:
-    """A store in this process's memory that is as a store should be."""
+    """A correct store in this process's memory."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -36,7 +36,7 @@ class Memory:
 
 @dataclass
 class Wire:
-    """What lies between one writer and the store. `late`: requests that were given up and are on their way still."""
+    """The link between one writer and the store. `late`: requests that were given up and are still in flight."""
 
     store: Store
     late: list[tuple[str, bytes]]
@@ -64,7 +64,8 @@ class Wire:
             case "late":
                 self.late.append((name, data))
                 self._fail()
-            case "answer lost":  # it was done, the answer was lost, it was sent again, and that one was refused
+            # It was executed, the answer was lost, and the retry was refused.
+            case "answer lost":
                 self.store.create(name, data)
                 return False
         return self.store.create(name, data)
@@ -87,7 +88,8 @@ class Wire:
                 self._fail()
             case "stale" if self._may_be_stale():
                 return sorted(self.store.names())[:-1]
-            case "answer lost" if self._may_be_stale():  # a directory read while names are made: any of them may be missed
+            # A directory is read while names are created: any of them may be missed.
+            case "answer lost" if self._may_be_stale():
                 return sorted(self.store.names())[1:]
         return self.store.names()
 
@@ -109,7 +111,7 @@ FAULTS = ("none", "crash before", "crash after", "fail before", "fail after", "l
 
 
 class Writer:
-    """A process: a chain of its own, and at most one job at a time, which `step` lets do one more operation."""
+    """A process: its own view of the chain, and at most one job at a time, which `step` advances by one operation."""
 
     def __init__(self, name: str, store: Store, run: str, late: list[tuple[str, bytes]]) -> None:
         self.name = name
@@ -124,7 +126,7 @@ class Writer:
         return self._thread is not None
 
     def start(self, job: Callable[[Chain], Any]) -> bool:
-        """Begins the job; True when it ended without asking the store for anything."""
+        """Start the job; True if it ended without a store operation."""
         assert self._thread is None
         self.wire.failed, self.wire.stale, self._ended = False, 0, False
 
@@ -141,13 +143,13 @@ class Writer:
         return self._arrived()
 
     def step(self, fault: str) -> bool:
-        """Lets the operation that the job has come to happen so; True when the job has ended with it: see `result`."""
+        """Execute the job's pending operation with this fate; True if the job has ended with it: see `result`."""
         self.wire.fault = fault
         self.wire.allowed.release()
         return self._arrived()
 
     def crash(self) -> None:
-        """Ends the job where it stands, however it takes it."""
+        """End the job at its current operation, however it reacts."""
         while self.busy:
             self.step("crash before")
 

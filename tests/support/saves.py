@@ -1,4 +1,4 @@
-"""A save without a keeper's process: the same layout, copy, hashes, files and commit, one after the other in this process."""
+"""Saves without a keeper's process: the same layout, copy, hashes, files and commit, one after the other in this process."""
 
 import mmap
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,14 @@ from headway.runner.contract import Checkpoint, CheckpointId, Tier
 
 @dataclass(frozen=True)
 class Saved:
-    """The data of all ranks in bytes and, on the first rank, what was retired."""
+    """The data of all ranks in bytes and, on the first rank, the retired checkpoints."""
 
     bytes: int
     retired: tuple[CheckpointId, ...]
 
 
 def captured(place: CheckpointLocation, ranks: Ranks, step: int, state: RankState, whole: bool = False) -> Capture:
-    """What a keeper would hold of this rank's state."""
+    """The capture that a keeper would hold of this rank's state."""
     layout = Planner(ranks).plan(state.tensors, whole).layout
     view = memoryview(mmap.mmap(-1, layout.bytes))
     staging = Staging()
@@ -41,7 +41,7 @@ def captured(place: CheckpointLocation, ranks: Ranks, step: int, state: RankStat
 
 
 def save(place: CheckpointLocation, chain: Chain, ranks: Ranks, step: int, state: RankState, keep: int = 3) -> Saved:
-    """Writes and commits the state of all ranks; each is a node of its own. Raises on all ranks when one fails."""
+    """Write and commit the state of all ranks, each as a separate node. Raises on all ranks if one fails."""
     stored: list[Stored] = []
     checkpoint = Checkpoint((Tier("shared", every_steps=1, keep=keep),))
     committer = Committer(place, chain, retirement(place, chain, checkpoint, {"shared": DirectoryRoot(place.root)}))

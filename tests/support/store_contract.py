@@ -1,4 +1,4 @@
-"""What every store of a chain has to do, as tests: a subclass gives the fixture `store`, an empty store."""
+"""Defines the contract of every store of a chain, as tests: a subclass gives the fixture `store`, an empty store."""
 
 import threading
 from collections.abc import Callable
@@ -13,13 +13,13 @@ RACERS = 6
 
 
 class StoreContract:
-    """A name is created once, whole, by one of however many; what is there stays as it is."""
+    """A name is created once and completely, by one of any number of creators, and then never changes."""
 
     @pytest.fixture
     def store(self) -> Store:
         raise NotImplementedError
 
-    def test_what_was_created_is_read_back(self, store: Store) -> None:
+    def test_a_created_name_is_read_back(self, store: Store) -> None:
         for name, data in (("000000001.json", b'{"a": 1}\n'), ("000000002.json", bytes(range(256)) * 40), ("empty", b"")):
             assert store.create(name, data) is True
             assert store.read(name) == data
@@ -29,29 +29,29 @@ class StoreContract:
         assert [store.create("one", data) for data in (b"second", b"first", b"")] == [False, False, False]
         assert store.read("one") == b"first"
 
-    def test_what_is_not_there_reads_as_none(self, store: Store) -> None:
+    def test_a_missing_name_reads_as_none(self, store: Store) -> None:
         assert store.read("absent") is None
         assert store.names() == []
         assert store.create("absent", b"now") is True
 
-    def test_names_are_those_that_were_created(self, store: Store) -> None:
+    def test_names_are_the_created_ones(self, store: Store) -> None:
         names = [f"{number:09d}.json" for number in range(1, 8)]
         for name in names:
             store.create(name, name.encode())
         assert sorted(store.names()) == names
 
-    def test_one_of_many_creators_wins_and_its_bytes_stand(self, store: Store) -> None:
+    def test_one_of_many_creators_wins_and_its_bytes_are_kept(self, store: Store) -> None:
         won = racing(RACERS, lambda racer: store.create("one", f"racer {racer}".encode() * 100))
         assert sorted(won) == [False] * (RACERS - 1) + [True]
         assert store.read("one") == f"racer {won.index(True)}".encode() * 100
 
-    def test_it_passes_for_one_that_creates_exclusively_as_often_as_it_is_asked(self, store: Store) -> None:
+    def test_verification_is_repeatable_on_an_exclusive_store(self, store: Store) -> None:
         verify_store(store)
         before = store.read(PROBE)
         verify_store(store)
         assert (store.names(), store.read(PROBE)) == ([PROBE], before)
 
-    def test_a_chain_in_it_is_read_back_by_another_process_s_eyes(self, store: Store) -> None:
+    def test_a_chain_is_read_back_through_another_instance(self, store: Store) -> None:
         chain = Chain(store, "run-1")
         written = [chain.claim(None, 0, "coordinator")]
         written += [chain.append(Commit(step, f"{step}"), 1, 0, "rank 0") for step in (10, 20)]
@@ -73,7 +73,7 @@ class StoreContract:
 
 
 def racing(racers: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work(0)` .. `work(racers - 1)` return in threads that start together; an error of theirs is raised here."""
+    """Return the results of `work(0)` to `work(racers - 1)` in threads that start together; their errors are raised here."""
     gate, answers, errors = threading.Barrier(racers), [None] * racers, list[BaseException]()
 
     def run(racer: int) -> None:

@@ -1,4 +1,4 @@
-"""A server in place of a chat's or a pager's webhook."""
+"""Serves in place of a chat's or a pager's webhook."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ SECRET_PATH = "/services/T00/B00/s3cr3t"
 
 
 class Webhook:
-    """A server that answers `statuses` one after the other, then 200, and keeps what it was sent."""
+    """A server that answers with `statuses` in turn, then 200, and stores what it receives."""
 
     def __init__(self, *statuses: int) -> None:
         self.received: list[dict[str, Any]] = []

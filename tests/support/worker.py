@@ -1,4 +1,4 @@
-"""A worker of this process's own, for hooks under test: what it says, and what its page shows."""
+"""Provides a worker in this process for hooks under test: the events that it sends, and the contents of its page."""
 
 import json
 import mmap
@@ -44,7 +44,7 @@ class Booted:
         return self.page.read(0)[word]
 
     def verify(self) -> None:
-        """As before a script's first line."""
+        """Prepare the state before a script's first line."""
         verify_first(self.worker, HashStore(), VERIFY_S)
 
     @property
@@ -54,8 +54,8 @@ class Booted:
 
 @contextmanager
 def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
-    """Rank 0 of a run below `root`, current while the block runs. Whatever the file system and the clock are, what is saved gets its
-    checksum at the next call of a hook."""
+    """Rank 0 of a run below `root`, current while the block runs. Whatever the file system and the clock are, saves get their
+    checksums at the next call of a hook."""
     directory = RunDirectory(root, 0)
     directory.attempt_directory.mkdir(parents=True)
     (root / "shared").mkdir()
@@ -78,7 +78,7 @@ def booted(root: Path, world_size: int = 1) -> Iterator[Booted]:
 
 
 def flip(path: Path, at: int | None = None) -> None:
-    """Flips a bit, as a disk does it: nobody has written the file."""
+    """Flip a bit, as a disk does: no program has written the file."""
     stat, content = path.stat(), bytearray(path.read_bytes())
     content[len(content) // 2 if at is None else at] ^= 4
     path.write_bytes(content)

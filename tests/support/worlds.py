@@ -1,6 +1,6 @@
-"""Ranks as processes of their own, in the environment that torchrun gives them, ended with the test.
+"""Runs ranks as processes, in the environment that torchrun gives them, and ends them with the test.
 
-They are forked from one process that has imported torch: what tests here show begins after the imports, which cost more than most of them.
+They are forked from one process that has imported torch: these tests begin after the imports, which cost more than most of them.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 LIMIT_S = 300
 POLL_S = 0.02
-# What most programs of tests/support/ranks import; DTensor imports the compiler for its settings.
+# Imports of most programs in tests/support/ranks; DTensor imports the compiler for its settings.
 PRELOADED = [
     "torch._dynamo",
     "torch.distributed.fsdp",
@@ -33,7 +33,7 @@ PRELOADED = [
 
 
 def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1, limit_s: int = LIMIT_S) -> None:
-    """`python -m MODULE WORDS` on all ranks, to their end. Raises AssertionError with what they printed if one fails."""
+    """Run `python -m MODULE WORDS` on all ranks to their end. Raises AssertionError with their output if one fails."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         processes = [_start(module, rank, ranks, nodes, folder, words) for rank in range(ranks)]
@@ -48,7 +48,7 @@ def run_world(module: str, ranks: int, *words: str | Path, nodes: int = 1, limit
 
 
 def _wait(processes: Sequence[ForkServerProcess], limit_s: int) -> list[int | None]:
-    """Exit codes, once all have ended or one has failed; None for what runs still."""
+    """Exit codes, once all have ended or one has failed; None for running ones."""
     until = time.monotonic() + limit_s
     while True:
         codes = [process.exitcode for process in processes]
@@ -68,7 +68,7 @@ def _start(module: str, rank: int, ranks: int, nodes: int, folder: Path, words: 
 
 
 def _server() -> multiprocessing.context.ForkServerContext:
-    """What forks ranks: it starts with the first of them, and ends with this process."""
+    """The process that forks ranks: it starts with the first of them, and ends with this process."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def _server() -> multiprocessing.context.ForkServerContext:
 
 
 def _be_rank(argv: list[str], environment: Mapping[str, str], folder: Path, said: Path) -> None:
-    """In the forked process."""
+    """Runs in the forked process."""
     with said.open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -96,16 +96,16 @@ def _said(folder: Path, rank: int) -> Path:
 
 
 def join(world_size: int, name: str) -> None:
-    """In a rank: the process group of the first `world_size` ranks, met under `name`."""
+    """Runs in a rank: the process group of the first `world_size` ranks, which meet under `name`."""
     torch.set_num_threads(1)
     store = f"file://{os.environ['STORE']}/{name}"
     dist.init_process_group("gloo", init_method=store, rank=int(os.environ["RANK"]), world_size=world_size)
 
 
 def leave() -> None:
-    """End the rank without the end of its interpreter, at which a thread of gloo's may wait for the GIL.
+    """End the rank without the exit of its interpreter, during which a thread of gloo's may wait for the GIL.
 
-    Whoever joins it then waits for ever (pytorch/pytorch#56297), or Python ends it in a function that may not be left by an exception
+    A process that joins this thread then waits forever (pytorch/pytorch#56297), or Python ends it in a function that no exception may leave
     (python/cpython#87135), and C++ aborts the process: `tests.support.gloo.ABORTED`.
     """
     sys.stdout.flush()

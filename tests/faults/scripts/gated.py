@@ -1,6 +1,6 @@
-"""A script with DDP and DCP checkpoints of its own, whose data arrive when somebody lets them: it knows nothing of headway.
+"""A script with DDP and its own DCP checkpoints, whose data arrive when a test releases them; it does not use headway.
 
-gated.py FOLDER STEPS GATE...: before step GATE it waits until FOLDER/gate-<GATE> is there; it saves every 10 steps.
+gated.py FOLDER STEPS GATE...: before step GATE it waits until FOLDER/gate-<GATE> exists; it saves every 10 steps.
 """
 
 import hashlib

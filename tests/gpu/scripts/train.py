@@ -1,6 +1,6 @@
 """An unmodified training script for a GPU: DDP over NCCL, batch norm, mixed precision, checkpoints by torch.save.
 
-train.py FOLDER [--crash-at N] [--spin-at N]: it dies at, or stays for ever in a kernel of, step N of its first start.
+train.py FOLDER [--crash-at N] [--spin-at N]: it dies at, or hangs forever in a kernel of, step N of its first start.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""UDP sockets of this process inside other network namespaces."""
+"""Opens UDP sockets of this process inside other network namespaces."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def socket_in(namespace: Path, interface: str, address: str, port: int = 0) -> Iterator[socket.socket]:
-    """A UDP socket that sends and receives over one interface of the namespace, and tells each datagram's TOS byte."""
+    """A UDP socket that sends and receives over one interface of the namespace, and returns each datagram's TOS byte."""
     with _new_socket(namespace) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
         made.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
@@ -33,7 +33,7 @@ def send(sender: socket.socket, payload: bytes, to: tuple[str, int], tos: int) -
 
 
 def receive(receiver: socket.socket, timeout_s: float) -> tuple[bytes, int, tuple[str, int]] | None:
-    """The next datagram, its TOS byte, and who sent it; None when none came in time."""
+    """The next datagram, its TOS byte, and its sender; None if none arrived in time."""
     receiver.settimeout(timeout_s)
     try:
         payload, ancillary, _, sender = receiver.recvmsg(1 << 16, socket.CMSG_SPACE(4))
@@ -44,7 +44,7 @@ def receive(receiver: socket.socket, timeout_s: float) -> tuple[bytes, int, tupl
 
 
 def _new_socket(namespace: Path) -> socket.socket:
-    """A socket stays in the namespace that its thread was in when it made it: so a thread for a moment, and the others stay here."""
+    """A socket stays in the namespace of the thread that created it: one thread enters it briefly, and the others stay here."""
     made: list[socket.socket] = []
     failed: list[OSError] = []
 

@@ -1,4 +1,4 @@
-"""Switches and hosts as network namespaces, veth cables between them, and on each switch FRR with the frr.conf that it is given."""
+"""Builds switches and hosts as network namespaces with veth cables, and runs FRR with the given frr.conf on each switch."""
 
 import json
 import shlex
@@ -37,7 +37,7 @@ DATAGRAM = b"x" * 4000
 DAEMONS = ("zebra", "bfdd", "bgpd")
 LOST_FLAGS = frozenset({"dead", "linkdown"})
 
-# Names of namespaces, FRR's folders and its crash logs (named by pid) are this machine's own. The loop reaps orphans.
+# Names of namespaces, FRR's folders and its crash logs (named by pid) are private to this machine. The loop reaps orphans.
 HOLDER = """
 set -e
 for folder in /run /etc/frr /var/tmp; do
@@ -52,14 +52,14 @@ while :; do sleep infinity & wait $! || :; done
 
 
 class FabricError(Exception):
-    """The fabric did not do what was waited for; the message ends with what the switch says about it."""
+    """The fabric did not reach an awaited state; the message ends with the switch's report."""
 
 
 class Fabric:
-    """`with Fabric(switches, links, hosts) as fabric:` gives switches that have read their files; nothing of it is left afterwards.
+    """`with Fabric(switches, links, hosts) as fabric:` gives switches that have read their files; nothing of it remains afterwards.
 
     `switches`: name -> its files, by their names in /etc/frr. `hosts`: name -> its adapters, by the names of their interfaces.
-    `systems`: name of a switch or host -> what its operating system sets, as commands; such a host gets no other addresses and routes.
+    `systems`: name of a switch or host -> commands with its operating system's settings; such a host gets no other addresses and routes.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Fabric:
         self._started = ExitStack()
         self._machine: Machine | None = None
 
-    # --- from nothing to daemons, and back ----------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ class Fabric:
             yield from commands
 
     def _start_switch(self, name: str, files: Mapping[str, str]) -> None:
-        """As frrinit.sh does it: the daemons with nothing, and then the whole file through vtysh."""
+        """As frrinit.sh does it: the daemons without configuration, and then the whole file through vtysh."""
         folder = self.root / "etc/frr" / name
         folder.mkdir()
         for file, text in {"vtysh.conf": "", **files}.items():
@@ -115,9 +115,9 @@ class Fabric:
         self._run([str(self.programs["vtysh"]), "-N", name, "-b"])
 
     def _daemon(self, daemon: str, switch: str) -> list[str]:
-        # -N keeps the sockets of switches apart in /run/frr; -P 0: no terminal on TCP; without -f it complains of a missing file
+        # -N keeps the sockets of switches apart in /run/frr; -P 0: no terminal on TCP; without -f it logs a missing file
         log = f"file:/run/log/{switch}-{daemon}"
-        # As SONiC's zebra has its own, which sends routes to the ASIC; here nothing listens at the other end.
+        # SONiC's zebra has a separate one, which sends routes to the ASIC; here nothing listens at the other end.
         module = ["-M", "dplane_fpm_nl"] if daemon == "zebra" else []
         return [str(self.programs[daemon]), "-d", "-N", switch, "-f", "/dev/null", "-P", "0", "--log", log, *module]
 
@@ -125,7 +125,7 @@ class Fabric:
 
     @property
     def machine(self) -> Machine:
-        """What holds all of it; raises RuntimeError before the start."""
+        """The folder with everything of the fabric; raises RuntimeError before the start."""
         if self._machine is None:
             raise RuntimeError("the fabric is not started; enter it with `with`")
         return self._machine
@@ -139,7 +139,7 @@ class Fabric:
         self._run(["bash", "-e", "-c", "\n".join(commands)])
 
     def _run(self, argv: Sequence[str]) -> str:
-        """Standard output of `argv` inside; raises FabricError with what it printed when it fails."""
+        """Standard output of `argv` inside; raises FabricError with its output if it fails."""
         entered = leashed(self.machine.enter(argv, Path("/")))
         env = {"PATH": SEARCH_PATH}
         done = subprocess.run(entered, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
@@ -150,22 +150,22 @@ class Fabric:
         return done.stdout
 
     def vtysh(self, switch: str, *commands: str) -> str:
-        """What a switch's FRR answers to the commands, one after the other."""
+        """The answers of a switch's FRR to the commands, one after the other."""
         return self._run([str(self.programs["vtysh"]), "-N", switch, *(word for each in commands for word in ("-c", each))])
 
     def add_address(self, port: Port, address: str) -> None:
-        """By hand, as somebody does who logs in."""
+        """Configure by hand, as a person who logs in does."""
         self._run(["ip", "-n", port.device, "address", "add", address, "dev", port.interface])
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
     def kernel_routes(self, switch: str, prefix: str) -> set[str]:
-        """The interfaces by which the switch's kernel sends to exactly this prefix."""
+        """The interfaces through which the switch's kernel sends to exactly this prefix."""
         routes = json.loads(self._run(["ip", "-n", switch, "-j", "route", "show", "exact", prefix]))
         return {hop["dev"] for route in routes for hop in _hops(route) if not LOST_FLAGS & set(hop["flags"])}
 
     def wait_routes(self, switch: str, prefix: str, interfaces: Collection[str], timeout_s: float = START_S) -> None:
-        """Return when the kernel sends to the prefix by exactly these interfaces; raises FabricError after `timeout_s`."""
+        """Return when the kernel sends to the prefix through exactly these interfaces; raises FabricError after `timeout_s`."""
 
         def explain() -> str:
             return self.vtysh(switch, f"show ip route {prefix}")
@@ -176,7 +176,7 @@ class Fabric:
     def wait(
         self, what: str, read: Callable[[], T], accept: Callable[[T], bool], timeout_s: float, explain: Callable[[], str] = str
     ) -> T:
-        """What `read` gives once it is accepted; raises FabricError after `timeout_s`."""
+        """The first value of `read` that is accepted; raises FabricError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not accept(value := read()):
             if time.monotonic() > deadline:
@@ -187,7 +187,7 @@ class Fabric:
     # --- packets ------------------------------------------------------------------------------------------------------
 
     def probe(self, a: Port, b: Port, tos: int) -> list[int]:
-        """The TOS bytes with which a jumbo datagram arrives at host port `b`, and its answer at `a`: fewer when one is lost."""
+        """The TOS bytes with which a jumbo datagram arrives at host port `b`, and its answer at `a`: fewer if one is lost."""
         near, far = self.hosts[a.device][a.interface], self.hosts[b.device][b.interface]
         with (
             socket_in(self._namespace(a.device), a.interface, near.ip) as asking,
@@ -212,14 +212,14 @@ class Fabric:
         self._run_script([set_command(link.b, "down")])
 
     def silence(self, link: Link) -> None:
-        """End b hears nothing any more; both ends keep their carrier."""
+        """End b receives nothing any more; both ends keep their carrier."""
         self._run_script(silence_commands(link.b))
 
     def mend(self, link: Link) -> None:
-        """A cable that was cut or silenced is as it was."""
+        """Restore a cable that was cut or silenced."""
         self._run_script([*hear_commands(link.b), set_command(link.b, "up")])
 
-    # --- what happened ------------------------------------------------------------------------------------------------
+    # --- logs ---------------------------------------------------------------------------------------------------------
 
     def logs(self) -> dict[str, str]:
         """`<switch>-<daemon>` -> all that the daemon wrote."""

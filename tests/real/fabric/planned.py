@@ -1,4 +1,4 @@
-"""A cluster's plan as a fabric of namespaces: its switches with their files, its cables, its nodes."""
+"""Builds a cluster's plan as a fabric of namespaces: its switches with their files, its cables, its nodes."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from .wiring import Link, Nic, Port
 
 
 def sonic_fabric(cluster: ClusterPlan, rendered: Path) -> Fabric:
-    """Every switch and node as its folder in `rendered`, a cluster's, has it: FRR with `frr/frr.conf`, ports and addresses of
+    """Every switch and node as its folder in `rendered` (a cluster's) describes it: FRR with `frr/frr.conf`, ports and addresses of
     `config_db.json`, and the addresses, routes and rules that `headway-qos` sets."""
     switches = rendered / "switches"
     files = {switch.name: {"frr.conf": (switches / switch.name / "frr/frr.conf").read_text()} for switch in cluster.switches}
@@ -32,14 +32,14 @@ def as_host(node: str, script: str) -> str:
 
 
 def addresses_of(script: str) -> str:
-    """The part of the script about addresses, with adapters that are network interfaces of their own name: there is no RDMA here."""
+    """The part of the script about addresses, with adapters that are network interfaces of that name: there is no RDMA here."""
     functions = script.partition("# Each is tried")[0]
     calls = [line.partition(" & ")[0] for line in script.splitlines() if line.startswith("set_address ")]
     return "\n".join([functions, 'netdev_of() { echo "$1"; }', *calls])
 
 
 def _as_sonic(switch: str, tables: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Iterator[str]:
-    """What portmgrd and intfmgrd do with the tables: ports up or down, and addresses. This kernel has no dummy interface, so the
+    """The work of portmgrd and intfmgrd with the tables: ports up or down, and addresses. This kernel has no dummy interface, so the
     loopback's are on lo."""
     ip = ["ip", "-n", switch]
     for port, row in tables["PORT"].items():
@@ -56,7 +56,7 @@ def _as_sonic(switch: str, tables: Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
 def kernel_settings(switch: str, text: str) -> str:
-    """What `sysctl --system` does with the file of a Linux switch."""
+    """The effect of `sysctl --system` with the file of a Linux switch."""
     return f"printf %s {shlex.quote(text)} | {shlex.join(['ip', 'netns', 'exec', switch, 'sysctl', '-q', '-p', '-'])}"
 
 

@@ -1,4 +1,4 @@
-"""Where FRR's programs are on this machine, or why no fabric can be started."""
+"""Finds FRR's programs on this machine, or the reason why no fabric can be started."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ DEBIAN_PACKAGES = {"zebra": "frr", "bfdd": "frr", "bgpd": "frr", "vtysh": "frr",
 
 
 def installed_programs() -> Mapping[str, Path]:
-    """Every program that a fabric needs, by its name; raises FileNotFoundError naming what is absent."""
+    """Every program that a fabric needs, by its name; raises FileNotFoundError naming the missing ones."""
     found = {name: shutil.which(name, path=SEARCH_PATH) for name in DEBIAN_PACKAGES}
     paths = {name: Path(path) for name, path in found.items() if path is not None}
     absent = sorted(set(found) - set(paths))
@@ -23,7 +23,7 @@ def installed_programs() -> Mapping[str, Path]:
 
 
 def obstacle() -> str | None:
-    """Why no fabric can be started here, with what to do about it; None if one can."""
+    """Why no fabric can be started here, with a remedy; None if one can."""
     try:
         installed_programs()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""FRR's own opinion of an frr.conf, without a daemon."""
+"""Checks an frr.conf with FRR itself, without a daemon."""
 
 import subprocess
 import tempfile
@@ -8,7 +8,7 @@ from .programs import installed_programs
 
 
 def refused_lines(text: str) -> list[str]:
-    """What `vtysh -C` says about the text, a line for each command that it does not know; nothing when it accepts it."""
+    """The messages of `vtysh -C` about the text, a line for each unknown command; empty if it accepts the text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "frr.conf"
         path.write_text(text)

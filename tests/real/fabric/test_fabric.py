@@ -1,4 +1,4 @@
-"""The fabric that other tests stand on: its switches route as their files say, and it leaves nothing behind."""
+"""Tests the fabric that other tests build on: its switches route according to their files, and it is cleaned up."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ def test_switches_learn_routes_and_hosts_reach_each_other(fabric: Fabric) -> Non
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_cut_cable_carries_nothing_until_it_is_mended(fabric: Fabric) -> None:
+def test_cut_cable_carries_no_packets_until_it_is_repaired(fabric: Fabric) -> None:
     try:
         fabric.cut(BETWEEN)
         fabric.wait_routes("s1", "10.0.2.0/31", set())
@@ -91,7 +91,7 @@ def test_cut_cable_carries_nothing_until_it_is_mended(fabric: Fabric) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_waiting_has_a_bound_and_shows_what_the_switch_knows(fabric: Fabric) -> None:
+def test_waiting_times_out_and_shows_the_switchs_state(fabric: Fabric) -> None:
     with pytest.raises(
         FabricError, match=r"(?s)waited 0.1 s for routes of `s1` to 10.0.2.0/31 by \[\].*Routing entry for 10.0.2.0/31"
     ):
@@ -100,7 +100,7 @@ def test_waiting_has_a_bound_and_shows_what_the_switch_knows(fabric: Fabric) -> 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_second_fabric_of_the_same_names_runs_beside_the_first_and_leaves_nothing(fabric: Fabric) -> None:
+def test_second_fabric_with_equal_names_runs_in_parallel_and_is_cleaned_up(fabric: Fabric) -> None:
     with Fabric(SWITCHES, LINKS, HOSTS) as second:
         namespace = pid_namespace(second.machine.pid)
         second.wait_routes("s1", "10.0.2.0/31", {"Ethernet4"})
@@ -115,7 +115,7 @@ def test_second_fabric_of_the_same_names_runs_beside_the_first_and_leaves_nothin
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_file_with_an_unknown_command_is_reported_by_its_line_and_leaves_nothing(frr_here: None) -> None:
+def test_unknown_command_is_reported_with_its_line_and_cleaned_up(frr_here: None) -> None:
     wrong = SWITCH.format(index=1).replace("remote-as", "remote-az")
     fabric = Fabric({**SWITCHES, "s1": {"frr.conf": wrong}}, LINKS, HOSTS)
     with pytest.raises(FabricError, match=r"(?s)line 8: % Unknown command.*remote-az"), fabric:
@@ -126,7 +126,7 @@ def test_file_with_an_unknown_command_is_reported_by_its_line_and_leaves_nothing
 @pytest.mark.slow
 @pytest.mark.fixture
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda end: end.name)
-def test_interrupted_process_leaves_nothing(frr_here: None, end: signal.Signals) -> None:
+def test_interrupted_process_is_cleaned_up(frr_here: None, end: signal.Signals) -> None:
     with held_fabric() as (holder, namespace):
         assert len(leftovers(NO_ROOT, {namespace})) >= 6
         holder.send_signal(end)
@@ -155,13 +155,13 @@ def wait_until_gone(namespace: str) -> list[str]:
     return left
 
 
-def test_vtysh_accepts_a_good_file_and_names_the_line_of_a_bad_one(frr_here: None) -> None:
+def test_vtysh_accepts_a_valid_file_and_names_the_invalid_line(frr_here: None) -> None:
     good = SWITCH.format(index=1)
     assert refused_lines(good) == []
     assert refused_lines(good.replace("no bgp", "no bgqp")) == ["line 7: % Unknown command[25]:  no bgqp ebgp-requires-policy"]
 
 
-def test_absent_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "SEARCH_PATH", "/nonexistent")
     wanted = "`bfdd`, `bgpd`, `ip`, `vtysh`, `zebra` not found; run `apt-get install frr iproute2`"
     assert programs.obstacle() == wanted

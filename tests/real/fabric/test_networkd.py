@@ -1,4 +1,4 @@
-"""A real systemd-networkd that starts after `headway-qos` leaves what that has set, by the rendered file alone."""
+"""Tests that a real systemd-networkd that starts after `headway-qos` keeps its settings, because of the rendered file."""
 
 import os
 import shutil
@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.skipif(not DAEMON.exists(), reason=f"`{DAEMON}` not found; run `apt-get install systemd`"),
 ]
 
-# In separate network and mount namespaces, whose /sys is read-only as in a container: networkd then waits for no udev. It writes a file
-# for each interface that it has looked at, and configures one, with a file such as netplan makes. That one comes when networkd has all
+# In separate network and mount namespaces, whose /sys is read-only as in a container: networkd does not wait for udev then. It writes a
+# file for each interface that it has examined, and configures one, with a file such as netplan makes. That one is created when it has all
 # rules, as on a host, where udev is slower than the kernel.
 STORY = """\
 set -eu
@@ -78,7 +78,7 @@ def after_a_start(folder: Path, settings: str | None) -> tuple[list[str], list[s
     return names["BEFORE"].read_text().splitlines(), names["AFTER"].read_text().splitlines()
 
 
-def test_networkd_that_starts_later_leaves_rules_and_routes_of_the_adapters(tmp_path: Path) -> None:
+def test_networkd_that_starts_later_keeps_the_adapters_rules_and_routes(tmp_path: Path) -> None:
     plan = cluster()
     before, after = after_a_start(tmp_path, render_host(plan.nodes[1], plan)[NETWORKD])
     assert [line for line in before if "lookup 1000" in line]
@@ -86,7 +86,7 @@ def test_networkd_that_starts_later_leaves_rules_and_routes_of_the_adapters(tmp_
 
 
 def test_without_the_file_networkd_deletes_the_rules(tmp_path: Path) -> None:
-    """What the file is for: the test above would pass with a networkd that deletes nothing."""
+    """The reason for the file: the test above would pass with a networkd that deletes nothing."""
     before, after = after_a_start(tmp_path, None)
     assert [line for line in before if line not in after]
     assert not [line for line in after if "lookup 1000" in line]

@@ -1,4 +1,4 @@
-"""A fabric of two planes, run by FRR: each plane carries its rail from unit to unit, and nothing of it is known in the other."""
+"""Tests a fabric of two planes, run by FRR: each plane connects its rail from unit to unit, and the other has no route to it."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ from .wiring import Port
 pytestmark = pytest.mark.slow
 
 TOS = 26 << 2
-# Two nodes in units of their own; a leaf has one port for a node and one for the spine of its plane.
+# Two nodes in separate units; a leaf has one port for a node and one for the spine of its plane.
 TWO_PLANES = Size((2,), rails=2, planes=2, spines=2, units=2, ports=2)
 
 
@@ -53,7 +53,7 @@ def networks(leaf: SwitchPlan) -> list[str]:
     return [f"{leaf.router_id}/32", leaf.block]
 
 
-def test_a_leaf_knows_every_network_of_its_plane_and_none_of_the_other(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_a_leaf_has_routes_to_every_network_of_its_plane_and_to_no_other(fabric: Fabric, cluster: ClusterPlan) -> None:
     for index, leaf in enumerate(leaves(cluster)):
         for other in leaves(cluster)[(index + 1) % 2 :: 2]:
             assert {network: fabric.kernel_routes(leaf.name, network) for network in networks(other)} == {
@@ -61,7 +61,7 @@ def test_a_leaf_knows_every_network_of_its_plane_and_none_of_the_other(fabric: F
             }
 
 
-def test_adapters_of_one_rail_reach_each_other_and_adapters_of_two_planes_do_not(fabric: Fabric) -> None:
+def test_adapters_reach_each_other_within_a_rail_but_not_across_planes(fabric: Fabric) -> None:
     assert fabric.probe(Port("a-1", "mlx5_0"), Port("a-2", "mlx5_0"), TOS) == [TOS, TOS]
     assert fabric.probe(Port("a-1", "mlx5_1"), Port("a-2", "mlx5_1"), TOS) == [TOS, TOS]
     assert fabric.probe(Port("a-1", "mlx5_0"), Port("a-2", "mlx5_1"), TOS) == []

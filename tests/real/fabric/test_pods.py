@@ -1,4 +1,4 @@
-"""A fabric of three tiers, run by FRR: pods reach each other over every core, and nothing goes through a third pod."""
+"""Tests a fabric of three tiers, run by FRR: pods reach each other over every core, and no packet crosses a third pod."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -48,12 +48,12 @@ def networks(leaf: SwitchPlan) -> str:
     return leaf.block
 
 
-def test_nodes_of_two_pods_reach_each_other_with_their_mark(fabric: Fabric) -> None:
+def test_nodes_of_two_pods_reach_each_other_with_their_dscp(fabric: Fabric) -> None:
     assert fabric.probe(Port("gpu-1", "mlx5_0"), Port("gpu-3", "mlx5_0"), TOS) == [TOS, TOS]
     assert fabric.probe(Port("gpu-4", "mlx5_0"), Port("gpu-1", "mlx5_0"), TOS) == [TOS, TOS]
 
 
-def test_a_spine_reaches_the_other_pod_by_its_cores_alone(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_a_spine_reaches_the_other_pod_only_through_its_cores(fabric: Fabric, cluster: ClusterPlan) -> None:
     spines, cores = by_role(cluster, "spine"), {core.name for core in by_role(cluster, "core")}
     there = by_role(cluster, "leaf")[1]
     for spine in spines[: len(spines) // 2]:

@@ -1,4 +1,4 @@
-"""A storage network next to the rails, run by FRR, with hosts that their rendered scripts set up: each fabric carries its own packets."""
+"""Tests a storage network next to the rails, run by FRR, with hosts set up by their rendered scripts: each fabric has its own packets."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 COLLECTIVES, STORAGE = 26 << 2, 18 << 2
 
-# Two nodes on the leaf of the rails; those two and a file server on two leaves of the storage network.
+# Two nodes on the leaf of the rails; both nodes and a file server on two leaves of the storage network.
 CLUSTER = """
 apiVersion: headway/v1alpha1
 kind: Cluster
@@ -75,13 +75,13 @@ def leaves(cluster: ClusterPlan, fabric: str) -> list[SwitchPlan]:
     return [switch for switch in cluster.switches if switch.fabric == fabric and switch.role == "leaf"]
 
 
-def test_files_and_collectives_travel_each_on_their_fabric_with_their_mark(fabric: Fabric) -> None:
+def test_storage_and_collectives_use_their_own_fabrics_and_dscp(fabric: Fabric) -> None:
     assert fabric.probe(Port("gpu-1", "mlx5_0"), Port("gpu-2", "mlx5_0"), COLLECTIVES) == [COLLECTIVES, COLLECTIVES]
     for node in ("gpu-1", "gpu-2"):
         assert fabric.probe(Port(node, "mlx5_1"), Port("store-1", "mlx5_0"), STORAGE) == [STORAGE, STORAGE]
 
 
-def test_no_packet_of_one_fabric_comes_into_the_other(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_no_packet_crosses_between_fabrics(fabric: Fabric, cluster: ClusterPlan) -> None:
     assert fabric.probe(Port("gpu-1", "mlx5_0"), Port("store-1", "mlx5_0"), STORAGE) == []
     (rail,) = leaves(cluster, "rails")
     for leaf in leaves(cluster, "files"):

@@ -1,4 +1,4 @@
-"""The fabric of the RoCE example, run from the committed files of switches and nodes: the kernels' routes, and packets between nodes."""
+"""Tests the fabric of the RoCE example with the committed files of switches and nodes: the kernels' routes, and packets between nodes."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def cluster() -> ClusterPlan:
 
 @pytest.fixture(scope="module")
 def fabric(frr_here: None, cluster: ClusterPlan) -> Iterator[Fabric]:
-    """Two leaves, two spines, two nodes with two adapters; every route is there. A test that harms it mends it."""
+    """Two leaves, two spines, two nodes with two adapters, and every route. A test that damages it repairs it."""
     with sonic_fabric(cluster, RENDERED) as started:
         wait_until_complete(started, cluster)
         yield started
@@ -56,13 +56,13 @@ def uplinks(switch: SwitchPlan) -> set[str]:
 
 
 def networks(leaf: SwitchPlan) -> list[str]:
-    """What a leaf announces: one network for all of its links to nodes."""
+    """A leaf's announcement: one network for all of its links to nodes."""
     assert leaf.block is not None
     return [f"{leaf.router_id}/32", leaf.block]
 
 
 def wait_until_complete(fabric: Fabric, cluster: ClusterPlan) -> None:
-    """Every leaf's kernel sends to each network of every other leaf by all uplinks, and every spine straight to its leaf."""
+    """Every leaf's kernel sends to each network of every other leaf by all uplinks, and every spine directly to its leaf."""
     for here, there in permutations(leaves(cluster), 2):
         for network in networks(there):
             fabric.wait_routes(here.name, network, uplinks(here))
@@ -85,7 +85,7 @@ def first_uplink(cluster: ClusterPlan) -> Link:
     return next(cable(link) for link in cluster.links if not link.address)
 
 
-def test_every_leaf_has_every_uplink_in_its_kernel_for_every_network(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_every_leaf_has_every_uplink_as_a_kernel_route_to_every_network(fabric: Fabric, cluster: ClusterPlan) -> None:
     first, second = leaves(cluster)
     assert uplinks(first) == {"Ethernet256", "Ethernet264"}
     assert networks(second) == ["10.255.128.2/32", "10.10.0.64/26"]
@@ -97,14 +97,14 @@ def test_every_leaf_has_every_uplink_in_its_kernel_for_every_network(fabric: Fab
     }
 
 
-def test_what_frr_says_it_runs_reads_as_the_committed_file_does(fabric: Fabric, cluster: ClusterPlan) -> None:
-    """Its own text of its settings, in its own order, without what is its default."""
+def test_frrs_running_configuration_equals_the_committed_file(fabric: Fabric, cluster: ClusterPlan) -> None:
+    """FRR's own text of its settings, in its own order, without defaults."""
     views = {switch.name: FRR.read(committed(switch)).routing for switch in cluster.switches}
     running = {name: FRR.read(fabric.vtysh(name, "show running-config")).routing for name in views}
     assert running == views
 
 
-def test_all_adapters_reach_each_other_and_the_mark_stays_on_the_packets(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_all_adapters_reach_each_other_and_packets_keep_their_dscp(fabric: Fabric, cluster: ClusterPlan) -> None:
     all_pairs = [(a, b) for a, b in permutations(adapters(cluster), 2) if a.device != b.device]
     assert {(a.interface, b.interface) for a, b in all_pairs} == {
         (a, b) for a in ("mlx5_0", "mlx5_1") for b in ("mlx5_0", "mlx5_1")
@@ -113,7 +113,7 @@ def test_all_adapters_reach_each_other_and_the_mark_stays_on_the_packets(fabric:
     assert answers(fabric, all_pairs) == {pair: [TOS, TOS] for pair in all_pairs}
 
 
-def test_a_cut_link_leaves_one_path_and_comes_back_into_the_kernels_routes(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_a_cut_link_leaves_one_path_and_returns_to_the_kernel_routes(fabric: Fabric, cluster: ClusterPlan) -> None:
     (first, second), link = leaves(cluster), first_uplink(cluster)
     across = [(a, b) for a, b in permutations(adapters(cluster), 2) if a.interface != b.interface and a.device != b.device]
     try:
@@ -130,7 +130,7 @@ def test_a_cut_link_leaves_one_path_and_comes_back_into_the_kernels_routes(fabri
     assert answers(fabric, across) == {pair: [TOS, TOS] for pair in across}
 
 
-def test_a_link_that_fails_in_silence_is_found_by_bfd(fabric: Fabric, cluster: ClusterPlan) -> None:
+def test_a_silent_link_failure_is_detected_by_bfd(fabric: Fabric, cluster: ClusterPlan) -> None:
     (first, second), link = leaves(cluster), first_uplink(cluster)
     assert bfd_states(fabric, first) == dict.fromkeys(uplinks(first), "up")
     try:
@@ -149,9 +149,7 @@ def bfd_states(fabric: Fabric, switch: SwitchPlan) -> dict[str, str]:
     return {peer["interface"]: peer["status"] for peer in json.loads(fabric.vtysh(switch.name, "show bfd peers json"))}
 
 
-def test_only_the_planned_networks_are_announced_and_only_while_a_link_of_theirs_is_up(
-    fabric: Fabric, cluster: ClusterPlan
-) -> None:
+def test_only_planned_networks_with_a_link_that_is_up_are_announced(fabric: Fabric, cluster: ClusterPlan) -> None:
     first, second = leaves(cluster)
     to_nodes = [cable(link) for link in cluster.links if link.a == second.name and link.address]
     block = networks(second)[1]
@@ -187,14 +185,14 @@ def test_only_the_planned_networks_are_announced_and_only_while_a_link_of_theirs
     ],
     ids=["shut", "denied", "not announced"],
 )
-def test_a_leaf_that_is_shut_denied_or_silent_is_not_reached(
+def test_a_leaf_that_is_down_denied_or_silent_is_unreachable(
     fabric: Fabric, cluster: ClusterPlan, wrong: list[str], right: list[str]
 ) -> None:
-    """What the test above sees is there because of these lines: each of them is enough to lose the nodes behind the leaf."""
+    """The test above depends on these lines: each of them is enough to lose the nodes behind the leaf."""
     first, second = leaves(cluster)
     bgp = f"router bgp {second.asn}"
     try:
-        # a route map without entries lets nothing through
+        # a route map without entries permits nothing
         fabric.vtysh(second.name, "configure terminal", "route-map NONE deny 10")
         fabric.vtysh(second.name, "configure terminal", bgp, *wrong)
         fabric.vtysh(second.name, "clear bgp ipv4 unicast * soft")
@@ -207,9 +205,9 @@ def test_a_leaf_that_is_shut_denied_or_silent_is_not_reached(
 
 
 @pytest.mark.variant
-def test_next_hop_objects_would_lose_a_link_that_came_back(frr_here: None, cluster: ClusterPlan, tmp_path: Path) -> None:
-    """Why the files have `no zebra nexthop kernel enable`, and a control of the test that cuts a link: FRR 8.4 lists the path again,
-    and its kernel does not use it."""
+def test_next_hop_objects_would_lose_a_recovered_link(frr_here: None, cluster: ClusterPlan, tmp_path: Path) -> None:
+    """The reason for `no zebra nexthop kernel enable` in the files, and a control of the test that cuts a link: FRR 8.4 lists the path
+    again, but its kernel does not use it."""
     shutil.copytree(RENDERED, tmp_path, dirs_exist_ok=True)
     (first, second), link = leaves(cluster), first_uplink(cluster)
     file = tmp_path / "switches" / first.name / "frr/frr.conf"

@@ -1,4 +1,4 @@
-"""Cables, ports and adapters, and the commands that make them of namespaces and veth pairs."""
+"""Describes cables, ports and adapters, and the commands that build them from namespaces and veth pairs."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import NamedTuple
 MTU = 9216
 SINK = "sink"
 
-# of every namespace; what forwards packets there is told so by its frr.conf
+# of every namespace; those that forward packets are configured by their frr.conf
 SETTINGS = {
     # a link-local address can be used at once
     "ipv6/conf/all/accept_dad": 0,
@@ -17,7 +17,7 @@ SETTINGS = {
     "ipv4/fib_multipath_hash_policy": 1,
     "ipv4/conf/all/ignore_routes_with_linkdown": 1,
     "ipv4/conf/default/ignore_routes_with_linkdown": 1,
-    # an answer may come in on another link
+    # an answer may arrive on another link
     "ipv4/conf/all/rp_filter": 0,
     "ipv4/conf/default/rp_filter": 0,
 }
@@ -50,14 +50,14 @@ class Nic:
 
 
 def device_commands(name: str) -> Iterator[str]:
-    """A namespace; `ip netns` shows it only to who shares /run/netns."""
+    """A namespace; `ip netns` shows it only to processes that share /run/netns."""
     settings = "; ".join(f"echo {value} >/proc/sys/net/{key}" for key, value in SETTINGS.items())
     yield shlex.join(["ip", "netns", "add", name])
     yield shlex.join(["ip", "netns", "exec", name, "bash", "-c", f"set -e; {settings}; ip link set lo up"])
 
 
 def link_commands(link: Link) -> Iterator[str]:
-    """A veth pair whose ends are made straight in their namespaces, where the names of interfaces are free."""
+    """A veth pair whose ends are created directly in their namespaces, where the names of interfaces are free."""
     a, b = link
     ends = ["ip", "link", "add", a.interface, "netns", a.device, "mtu", str(MTU), "type", "veth"]
     yield shlex.join([*ends, "peer", "name", b.interface, "netns", b.device, "mtu", str(MTU)])
@@ -77,7 +77,7 @@ def host_commands(name: str, nics: Mapping[str, Nic]) -> Iterator[str]:
 
 
 def silence_commands(port: Port) -> Iterator[str]:
-    """All that comes in is sent on into an interface that is down."""
+    """Redirect everything that arrives into an interface that is down."""
     into_the_sink = ["u32", "match", "u32", "0", "0", "action", "mirred", "egress", "redirect", "dev", SINK]
     tc = ["tc", "-n", port.device]
     yield shlex.join(["ip", "-n", port.device, "link", "add", SINK, "type", "ifb"])

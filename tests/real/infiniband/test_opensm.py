@@ -1,4 +1,4 @@
-"""opensm on a simulated fabric that a rendered netlist describes: what it discovers and routes is the plan."""
+"""Tests that opensm discovers and routes the plan on a simulated fabric from a rendered netlist."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ class Simulated:
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
-        # The server's name is that of an abstract socket, which other simulations must not have.
+        # The server's name is that of an abstract socket, which other simulations must not share.
         own = {"PATH": _path(), "SIM_HOST": self.host, "IBSIM_SOCKNAME": f"headway-{self.folder.name}-{os.getpid()}"}
         return {**os.environ, **own, "OSM_TMP_DIR": str(self.folder), "OSM_CACHE_DIR": str(self.folder)}
 
@@ -103,7 +103,7 @@ def fabric(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield simulated
 
 
-def test_the_discovered_fabric_is_the_plan(fabric: Simulated) -> None:
+def test_the_discovered_fabric_matches_the_plan(fabric: Simulated) -> None:
     discovered = read_cables(fabric.run("ibnetdiscover"), "", {})
     cluster = plan()
     assert discovered.devices == {switch.name for switch in cluster.switches}
@@ -111,14 +111,14 @@ def test_the_discovered_fabric_is_the_plan(fabric: Simulated) -> None:
     assert list(miscablings(PlannedCables(cluster), [discovered])) == []
 
 
-def test_opensm_takes_every_setting_and_routes_up_and_down(fabric: Simulated) -> None:
+def test_opensm_accepts_every_setting_and_routes_up_and_down(fabric: Simulated) -> None:
     log = (fabric.folder / "opensm.log").read_text()
     assert "SUBNET UP" in log
     assert "updn tables configured on all switches" in log
     assert "nrecognized" not in log
 
 
-def test_cables_that_were_swapped_in_the_simulation_are_named(programs: None, tmp_path: Path) -> None:
+def test_cables_swapped_in_the_simulation_are_named(programs: None, tmp_path: Path) -> None:
     cluster = plan()
     (netlist,) = [
         text for path, text in render_fabric(OpensmOptions(), cluster.fabrics[0], cluster).items() if path.suffix == ".net"

@@ -1,11 +1,11 @@
-"""Control groups that go when their maker goes, also by SIGKILL."""
+"""Provides control groups that are removed when their creator ends, also by SIGKILL."""
 
 import subprocess
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 
-# waits for the end of its input, which the kernel closes with its maker; a group goes only after its processes, hence the loop
+# waits for the end of its input, which the kernel closes with its creator; a group is removed only after its processes, hence the loop
 SWEEP = """
 read -r
 for _ in {1..400}; do
@@ -18,7 +18,7 @@ exit 1
 
 
 class Cgroups:
-    """The group `/NAME` in every hierarchy of this machine, be they many (version 1) or one (version 2)."""
+    """The group `/NAME` in every hierarchy of this machine, either many (version 1) or one (version 2)."""
 
     def __init__(self, name: str) -> None:
         self.folders = [hierarchy / name for hierarchy in _hierarchies()]
@@ -48,7 +48,7 @@ class Cgroups:
 
 
 def groups_named(beginning: str) -> list[Path]:
-    """The groups right below the root of a hierarchy whose names begin so."""
+    """The groups directly below the root of a hierarchy whose names begin with `prefix`."""
     return [path for hierarchy in _hierarchies() for path in hierarchy.iterdir() if path.name.startswith(beginning)]
 
 

@@ -1,4 +1,4 @@
-"""The files of one real node: containerd's, the network plugins' and kubelet's."""
+"""Writes the files of one real node: containerd's, the network plugins' and kubelet's."""
 
 import json
 
@@ -42,7 +42,7 @@ def network_plugins(index: int) -> str:
 
 
 def kubelet(cgroup: str) -> str:
-    """kubelet's configuration; its pods' control groups lie below `cgroup`, or it would remove those of another node."""
+    """kubelet's configuration; its pods' control groups are below `cgroup`, or it would remove those of another node."""
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",

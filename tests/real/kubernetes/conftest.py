@@ -1,4 +1,4 @@
-"""The cluster that the tests of this folder share."""
+"""Provides the cluster that the tests of this folder share."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from .programs import control_plane_obstacle, node_obstacle
 
 @pytest.fixture(scope="session")
 def kubernetes_here() -> None:
-    """Skips where no control plane can be started, and says what to install."""
+    """Skips where no control plane can be started, and names what to install."""
     reason = control_plane_obstacle()
     if reason is not None:
         pytest.skip(reason)
@@ -26,7 +26,7 @@ def control_plane(kubernetes_here: None) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def real_nodes_here() -> None:
-    """Skips where no real node can be started, and says what to install."""
+    """Skips where no real node can be started, and names what to install."""
     reason = node_obstacle()
     if reason is not None:
         pytest.skip(reason)

@@ -1,19 +1,19 @@
-"""A Kubernetes control plane of its own for a test: etcd, API server, controller manager, scheduler and the real JobSet controller.
+"""Starts a separate Kubernetes control plane for a test: etcd, API server, controller manager, scheduler and the real JobSet controller.
 
-    with ControlPlane() as plane:               # fixture `control_plane`, one a session; 8 s, then ready for JobSets
+    with ControlPlane() as plane:               # fixture `control_plane`, one per session; 8 s, then ready for JobSets
         plane.kubeconfig                        # Path: administrator, https://127.0.0.1:FREE-PORT; for kubectl, clients, `submit`
         plane.env                               # variables for such a client: KUBECONFIG, and PATH with this release's kubectl
-        plane.kubectl("get", "nodes")           # -> str; KubectlError with what it wrote on standard error
-        plane.dry_run(manifest)                 # text -> what would be stored, list[dict]; unknown fields, webhooks, RBAC for real
+        plane.kubectl("get", "nodes")           # -> str; KubectlError with its standard error
+        plane.dry_run(manifest)                 # text -> the objects to be stored, list[dict]; unknown fields, webhooks, RBAC for real
         plane.apply(manifest)                   # server-side apply of text
         plane.objects("pods", "-n", "x")        # -> list[dict], as `kubectl get -o json` has them
         plane.namespace()                       # `with plane.namespace() as name:` a new one, and all in it deleted at the end
         plane.wait(what, read, accept, 30)      # polls; KubernetesError with pods and events after the time
         plane.wait_condition("jobset/x", "Completed", "True", 30, namespace)      # `kubectl wait` fails where there is none yet
 
-The fixture `real_nodes` (node.py) adds two nodes that run pods. Without it pods stay Pending, all else is as ever.
-Everything lives in a network namespace, so no port, address or device of this machine is taken but the one loopback port.
-A further controller is a further `Controller`: see JOBSET.
+The fixture `real_nodes` (node.py) adds two nodes that run pods. Without it pods stay Pending; everything else is the same.
+Everything is in a network namespace, so only one loopback port of this machine is used, and no other port, address or device.
+Another controller is another `Controller`: see JOBSET.
 """
 
 import base64
@@ -48,7 +48,7 @@ START_S = 60.0
 EVENTS_SHOWN = 20
 RELAY = Path(__file__).with_name("relay.py")
 
-# of the network namespace, hence free; a Service's addresses begin where kubeadm's do
+# in the network namespace, hence free; a Service's addresses begin where kubeadm's do
 SERVICES = "10.96.0.0/16"
 API_SERVER = "10.96.0.1"
 DNS = "10.96.0.10"
@@ -69,18 +69,18 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 
 
 class KubernetesError(Exception):
-    """The cluster did not do what was waited for; the message ends with its pods and events."""
+    """The cluster did not reach an awaited state; the message ends with its pods and events."""
 
 
 class KubectlError(KubernetesError):
-    """kubectl failed; the message is what it wrote on standard error."""
+    """kubectl failed; the message is its standard error."""
 
 
 @dataclass(frozen=True)
 class Controller:
-    """A controller beside the control plane: program NAME-controller, manifests NAME-crds.yaml and NAME-webhooks.yaml.
+    """A controller in addition to the control plane: program NAME-controller, manifests NAME-crds.yaml and NAME-webhooks.yaml.
 
-    `sample`, created by dry run, is for `is_defaulted` once the API server asks the webhooks. Takes three ports from `port` on.
+    `sample`, created by dry run, is for `is_defaulted` once the API server calls the webhooks. Uses three ports from `port` on.
     """
 
     name: str
@@ -109,7 +109,7 @@ JOBSET = Controller(
 
 
 class ControlPlane:
-    """`with ControlPlane() as plane:` gives a ready API server; afterwards no process, mount or file is left."""
+    """`with ControlPlane() as plane:` gives a ready API server; afterwards no process, mount or file remains."""
 
     def __init__(self, controllers: Sequence[Controller] = (JOBSET,)) -> None:
         self.programs = control_plane_programs()
@@ -120,7 +120,7 @@ class ControlPlane:
         self._host: Host | None = None
         self._namespaces = 0
 
-    # --- from nothing to a ready API server, and back -----------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -200,7 +200,7 @@ class ControlPlane:
         self._start("kube-scheduler", client | speed)
 
     def _apiserver_flags(self, etcd: str) -> dict[str, object]:
-        # without a default route it finds no address of its own to advertise
+        # without a default route it finds no address to advertise
         serving: dict[str, object] = {"bind-address": "0.0.0.0", "advertise-address": GATEWAY, "secure-port": 443}
         serving |= {"tls-cert-file": self.certificate, "tls-private-key-file": self._key}
         tokens: dict[str, object] = {"service-account-key-file": self.certificate, "service-account-signing-key-file": self._key}
@@ -257,7 +257,7 @@ class ControlPlane:
         }
 
     def _webhooks(self, controller: Controller, text: str) -> str:
-        """The manifests for a controller that is no pod: the API server finds it by URL, not by Service."""
+        """The manifests for a controller that is not a pod: the API server finds it by URL, not by Service."""
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
         documents = [document for document in yaml.safe_load_all(text) if document]
         for document in documents:
@@ -268,7 +268,7 @@ class ControlPlane:
         return yaml.safe_dump_all(documents)
 
     def _sample(self, controller: Controller) -> str:
-        # a controller answers on its port before it knows its webhooks' paths, and the API server learns of webhooks late
+        # a controller answers on its port before it has its webhooks' paths, and the API server learns of webhooks late
         try:
             (stored,) = self.dry_run(json.dumps(controller.sample))
         except KubectlError as error:
@@ -317,7 +317,7 @@ class ControlPlane:
         return {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": cache}
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """What `kubectl ARGUMENTS` wrote; raises KubectlError if it fails, TimeoutExpired after `timeout_s`."""
+        """The output of `kubectl ARGUMENTS`; raises KubectlError if it fails, TimeoutExpired after `timeout_s`."""
         done = subprocess.run(
             leashed([str(self.programs["kubectl"]), *arguments]),
             check=False,
@@ -336,20 +336,20 @@ class ControlPlane:
         self.kubectl("apply", "--server-side", *options, "--filename=-", stdin=manifest)
 
     def dry_run(self, manifest: str, *options: str) -> list[Object]:
-        """What the API server would store: schema, defaults, admission and webhooks are real; nothing is kept.
+        """The objects that the API server would store: schema, defaults, admission and webhooks are real; nothing is kept.
 
-        Raises KubectlError for a field that the API server does not know, as for everything else that it refuses.
+        Raises KubectlError for an unknown field, as for everything else that the API server refuses.
         """
         strict = ("--dry-run=server", "--validate=strict", "--output=json")
         return _items(self.kubectl("create", *strict, *options, "--filename=-", stdin=manifest))
 
     def objects(self, *arguments: str) -> list[Object]:
-        """`kubectl get ARGUMENTS`, one record an object."""
+        """`kubectl get ARGUMENTS`, one record per object."""
         return _items(self.kubectl("get", *arguments, "--output=json"))
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """A new namespace's name, once its default ServiceAccount is there; at the end all in it is deleted."""
+        """A new namespace's name, once its default ServiceAccount exists; at the end everything in it is deleted."""
         self._namespaces += 1
         name = f"test-{self._namespaces}"
         self.kubectl("create", "namespace", name)
@@ -360,7 +360,7 @@ class ControlPlane:
             self.kubectl("delete", "namespace", name, "--wait=false")
 
     def wait(self, what: str, read: Callable[[], T], accept: Callable[[T], bool], timeout_s: float) -> T:
-        """The first value that `accept` takes; raises KubernetesError after `timeout_s`."""
+        """The first value that `accept` approves; raises KubernetesError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not accept(value := read()):
             if time.monotonic() > deadline:
@@ -369,7 +369,7 @@ class ControlPlane:
         return value
 
     def wait_condition(self, name: str, condition: str, status: str, timeout_s: float, namespace: str = "default") -> None:
-        """Until the object (`node/n1`) has the condition with that status (`True`, `False`, `Unknown`)."""
+        """Wait until the object (`node/n1`) has the condition with that status (`True`, `False`, `Unknown`)."""
 
         def conditions() -> dict[str, str]:
             (found,) = self.objects(name, f"--namespace={namespace}")
@@ -378,14 +378,14 @@ class ControlPlane:
         self.wait(f"`{condition}` of `{name}`", conditions, lambda found: found.get(condition) == status, timeout_s)
 
     def situation(self) -> str:
-        """The nodes, the pods and the last events, for somebody who wonders."""
+        """The nodes, the pods and the last events, for diagnosis."""
         tables = [self.kubectl("get", kind, "-A", "-o", "wide") for kind in ("nodes", "pods")]
         events = self.kubectl("get", "events", "-A", "--sort-by=.metadata.creationTimestamp").splitlines()
         return "\n".join([*tables, *events[-EVENTS_SHOWN:]])
 
 
 def _items(text: str) -> list[Object]:
-    """One object, a List of them, or one after the other, as the verbs of kubectl have it."""
+    """One object, a List of them, or several in succession, as kubectl's verbs print them."""
     decoder, at = json.JSONDecoder(), 0
     found: list[Object] = []
     while at < len(text):

@@ -1,4 +1,4 @@
-"""A machine with a network of its own, on which daemons are started one by one."""
+"""Provides a machine with a separate network, on which daemons are started one by one."""
 
 import subprocess
 import time
@@ -26,13 +26,13 @@ HTTP_GET = 'exec 3<>"/dev/tcp/$0/$1" && printf "GET $2 HTTP/1.0\\r\\n\\r\\n" >&3
 
 
 class HostError(Exception):
-    """A host did not do what was waited for; the message ends with the log of what it ran."""
+    """A host did not reach an awaited state; the message ends with the log of its command."""
 
 
 class Host:
-    """`script` (bash, with `arguments`) prepares the host, whose network has nothing but a loopback device that is down.
+    """`script` (bash, with `arguments`) prepares the host, whose network has only a loopback device that is down.
 
-    It ends with IDLE. What every daemon writes is in `logs`, in a file of the daemon's name.
+    It ends with IDLE. The output of every daemon is in `logs`, in a file with the daemon's name.
     """
 
     def __init__(self, name: str, script: str, arguments: Sequence[str], logs: Path) -> None:
@@ -45,15 +45,15 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """The first process, as this machine numbers it; raises ProcessLookupError if the host is off."""
+        """The first process, with its PID on this machine; raises ProcessLookupError if the host is off."""
         return self._machine.pid
 
     def boot(self) -> None:
-        """Return when the script came to its end; raises RuntimeError with what it wrote if it did not."""
+        """Return when the script has ended; raises RuntimeError with its output if it did not."""
         self._machine.boot()
 
     def kill(self) -> None:
-        """Power loss: return when every process of the host is gone. Nothing happens to a host that is off."""
+        """Power loss: return when every process of the host has ended. A host that is off is unchanged."""
         self._machine.kill()
         for daemon in self._daemons.values():
             daemon.wait(timeout=OFF_S)
@@ -76,7 +76,7 @@ class Host:
         return name in self._daemons and self._daemons[name].poll() is None
 
     def run(self, *argv: str, check: bool = True, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """Run a command on the host to its end; raises HostError with what it said if it fails."""
+        """Run a command on the host to its end; raises HostError with its output if it fails."""
         done = subprocess.run(
             leashed(self._machine.enter(argv, Path("/"))),
             check=False,
@@ -91,7 +91,7 @@ class Host:
         return done
 
     def network(self) -> list[str]:
-        """The beginning of a command line that runs in the host's network, with this machine's files and processes."""
+        """The prefix of a command line that runs in the host's network, with this machine's files and processes."""
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
     def wait_http(self, name: str, port: int, path: str, timeout_s: float, address: str = "127.0.0.1") -> None:

@@ -1,4 +1,4 @@
-"""A container image without a registry and without content: it shows what a pod mounts from its node."""
+"""Builds a container image without a registry and without content: it shows what a pod mounts from its node."""
 
 import hashlib
 import io
@@ -6,7 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 
-# .test is nobody's domain: a node that has not got the image cannot fetch another by this name
+# .test is a reserved domain: a node without the image cannot fetch another one by this name
 IMAGE = "headway.test/host:1"
 FOLDERS = ("dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "var", "pause")
 LINKS = ("bin", "lib", "lib64", "sbin")
@@ -14,9 +14,9 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 
 
 def write_image(path: Path, busybox: Path) -> None:
-    """IMAGE as an archive that `ctr images import` reads: /bin, /lib, ... lead into /usr, where a pod mounts the machine's.
+    """IMAGE as an archive that `ctr images import` reads: /bin, /lib, ... are links into /usr, where a pod mounts the machine's.
 
-    By itself it waits, which makes it the sandbox of every pod too.
+    Without arguments it waits, which makes it the sandbox of every pod too.
     """
     layer = _layer(busybox)
     configuration = json.dumps(

@@ -1,17 +1,17 @@
-"""Real nodes for a control plane: kubelet, containerd and runc, each node a machine that can be switched off.
+"""Provides real nodes for a control plane: kubelet, containerd and runc, each node a machine that can be switched off.
 
-    with RealNodes(plane, runs) as nodes:       # fixture `real_nodes`, one a session: n1 and n2, Ready
+    with RealNodes(plane, runs) as nodes:       # fixture `real_nodes`, one per session: n1 and n2, Ready
         nodes.names                             # ["n1", "n2"]; the label kubernetes.io/hostname has the name
         nodes.runs                              # a folder of this machine that pods of all nodes may write, at this very path
-        nodes.mounts                            # what a pod mounts to look like this machine, and to run this process's Python
+        nodes.mounts                            # mounts that make a pod look like this machine, and to run this process's Python
         IMAGE                                   # (image.py) the image of such a pod; imagePullPolicy Never or IfNotPresent
-        nodes.power_off("n2")                   # its processes are gone at once, its peers hear nothing; NotReady 8 s later
+        nodes.power_off("n2")                   # its processes end at once, its peers receive nothing; NotReady 8 s later
         nodes.power_on("n2")                    # returns when it is Ready again
         nodes.hosts["n1"].run("ps", "-ef")      # a command on a node; .tail("kubelet"), .tail("containerd")
 
 A folder /X of this machine that is a mount is /host/X on every node, and pods mount it by hostPath at /X.
 A pod has the addresses 10.244.N.*, names by CoreDNS, and reaches the API server at 10.96.0.1; other Services' addresses
-lead nowhere (no kube-proxy), so a Service is headless.
+are unreachable (no kube-proxy), so a Service is headless.
 """
 
 import subprocess
@@ -51,7 +51,7 @@ cluster.local:53 {{
 }}
 """
 
-# pivot_root, for in a mere chroot containerd does not find its mounts; and a folder outside the overlay for containerd, for
+# pivot_root, because containerd does not find its mounts in a mere chroot; and a folder outside the overlay for containerd, because
 # overlayfs takes no overlay as the upper layer of another
 NODE = """
 set -e
@@ -89,14 +89,14 @@ exec bash -c "$idle" "$0"
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of this machine for pods, at the path that it has here."""
+    """A folder of this machine for pods, at the same path as here."""
 
     path: Path
     read_only: bool = True
 
     @property
     def host_path(self) -> Path:
-        """Where every node has it."""
+        """Its path on every node."""
         return Path("/host") / self.path.relative_to("/")
 
     def volume(self, name: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def this_machine() -> list[Mount]:
 
 
 class RealNodes:
-    """`with RealNodes(plane, runs) as nodes:` gives Ready nodes n1, n2, ...; afterwards no process, mount or file is left."""
+    """`with RealNodes(plane, runs) as nodes:` gives Ready nodes n1, n2, ...; afterwards no process, mount or file remains."""
 
     def __init__(self, plane: ControlPlane, runs: Path, count: int = 2) -> None:
         self.plane = plane
@@ -126,7 +126,7 @@ class RealNodes:
         self._started = ExitStack()
         self._scratch: Scratch | None = None
 
-    # --- from nothing to Ready nodes, and back ------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -186,7 +186,7 @@ class RealNodes:
         return Host(name, f"cd {folder}\n{NODE}", arguments, folder / "log")
 
     def _boot(self, names: Sequence[str]) -> None:
-        """Return when all of them are Ready; they start side by side."""
+        """Return when all of them are Ready; they start in parallel."""
         booted_at = int(time.time())
         for name in names:
             self.hosts[name].boot()
@@ -207,11 +207,11 @@ class RealNodes:
         host.start("kubelet", ["/opt/kubelet", *(f"--{flag}={value}" for flag, value in flags.items())])
 
     def _wait_ready(self, name: str, booted_at: int) -> None:
-        """Until the node says that it is Ready; what it said before it was switched off does not count."""
-        self.plane.wait(f"node `{name}` Ready", lambda: self._said_ready(name), lambda at: at > booted_at, START_S)
+        """Wait until the node reports that it is Ready; reports from before it was switched off do not count."""
+        self.plane.wait(f"node `{name}` Ready", lambda: self._ready_since(name), lambda at: at > booted_at, START_S)
 
-    def _said_ready(self, name: str) -> float:
-        """When, in whole seconds since 1970; 0 if it does not."""
+    def _ready_since(self, name: str) -> float:
+        """When it became Ready, in whole seconds since 1970; 0 if it is not."""
         for node in self.plane.objects("nodes", f"--field-selector=metadata.name={name}"):
             for condition in node["status"].get("conditions", []):
                 if (condition["type"], condition["status"]) == ("Ready", "True"):
@@ -219,7 +219,7 @@ class RealNodes:
         return 0.0
 
     def _plug(self, name: str) -> None:
-        """A cable from the node to the wire, and the ways over it."""
+        """A cable from the node to the wire, and its routes."""
         host, index = self.hosts[name], self._index(name)
         self._wire(f"link add name {name} type veth peer name eth0 netns {host.pid}")
         self._wire(f"link set {name} master {WIRE} up")
@@ -235,13 +235,13 @@ class RealNodes:
     # --- power --------------------------------------------------------------------------------------------------------
 
     def power_off(self, name: str) -> None:
-        """Power loss: every process of the node is gone on return, and nobody was told."""
-        # the cable first, or the kernel would close the dead processes' connections aloud
+        """Power loss: every process of the node has ended on return, without notifying its peers."""
+        # the cable first, or the kernel would close the dead processes' connections audibly
         self._wire(f"link delete {name}")
         self.hosts[name].kill()
         # a kubelet that finds a dead pod's groups takes 12 s longer to be ready
         self._cgroups[name].clear()
 
     def power_on(self, name: str) -> None:
-        """Return when the node is Ready again; what its pods wrote on their own disks is still there."""
+        """Return when the node is Ready again; files that its pods wrote to their disks still exist."""
         self._boot([name])

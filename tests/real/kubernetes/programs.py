@@ -1,4 +1,4 @@
-"""Where Kubernetes' programs are on this machine, or why they cannot be used."""
+"""Finds Kubernetes' programs on this machine, or the reason why they cannot be used."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ HEADER_BYTES = 4096
 
 
 def control_plane_programs() -> dict[str, Path]:
-    """Where each of CONTROL_PLANE is; raises FileNotFoundError naming what is absent."""
+    """The path of each of CONTROL_PLANE; raises FileNotFoundError naming the missing ones."""
     return _one_release(CONTROL_PLANE, "kube")
 
 
 def node_programs() -> dict[str, Path]:
-    """Where each of NODE is; raises FileNotFoundError naming what is absent."""
+    """The path of each of NODE; raises FileNotFoundError naming the missing ones."""
     return _one_release(NODE, "kube-node")
 
 
@@ -31,7 +31,7 @@ def manifests() -> Path:
 
 
 def busybox() -> Path:
-    """A busybox that wants no library, for an image that has none; raises FileNotFoundError."""
+    """A static busybox, for an image without libraries; raises FileNotFoundError."""
     found = shutil.which("busybox", path=SEARCH_PATH)
     if found is None or b"/ld-linux" in Path(found).read_bytes()[:HEADER_BYTES]:
         raise FileNotFoundError("no `busybox` without libraries; run `apt-get install busybox-static`")
@@ -39,7 +39,7 @@ def busybox() -> Path:
 
 
 def control_plane_obstacle() -> str | None:
-    """Why no control plane can be started here, with what to do about it; None if one can."""
+    """Why no control plane can be started here, with a remedy; None if one can."""
     absent = sorted(package for name, package in DEBIAN_PACKAGES.items() if shutil.which(name, path=SEARCH_PATH) is None)
     if absent:
         return f"run `apt-get install {' '.join(absent)}`"
@@ -49,7 +49,7 @@ def control_plane_obstacle() -> str | None:
 
 
 def node_obstacle() -> str | None:
-    """Why no real node can be started here, with what to do about it; None if one can."""
+    """Why no real node can be started here, with a remedy; None if one can."""
     return control_plane_obstacle() or _complaint(node_programs, busybox) or sid.obstacle()
 
 
@@ -63,7 +63,7 @@ def _complaint(*searches: Callable[[], object]) -> str | None:
 
 
 def _one_release(names: Sequence[str], archive: str) -> dict[str, Path]:
-    """All from PATH or all from the archive: a kubectl that lies about is often of another release."""
+    """All from PATH or all from the archive: a kubectl that happens to be installed is often of another release."""
     found = {name: shutil.which(name, path=SEARCH_PATH) for name in names}
     paths = {name: Path(path) for name, path in found.items() if path is not None}
     if set(paths) == set(names):

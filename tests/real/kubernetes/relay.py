@@ -1,6 +1,6 @@
-"""Leads connections from one network into another: `relay.py FD ADDRESS PORT`, started in the network that holds ADDRESS.
+"""Relays connections from one network into another: `relay.py FD ADDRESS PORT`, started in the network that has ADDRESS.
 
-FD is a listening socket made in the other network: a socket stays in the network where it was made.
+FD is a listening socket created in the other network: a socket stays in the network where it was created.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The cluster that other tests stand on: it takes manifests and runs pods as a Kubernetes does, and leaves nothing behind."""
+"""Tests the cluster that other tests build on: it accepts manifests and runs pods as Kubernetes does, and is cleaned up."""
 
 import contextlib
 import json
@@ -84,7 +84,7 @@ def pod(name: str, spec: Object) -> str:
 
 
 def jobset(name: str, spec: Object, **extra: object) -> str:
-    """Two pods, each on a node of its own."""
+    """Two pods, each on a separate node."""
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": name}}}
     spread = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}}
     job = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": {"spec": spec | spread}}
@@ -105,7 +105,7 @@ SLEEPER: Object = {"restartPolicy": "Never", "containers": [{"name": "main", "im
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_manifest_with_an_unknown_field_is_refused(control_plane: ControlPlane) -> None:
+def test_manifest_with_an_unknown_field_is_rejected(control_plane: ControlPlane) -> None:
     control_plane.dry_run(jobset("right", SLEEPER))
     with pytest.raises(KubectlError, match=r'unknown field "spec\.sucessPolicy"'):
         control_plane.dry_run(jobset("wrong", SLEEPER, sucessPolicy={"operator": "All"}))
@@ -115,7 +115,7 @@ def test_manifest_with_an_unknown_field_is_refused(control_plane: ControlPlane) 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_webhooks_of_jobset_are_asked(control_plane: ControlPlane) -> None:
+def test_jobset_webhooks_are_called(control_plane: ControlPlane) -> None:
     (stored,) = control_plane.dry_run(jobset("defaulted", SLEEPER))
     assert stored["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] == "Indexed"
     with pytest.raises(KubectlError, match="JobSet name is too long"):
@@ -124,14 +124,14 @@ def test_webhooks_of_jobset_are_asked(control_plane: ControlPlane) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_dry_run_keeps_nothing(control_plane: ControlPlane) -> None:
+def test_dry_run_creates_nothing(control_plane: ControlPlane) -> None:
     assert len(control_plane.dry_run(jobset("one", SLEEPER) + "\n---\n" + pod("two", SLEEPER))) == 2
     assert control_plane.objects("jobsets,pods") == []
 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_pods_are_created_by_the_real_controller_with_its_labels(control_plane: ControlPlane) -> None:
+def test_the_real_controller_creates_labeled_pods(control_plane: ControlPlane) -> None:
     with control_plane.namespace() as name:
         control_plane.apply(jobset("labelled", SLEEPER), "-n", name)
         pods = control_plane.wait(
@@ -146,7 +146,7 @@ def test_pods_are_created_by_the_real_controller_with_its_labels(control_plane: 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_rights_of_a_service_account_are_its_roles(control_plane: ControlPlane) -> None:
+def test_a_service_account_has_only_the_rights_of_its_roles(control_plane: ControlPlane) -> None:
     asked = ("auth", "can-i", "list", "pods", "--as=system:serviceaccount:default:default")
     with pytest.raises(KubectlError, match="no"):
         control_plane.kubectl(*asked)
@@ -154,7 +154,7 @@ def test_rights_of_a_service_account_are_its_roles(control_plane: ControlPlane) 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_waiting_has_a_bound_and_shows_the_cluster(control_plane: ControlPlane) -> None:
+def test_waiting_times_out_and_shows_the_cluster(control_plane: ControlPlane) -> None:
     with pytest.raises(KubernetesError, match=r"(?s)waited 0.1 s for nothing, found 0\n.*"):
         control_plane.wait("nothing", lambda: 0, bool, 0.1)
 
@@ -164,7 +164,9 @@ def test_waiting_has_a_bound_and_shows_the_cluster(control_plane: ControlPlane) 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_two_pods_on_two_nodes_meet_by_their_jobset_names_and_end(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
+def test_two_pods_on_two_nodes_find_each_other_by_jobset_names_and_end(
+    control_plane: ControlPlane, real_nodes: RealNodes
+) -> None:
     with control_plane.namespace() as name:
         spec = pod_spec(real_nodes, "python3", "-c", MEETING)
         control_plane.apply(jobset("pair", spec, network={"publishNotReadyAddresses": True}), "-n", name)
@@ -177,7 +179,7 @@ def test_two_pods_on_two_nodes_meet_by_their_jobset_names_and_end(control_plane:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_pod_imports_torch_from_this_environment_and_writes_for_all(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
+def test_pod_imports_torch_from_here_and_writes_world_readable_files(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
     written = real_nodes.runs / "torch"
     with control_plane.namespace() as name:
         command = f"import pathlib; pathlib.Path({str(written)!r}).write_text('seen')\n{IMPORTS_TORCH}"
@@ -191,9 +193,7 @@ def test_pod_imports_torch_from_this_environment_and_writes_for_all(control_plan
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_lost_node_says_nothing_to_anybody_and_runs_pods_when_it_is_back(
-    control_plane: ControlPlane, real_nodes: RealNodes
-) -> None:
+def test_lost_node_sends_nothing_and_runs_pods_again_when_it_returns(control_plane: ControlPlane, real_nodes: RealNodes) -> None:
     with control_plane.namespace() as name:
         spec = pod_spec(real_nodes, "python3", "-c", MEETING, "stay")
         control_plane.apply(jobset("pair", spec, network={"publishNotReadyAddresses": True}), "-n", name)
@@ -223,7 +223,7 @@ def is_started(found: Object) -> bool:
 
 
 def wait_for_end(plane: ControlPlane, namespace: str, count: int) -> None:
-    """Until `count` pods have succeeded; says what they printed if one failed."""
+    """Wait until `count` pods have succeeded; report their output if one failed."""
 
     def phases() -> list[str]:
         return [pod["status"]["phase"] for pod in plane.objects("pods", "-n", namespace)]
@@ -234,12 +234,12 @@ def wait_for_end(plane: ControlPlane, namespace: str, count: int) -> None:
         pytest.fail("\n".join(plane.kubectl("logs", "-n", namespace, name) for name in names))
 
 
-# --- nothing stays behind ---------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_second_cluster_runs_beside_the_first_and_leaves_nothing(real_nodes: RealNodes, tmp_path: Path) -> None:
+def test_second_cluster_runs_in_parallel_and_is_cleaned_up(real_nodes: RealNodes, tmp_path: Path) -> None:
     with contextlib.ExitStack() as until_looked_at:
         with ControlPlane() as plane, RealNodes(plane, tmp_path, count=1) as nodes:
             plane.apply(pod("sleeper", pod_spec(nodes, "sleep", "600")))
@@ -257,7 +257,7 @@ def test_second_cluster_runs_beside_the_first_and_leaves_nothing(real_nodes: Rea
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_node_that_cannot_start_is_reported_and_leaves_nothing(real_nodes_here: None, tmp_path: Path) -> None:
+def test_node_that_cannot_start_is_reported_and_cleaned_up(real_nodes_here: None, tmp_path: Path) -> None:
     with ControlPlane(controllers=()) as plane:
         nodes = RealNodes(plane, tmp_path / "absent", count=1)
         with pytest.raises(RuntimeError, match=r"(?s)`n1` did not come up; its console:\n.*absent"), nodes:
@@ -268,7 +268,7 @@ def test_node_that_cannot_start_is_reported_and_leaves_nothing(real_nodes_here: 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_killed_process_leaves_nothing(real_nodes_here: None, tmp_path: Path) -> None:
+def test_killed_process_is_cleaned_up(real_nodes_here: None, tmp_path: Path) -> None:
     with held_cluster(tmp_path) as (holder, roots, namespaces):
         assert len(left_of(roots, namespaces)) > 3
         holder.kill()
@@ -282,7 +282,7 @@ def phase(plane: ControlPlane, name: str) -> str:
 
 @contextlib.contextmanager
 def pid_namespaces(*pids: int) -> Iterator[set[str]]:
-    """The names of these processes' namespaces, kept open: the kernel gives the name of one that is gone to the next."""
+    """The names of these processes' namespaces, kept open: the kernel reuses the name of one that has ended."""
     with contextlib.ExitStack() as stack:
         for pid in pids:
             stack.enter_context(Path(f"/proc/{pid}/ns/pid").open("rb", buffering=0))
@@ -320,7 +320,7 @@ def held_cluster(runs: Path) -> Iterator[tuple[subprocess.Popen[str], list[Path]
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def test_absent_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(archives, "ARCHIVES", tmp_path)
     monkeypatch.setattr(programs, "SEARCH_PATH", "/nonexistent")
     assert programs.control_plane_obstacle() == "run `apt-get install iproute2 openssl`"

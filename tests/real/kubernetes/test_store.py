@@ -1,4 +1,4 @@
-"""A chain in a namespace of a real API server: the same contract as in every store, and what Kubernetes adds to it."""
+"""Tests a chain in a namespace of a real API server: the contract of every store, and the additions of Kubernetes."""
 
 import json
 import re
@@ -44,13 +44,13 @@ def test_a_record_is_an_immutable_config_map_without_an_owner(namespace: str, co
         control_plane.kubectl("patch", "configmap", "run-1-000000001.json", "-n", namespace, "-p", patch)
 
 
-def test_two_runs_in_one_namespace_do_not_see_each_other(namespace: str) -> None:
+def test_two_runs_in_one_namespace_are_isolated(namespace: str) -> None:
     one, other = open_store(f"kubernetes://{namespace}/run"), open_store(f"kubernetes://{namespace}/run-1")
     assert (one.create("x", b"1"), other.create("x", b"2")) == (True, True)
     assert (one.names(), other.names(), one.read("x"), other.read("x")) == (["x"], ["x"], b"1", b"2")
 
 
-def test_more_names_than_one_page_are_all_listed(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beyond_one_page_are_all_listed(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.runner.checkpoint.stores.kubernetes._PAGE", 3)
     store = open_store(f"kubernetes://{namespace}/run-1")
     for number in range(10):
@@ -58,15 +58,16 @@ def test_more_names_than_one_page_are_all_listed(namespace: str, monkeypatch: py
     assert sorted(store.names()) == [str(number) for number in range(10)]
 
 
-def test_a_namespace_that_is_not_there_is_an_os_error_when_written(control_plane: ControlPlane, namespace: str) -> None:
+def test_writing_to_a_missing_namespace_raises_os_error(control_plane: ControlPlane, namespace: str) -> None:
     with pytest.raises(OSError, match="kubernetes://absent/run-1/x: 404 Not Found"):
         open_store("kubernetes://absent/run-1").create("x", b"")
 
 
-def test_a_server_that_is_away_is_an_os_error(
+def test_an_unavailable_server_raises_os_error(
     namespace: str, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as taken:  # bound and not listening: every connection is refused
+    # Bound and not listening: every connection is refused.
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         away = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{taken.getsockname()[1]}", control_plane.kubeconfig.read_text())
         (tmp_path / "kubeconfig").write_text(away)
@@ -80,6 +81,6 @@ def test_a_server_that_is_away_is_an_os_error(
 @pytest.mark.parametrize(
     ("url", "name"), [("kubernetes://ns", ""), ("kubernetes://NS/run", "NS"), ("kubernetes://ns/" + "a" * 64, "a" * 64)]
 )
-def test_a_name_that_kubernetes_would_not_take_is_refused(url: str, name: str) -> None:
+def test_a_name_that_kubernetes_rejects_is_refused(url: str, name: str) -> None:
     with pytest.raises(StoreError, match=f"`{name}` is not a valid name; expected at most 63"):
         open_store(url)

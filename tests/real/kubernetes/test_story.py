@@ -1,4 +1,4 @@
-"""A rendered manifest on a real Kubernetes: what its controllers make of it, and pods that train as `headway run` does."""
+"""Tests a rendered manifest on a real Kubernetes: its controllers create pods, which train as `headway run` does."""
 
 import json
 import re
@@ -29,7 +29,8 @@ JOB = (STORY / "job.yaml").read_text()
 QUICK = JOB.replace("micro: 1\n", "micro: 8\n")
 SPARED = JOB.replace("nodes: 2", "nodes: 1") + "\nresilience: {spares: 1}\n"
 STEPS = list(range(1, 31))
-END_S = 300  # two attempts, and the half minute in which the second node may still come back
+# Two attempts, and the half minute in which the second node may still return.
+END_S = 300
 CPU_NODES = "node_groups: [{name: cpu, count: 2, cpus: 1, procs: 1}]"
 GPU_NODES = """\
 node_groups: [{name: gpu, count: 2, cpus: 96, gpu: H100-SXM-80, gpus: 8, nics: [mlx5_0, mlx5_1]}]
@@ -88,7 +89,7 @@ ASKED: Object = NOWHERE | {
 
 
 def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str = "/scratch/runs", job: str = JOB) -> str:
-    """The job's manifest on a cluster with these options; the documents are left in `folder`."""
+    """The job's manifest on a cluster with these options; the documents are written to `folder`."""
     folder.mkdir(exist_ok=True)
     (folder / "cluster.yaml").write_text(CLUSTER.format(options=quote(options), runs=quote(runs), nodes=nodes))
     (folder / "job.yaml").write_text(re.sub(r"cluster: .*", "cluster: pods", job))
@@ -99,7 +100,7 @@ def manifest(folder: Path, options: Object, *, nodes: str = CPU_NODES, runs: str
 
 
 def job_of(text: str) -> str:
-    """The Job that is to be made of the manifest's JobSet, whose webhook does not look at all of it."""
+    """The Job to be created from the manifest's JobSet, whose webhook does not check everything in it."""
     (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "JobSet"]
     (replicated,) = found["spec"]["replicatedJobs"]
     metadata = {"name": found["metadata"]["name"], "namespace": found["metadata"]["namespace"]}
@@ -107,14 +108,14 @@ def job_of(text: str) -> str:
 
 
 def annotations_of(jobset: Object) -> dict[str, str]:
-    """The annotations of its pods, which have the files that they get."""
+    """The annotations of its pods, with the contents of their files."""
     (job,) = jobset["spec"]["replicatedJobs"]
     found: dict[str, str] = job["template"]["spec"]["template"]["metadata"]["annotations"]
     return found
 
 
 def pod_of(text: str) -> str:
-    """A pod that is to be made of that Job."""
+    """A pod to be created from that Job."""
     job = json.loads(job_of(text))
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": job["metadata"], "spec": job["spec"]["template"]["spec"]})
 
@@ -125,7 +126,7 @@ def jobset(plane: ControlPlane, namespace: str) -> Object:
 
 
 def await_state(plane: ControlPlane, namespace: str, state: str) -> Object:
-    """The JobSet's status in the end, which must be `state`."""
+    """The JobSet's final status, which must be `state`."""
 
     def status() -> Object:
         found: Object = jobset(plane, namespace).get("status", {})
@@ -137,7 +138,7 @@ def await_state(plane: ControlPlane, namespace: str, state: str) -> Object:
 
 
 def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
-    """The two pods of an attempt by their index, once both are there."""
+    """The two pods of an attempt by their index, once both exist."""
     selector = f"--selector=jobset.sigs.k8s.io/restart-attempt={attempt}"
     found = plane.wait(
         f"pods of attempt {attempt}",
@@ -148,13 +149,13 @@ def pods_of(plane: ControlPlane, namespace: str, attempt: int) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["spec"]["hostname"]))
 
 
-# --- what the API server and the controllers make of it ---------------------------------------------------------------
+# --- API server and controllers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "nodes"), [(NOWHERE, CPU_NODES), (EVERYTHING, CPU_NODES), (EVERYTHING, GPU_NODES), (ASKED, CPU_NODES)]
 )
-def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
+def test_the_manifest_is_accepted_unchanged(control_plane: ControlPlane, tmp_path: Path, options: Object, nodes: str) -> None:
     text = manifest(tmp_path, options, nodes=nodes)
     stored = control_plane.dry_run(text)
     assert [each["kind"] for each in stored] == [each["kind"] for each in yaml.safe_load_all(text)]
@@ -171,7 +172,7 @@ def test_the_manifest_is_taken_as_it_is(control_plane: ControlPlane, tmp_path: P
         ('"rdma/hca_shared_devices_a"', '"a..b/x"'),
     ],
 )
-def test_what_the_options_refuse_is_refused_only_when_pods_are_made(
+def test_invalid_options_are_rejected_only_when_pods_are_created(
     control_plane: ControlPlane, tmp_path: Path, taken: str, refused: str
 ) -> None:
     text = manifest(tmp_path, EVERYTHING)
@@ -182,7 +183,7 @@ def test_what_the_options_refuse_is_refused_only_when_pods_are_made(
         control_plane.dry_run(job_of(spoilt))
 
 
-def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_pod_security_level_baseline_forbids_what_the_header_names(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
         control_plane.dry_run(pod_of(manifest(tmp_path, NOWHERE | {"namespace": namespace, "service_account": "default"})))
@@ -191,7 +192,7 @@ def test_the_level_baseline_forbids_pods_what_the_head_names(control_plane: Cont
         assert re.findall(r"IPC_LOCK|hostNetwork|hostPath", str(found.value)) == ["IPC_LOCK", "hostNetwork", "hostPath"]
 
 
-def test_the_level_restricted_accepts_pods_that_ask_for_it(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_pod_security_level_restricted_accepts_compliant_pods(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         options = NOWHERE | {"namespace": namespace, "service_account": "default"}
@@ -200,7 +201,7 @@ def test_the_level_restricted_accepts_pods_that_ask_for_it(control_plane: Contro
         control_plane.dry_run(pod_of(manifest(tmp_path, options | {"restricted": True, "user": 1000})))
 
 
-def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_hostile_values_arrive_unchanged(control_plane: ControlPlane, tmp_path: Path) -> None:
     hostile = 'it\'s "a": #b $(HOME) $$ {x} \\ \u2028\x85\ufeff\x7f\U0001f642'
     options = NOWHERE | {"setup": [f": '{hostile}'", "- &a *a !!b", "\tindented", "yes"]}
     text = manifest(tmp_path, options, runs='/scratch/{it\'s} "a": #b é')
@@ -210,7 +211,7 @@ def test_hostile_values_arrive_as_they_are(control_plane: ControlPlane, tmp_path
 
 
 @pytest.mark.parametrize("options", [NOWHERE, EVERYTHING])
-def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
+def test_the_controllers_pods_are_the_nodes_passed_to_the_runner(
     control_plane: ControlPlane, tmp_path: Path, options: Object
 ) -> None:
     with control_plane.namespace() as namespace:
@@ -218,7 +219,7 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
         control_plane.apply(manifest(tmp_path, unplaced))
         pods = pods_of(control_plane, namespace, 0)
         assert [pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in pods] == ["0", "1"]
-        assert told_nodes(pods[0]) == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+        assert configured_nodes(pods[0]) == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
         (service,) = control_plane.objects("services", "-n", namespace)
         assert service["metadata"]["name"] == pods[0]["spec"]["subdomain"]
         assert service["metadata"]["ownerReferences"][0]["kind"] == "JobSet"
@@ -227,7 +228,7 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
             (container,) = pod["spec"]["containers"]
             assert not [mount for mount in container["volumeMounts"] if "serviceaccount" in mount["mountPath"]]
             assert "jobset.sigs.k8s.io/jobset-uid" in pod["metadata"]["labels"]
-        # Nothing is left of a JobSet that was deleted.
+        # Nothing remains of a deleted JobSet.
         control_plane.kubectl("delete", "jobsets", "--all", "-n", namespace)
         kinds = "jobsets,jobs,services,configmaps,secrets"
         control_plane.wait(
@@ -238,7 +239,7 @@ def test_the_pods_of_the_controller_are_the_nodes_that_the_runner_is_told(
         )
 
 
-def told_nodes(pod: Object) -> list[str]:
+def configured_nodes(pod: Object) -> list[str]:
     """HEADWAY_NODES as the pod's script sets it."""
     (lines,) = re.findall(
         r"^(HEADWAY_NODES=''.*?)^export", pod["metadata"]["annotations"]["headway/pod.sh"], re.DOTALL | re.MULTILINE
@@ -250,7 +251,7 @@ def told_nodes(pod: Object) -> list[str]:
 
 
 def end_pod(plane: ControlPlane, pod: Object, exit_code: int) -> None:
-    """Says what a kubelet says of a pod that has ended."""
+    """Report what a kubelet reports about a pod that has ended."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     ended = {"name": "runner", "image": IMAGE, "imageID": "", "ready": False, "restartCount": 0}
     state = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
@@ -284,7 +285,7 @@ def test_any_other_failure_starts_the_next_attempt_of_the_same_run(
         assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
 
 
-def test_with_spares_a_killed_pod_comes_again_in_the_same_attempt(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_with_spares_a_killed_pod_returns_in_the_same_attempt(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
         lost, other = pods_of(control_plane, namespace, 0)
@@ -302,7 +303,7 @@ def test_with_spares_a_killed_pod_comes_again_in_the_same_attempt(control_plane:
         assert await_state(control_plane, namespace, "Completed")["restarts"] == 0
 
 
-def test_with_spares_too_a_verdict_ends_the_attempt_or_the_run(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_with_spares_a_verdict_still_ends_the_attempt_or_the_run(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         control_plane.apply(manifest(tmp_path, NOWHERE | {"namespace": namespace}, job=SPARED))
         end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 82)
@@ -311,11 +312,11 @@ def test_with_spares_too_a_verdict_ends_the_attempt_or_the_run(control_plane: Co
 
 
 def pods(plane: ControlPlane, namespace: str) -> list[Object]:
-    """All pods there, ended ones too."""
+    """All pods of the namespace, including ended ones."""
     return plane.objects("pods", "-n", namespace)
 
 
-def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_restarts_are_bounded_and_time_limits_do_not_count(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         text = manifest(tmp_path, NOWHERE | {"namespace": namespace, "max_restarts": 0})
         assert "activeDeadlineSeconds: 1800\n" in text
@@ -325,7 +326,7 @@ def test_restarts_have_a_bound_that_a_time_limit_does_not_count_against(control_
         assert (ended["restarts"], ended.get("restartsCountTowardsMax", 0)) == (1, 0)
 
 
-def test_a_changed_configuration_of_the_same_name_is_refused(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_changed_configuration_with_the_same_name_is_rejected(control_plane: ControlPlane, tmp_path: Path) -> None:
     with control_plane.namespace() as namespace:
         text = manifest(tmp_path, NOWHERE | {"namespace": namespace})
         control_plane.apply(text)
@@ -347,7 +348,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
-    """Where the test's run lies: below the folder that both nodes see."""
+    """The location of the test's run: below the folder that both nodes share."""
     folder: Path = real_nodes.runs / request.node.name
     folder.mkdir()
     return folder
@@ -367,7 +368,7 @@ def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tm
         control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
 
 
-def test_pods_survive_a_killed_worker_and_a_killed_pod_and_end_in_the_state_of_a_local_run(
+def test_pods_survive_kills_and_end_in_the_state_of_a_local_run(
     control_plane: ControlPlane, namespace: str, local: Run, runs: Path
 ) -> None:
     run, pods = wait_for_step(runs, 4), pods_of(control_plane, namespace, 0)
@@ -390,7 +391,7 @@ def test_pods_survive_a_killed_worker_and_a_killed_pod_and_end_in_the_state_of_a
     assert run.steps()[-1] == STEPS[-1]
 
 
-def test_a_deleted_pod_saves_where_it_stands(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+def test_a_deleted_pod_saves_its_current_step(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
     name = pods_of(control_plane, namespace, 0)[1]["metadata"]["name"]
     run = wait_for_step(runs, 14)
     control_plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")

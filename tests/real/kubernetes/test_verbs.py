@@ -1,4 +1,4 @@
-"""`headway submit`, `status`, `logs`, `cancel` and `resume` on a real Kubernetes."""
+"""Tests `headway submit`, `status`, `logs`, `cancel` and `resume` on a real Kubernetes."""
 
 import json
 import re
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Printed:
-    """What a verb has printed."""
+    """The output of a verb."""
 
     stdout: str
     stderr: str
@@ -81,7 +81,7 @@ def user(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Makes:
-    """Makes a user of a cluster with these options and this folder of runs."""
+    """Create a user of a cluster with these options and this folder of runs."""
     monkeypatch.chdir(tmp_path)
     own = {"HEADWAY_CLUSTER": "cluster.yaml", "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_PROXY": "127.0.0.1"}
     for name, value in {"KUBECONFIG": str(control_plane.kubeconfig), **own}.items():
@@ -97,7 +97,7 @@ def user(
     return make
 
 
-def test_a_run_is_submitted_once_and_is_known_without_its_records(
+def test_a_run_is_submitted_once_and_is_found_without_its_records(
     control_plane: ControlPlane, namespace: str, user: Makes
 ) -> None:
     """As from a laptop, which does not see the claim of the runs."""
@@ -112,7 +112,7 @@ def test_a_run_is_submitted_once_and_is_known_without_its_records(
     (listed,) = alice.status()
     assert (listed["run"], listed["state"]) == (run, "pending")
     assert "2 of 2 pods wait" in listed["why"]
-    # Which of the scheduler's reasons comes first depends on the nodes that there are: no selector matches, and there is no such claim.
+    # Which of the scheduler's reasons comes first depends on the existing nodes: no selector matches, and there is no such claim.
     assert re.search(r"no nodes available|node affinity/selector|persistentvolumeclaim", listed["why"])
     printed = alice.headway("logs", run).stdout
     assert printed.startswith(f"run {run}: pending (2 of 2 pods wait")
@@ -125,9 +125,7 @@ def test_a_run_is_submitted_once_and_is_known_without_its_records(
     assert "does not see the records" in alice.headway("submit", "job.yaml", "--resume", run, code=1).stderr
 
 
-def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
-    control_plane: ControlPlane, namespace: str, user: Makes
-) -> None:
+def test_a_failed_run_is_reported_and_resumed_by_name_only(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     alice = user(NOWHERE, "/scratch/runs")
     run = alice.headway("submit", "job.yaml").stdout.strip()
     end_pod(control_plane, pods_of(control_plane, namespace, 0)[1], 83)
@@ -146,7 +144,7 @@ def test_a_run_that_has_failed_is_told_and_resumed_by_name_alone(
     assert "has no job" in alice.headway("cancel", run).stderr
 
 
-def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
+def test_a_manifest_rejected_by_the_api_server_leaves_no_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     alice = user(NOWHERE, "/scratch/runs")
     refused = alice.headway("submit", "job.yaml", code=1).stderr
@@ -156,7 +154,7 @@ def test_what_the_api_server_refuses_leaves_no_jobset(control_plane: ControlPlan
 
 
 @pytest.mark.variant
-def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
+def test_a_killed_client_leaves_at_most_one_jobset(control_plane: ControlPlane, namespace: str, user: Makes) -> None:
     """Between each two requests that change anything, and two clients at the same moment."""
     alice = user(NOWHERE, "/scratch/runs")
     names = set()
@@ -180,7 +178,7 @@ def test_a_client_that_was_killed_leaves_at_most_one_jobset(control_plane: Contr
     assert alice.jobsets() == [run]
 
 
-# Ends before the request of number `stop` that would change something.
+# Ends before the request number `stop` that would change something.
 KILLED = """
 import os, signal, sys
 from headway.cli.main import main
@@ -198,7 +196,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.variant
-def test_a_run_is_cancelled_resumed_edited_and_completed_without_a_lost_step(
+def test_a_run_is_cancelled_resumed_edited_and_completed_losing_no_step(
     real_nodes: RealNodes, user: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = real_nodes.runs / "verbs"
@@ -233,7 +231,7 @@ def test_a_run_is_cancelled_resumed_edited_and_completed_without_a_lost_step(
 
 
 def cancelled(user: User, run: str) -> int:
-    """The step that the run's pods have saved when they are gone."""
+    """The step that the run's pods have saved when they have ended."""
     (saved,) = re.findall(r"; step ([\d,]+) is saved", user.headway("cancel", run).stderr)
     assert user.jobsets() == []
     return int(saved.replace(",", ""))

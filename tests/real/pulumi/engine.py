@@ -1,4 +1,4 @@
-"""Pulumi's engine with a home and a backend of its own."""
+"""Provides Pulumi's engine with a separate home and backend."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ INSTALL = "https://www.pulumi.com/docs/iac/download-install/"
 
 @dataclass(frozen=True)
 class PulumiEngine:
-    """`programs` holds the engine and its plugins; all that it writes lies below `root`."""
+    """`programs` holds the engine and its plugins; all of its output is below `root`."""
 
     programs: Path
     root: Path
@@ -24,7 +24,7 @@ class PulumiEngine:
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment with the engine in it, and no other Pulumi's settings."""
+        """This process's environment with the engine in it, without other Pulumi settings."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PULUMI_")}
         return kept | {
             "PATH": f"{self.programs}{os.pathsep}{kept.get('PATH', os.defpath)}",
@@ -37,14 +37,14 @@ class PulumiEngine:
 
 
 def engine(root: Path) -> PulumiEngine:
-    """The engine on PATH, else the archive's; raises FileNotFoundError, which `obstacle` foresees."""
+    """The engine on PATH, or else the archive's; raises FileNotFoundError, which `obstacle` foresees."""
     (root / "backend").mkdir(parents=True)
     found = shutil.which("pulumi")
     return PulumiEngine(Path(found).parent if found else unpacked(ARCHIVE), root)
 
 
 def obstacle() -> str | None:
-    """Why there is no engine here, with what to do about it; None if there is one."""
+    """Why there is no engine here, with a remedy; None if there is one."""
     if shutil.which("pulumi") or (ARCHIVES / f"{ARCHIVE}.tar.xz").exists():
         return None
     return f"`pulumi` not found; {INSTALL} says how to install it"

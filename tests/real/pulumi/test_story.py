@@ -1,4 +1,4 @@
-"""`headway up`, `preview` and `down` with a real engine on real hosts: nothing but headway's own files, and those always."""
+"""Tests `headway up`, `preview` and `down` with a real engine on real hosts: they manage all of headway's files and no others."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ storage:
 
 @dataclass
 class Lab:
-    """A cluster's document in a folder of its own, whose nodes n-1 and n-2 are the hosts n1 and n2."""
+    """A cluster's document in a separate folder, whose nodes n-1 and n-2 are the hosts n1 and n2."""
 
     folder: Path
     hosts: SshHosts
@@ -69,7 +69,7 @@ class Lab:
         return self.hosts.hosts[self.nodes[number - 1]]
 
     def command(self, *words: str) -> list[str]:
-        """A command line in a PID namespace of its own: the engine's processes end with it."""
+        """A command line in a separate PID namespace: the engine's processes end with it."""
         addresses = ", ".join(f'"127.0.0.1:{self.hosts.hosts[name].port}"' for name in self.nodes)
         text = CLUSTER.format(
             name=self.folder.name, identity=self.hosts.identity, count=len(self.nodes), hosts=addresses, dscp=self.dscp
@@ -96,7 +96,7 @@ class Lab:
 
 @pytest.fixture
 def lab(pulumi_engine: PulumiEngine, ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[Lab]:
-    """The hosts are afterwards as they were before, or the test has failed."""
+    """Assert that the hosts are afterwards as they were before."""
     folder = tmp_path / f"lab-{os.getpid()}"
     folder.mkdir()
     (folder / "known_hosts").write_text(ssh_hosts.known_hosts.read_text())
@@ -104,13 +104,13 @@ def lab(pulumi_engine: PulumiEngine, ssh_hosts: SshHosts, tmp_path: Path) -> Ite
     before = lab.listings()
     yield lab
     (folder / "known_hosts").write_text(ssh_hosts.known_hosts.read_text())
-    if any(host.path(MANIFEST).exists() for host in ssh_hosts.hosts.values()):  # else it only takes time
+    if any(host.path(MANIFEST).exists() for host in ssh_hosts.hosts.values()):  # otherwise it only takes time
         ended(lab.headway("down", "--yes"), 0)
     assert lab.listings() == before
 
 
 def ended(done: subprocess.CompletedProcess[str], code: int) -> list[str]:
-    """The lines of standard output, once the exit code is as it should be."""
+    """The lines of standard output, after a check of the exit code."""
     assert done.returncode == code, f"{done.args}\n{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()
 
@@ -123,9 +123,9 @@ def made(node: str) -> list[str]:
     return [*all_of(node, "+"), f"! {node}:{UNIT} (not enabled)"]
 
 
-def test_hosts_are_made_mended_changed_left_out_forgotten_and_renamed(lab: Lab) -> None:
+def test_hosts_are_created_repaired_updated_excluded_forgotten_and_renamed(lab: Lab) -> None:
     before, bare = lab.listings(), lab.host(1).listing()
-    # The state is where a user has it: in a folder beside the document, for this user only, and it names no key.
+    # The state is in its usual place: in a folder next to the document, for this user only, and it contains no key.
     lab.env = {name: value for name, value in lab.env.items() if name not in {"PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"}}
     stacks = lab.folder / ".headway/pulumi/.pulumi/stacks/headway"
     assert ended(lab.headway("preview"), 1) == [*made("n-1"), *made("n-2")]
@@ -148,7 +148,7 @@ def test_hosts_are_made_mended_changed_left_out_forgotten_and_renamed(lab: Lab) 
 
     drifts(lab)
     is_off_and_forgotten(lab)
-    has_anothers_name(lab, bare)
+    has_reused_name(lab, bare)
 
     code, shown = answered(lab, "y\n", "down")
     assert (code, lab.listings()) == (0, before)
@@ -157,7 +157,7 @@ def test_hosts_are_made_mended_changed_left_out_forgotten_and_renamed(lab: Lab) 
 
 
 def made_at_a_terminal(lab: Lab) -> None:
-    """It shows what it would do and asks."""
+    """It shows its plan and asks."""
     before = lab.listings()
     code, shown = answered(lab, "n\n", "up")
     assert (code, lab.listings()) == (1, before)
@@ -168,7 +168,7 @@ def made_at_a_terminal(lab: Lab) -> None:
 
 
 def drifts(lab: Lab) -> None:
-    """What was changed by hand is told, and mended with what was changed in the document."""
+    """Manual changes are reported, and repaired with the changes in the document."""
     lab.host(1).path(SCRIPT).write_text("#!/bin/bash\n# by hand\n")
     lab.host(2).path(UNIT_FILE).unlink()
     drift = [f"~ n-1:{SCRIPT}", f"+ n-2:{UNIT_FILE}", f"! n-2:{UNIT} (not enabled)"]
@@ -181,7 +181,7 @@ def drifts(lab: Lab) -> None:
 
 
 def is_off_and_forgotten(lab: Lab) -> None:
-    """A host that is off stops it, is left out by name, and is forgotten when it is gone."""
+    """A host that is off stops it, is excluded by name, and is forgotten when it has been removed."""
     held = lab.host(2).listing()
     lab.dscp = 30
     lab.host(2).power_off()
@@ -205,8 +205,8 @@ def is_off_and_forgotten(lab: Lab) -> None:
     assert ended(lab.headway("up", "--yes"), 0) == [f"~ n-2:{SCRIPT}"]
 
 
-def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
-    """A machine that goes by the name of one that has left keeps its files; the other is `bare` again."""
+def has_reused_name(lab: Lab, bare: dict[str, str]) -> None:
+    """A machine with the name of a removed host keeps its files; the other is `bare` again."""
     first, second = lab.host(1), lab.host(2)
     lab.nodes = ["n2"]
     lines = ended(lab.headway("up", "--yes"), 0)
@@ -217,7 +217,7 @@ def has_anothers_name(lab: Lab, bare: dict[str, str]) -> None:
     assert second.path(LINK).is_symlink()
 
 
-def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -> None:
+def test_a_file_of_another_owner_stops_up_before_any_host_is_changed(lab: Lab) -> None:
     lab.host(2).path(UNIT_FILE).write_text("somebody else's\n")
     try:
         before = lab.listings()
@@ -231,7 +231,7 @@ def test_a_file_of_somebody_else_stops_it_before_any_host_is_changed(lab: Lab) -
         lab.host(2).path(UNIT_FILE).unlink()
 
 
-def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> None:
+def test_a_host_with_another_key_is_rejected_and_nothing_is_written(lab: Lab) -> None:
     before = lab.listings()
     lab.known_hosts.write_text(
         f"{lab.host(1).known_hosts_line}\n[127.0.0.1]:{lab.host(2).port} {lab.host(1).host_key}\n",
@@ -245,7 +245,7 @@ def test_a_host_with_another_key_is_refused_and_nothing_is_written(lab: Lab) -> 
 
 
 @pytest.mark.variant
-def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
+def test_a_host_is_forgotten_only_on_request(lab: Lab) -> None:
     ended(lab.headway("up", "--yes"), 0)
     held = lab.host(2).listing()
     assert ended(lab.headway("up", "--forget", "n-2"), 2) == []
@@ -254,7 +254,7 @@ def test_what_is_to_be_forgotten_is_asked_for_first(lab: Lab) -> None:
     assert lab.hosts.hosts["n2"].listing() == held
 
 
-def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_next_run_converges(lab: Lab) -> None:
+def test_a_killed_engines_lock_is_explained_and_the_next_run_converges(lab: Lab) -> None:
     with waiting_to_enable(lab.host(1)) as go:
         with subprocess.Popen(lab.command("up", "--yes"), cwd=lab.folder, env=dict(lab.env), stderr=subprocess.PIPE) as working:
             try:
@@ -280,7 +280,7 @@ def test_an_engine_killed_in_its_work_leaves_a_lock_that_is_explained_and_the_ne
 
 @contextlib.contextmanager
 def waiting_to_enable(host: SshHost) -> Iterator[Path]:
-    """No unit is enabled on the host before the file is there."""
+    """No unit is enabled on the host before the file exists."""
     own = host.path("/usr/local/bin")
     own.mkdir()
     (own / "systemctl").write_text(WAITS)
@@ -313,7 +313,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_both(lab: Lab) -> None:
+def test_a_failing_unit_is_reported_and_the_other_host_is_still_updated(lab: Lab) -> None:
     lab.nodes = ["n1", "n3"]
     before = lab.listings()
     # n3 runs systemd, which starts the unit; there is no adapter
@@ -330,7 +330,7 @@ def test_a_host_whose_unit_fails_is_told_the_other_is_made_and_down_takes_from_b
 
 
 def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
-    """The exit code, and what was shown on a terminal where `answer` was typed."""
+    """The exit code, and the output on a terminal where `answer` was typed."""
     ours, terminal = os.openpty()
     os.write(ours, answer.encode())
     command = subprocess.Popen(
@@ -339,7 +339,7 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
     os.close(terminal)
     raw = b""
     try:
-        with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+        with contextlib.suppress(OSError):  # EIO: the terminal is closed
             while part := os.read(ours, 65536):
                 raw += part
         code = command.wait(COMMAND_S)
@@ -359,7 +359,7 @@ def answered(lab: Lab, answer: str, *words: str) -> tuple[int, str]:
         (("up", "--yes", "--forget", "n-9"), 2, "`--forget n-9`: there is no such node"),
     ],
 )
-def test_what_was_asked_for_wrongly_changes_nothing(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
+def test_invalid_arguments_change_nothing(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
     refused = lab.headway(*words)
     assert ended(refused, code) == []
     assert message in refused.stderr

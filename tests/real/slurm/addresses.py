@@ -1,4 +1,4 @@
-"""A block of free TCP ports and a loopback subnet, claimed for as long as a cluster lives."""
+"""Claims a block of free TCP ports and a loopback subnet for the lifetime of a cluster."""
 
 import socket
 from collections.abc import Sequence
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 FIRST_PORT = 20_000
 PORTS_PER_BLOCK = 64
-BLOCKS = range(1, 190)  # ends below 32768, where Linux begins to take the ports of outgoing connections
+# Ends below 32768, where Linux begins to allocate the ports of outgoing connections.
+BLOCKS = range(1, 190)
 MAX_NODES = PORTS_PER_BLOCK - 2
 
 
@@ -34,7 +35,7 @@ class Addresses:
 def claim_addresses(nodes: int) -> Addresses:
     """The first free block; raises ValueError for more nodes than one block serves, OSError if none is free.
 
-    Two callers never get the same block: the kernel lets only one bind its last port, and forgets a dead holder.
+    Two callers never get the same block: the kernel lets only one bind its last port, and releases a dead holder's.
     """
     if nodes > MAX_NODES:
         raise ValueError(f"`{nodes}` nodes asked for, one block of ports serves `{MAX_NODES}`")

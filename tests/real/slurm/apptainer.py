@@ -1,4 +1,4 @@
-"""Apptainer of the tree of Debian sid on the nodes of a cluster, and an image of it with a Python and a torch, but without headway."""
+"""Provides Apptainer from the tree of Debian sid on a cluster's nodes, and an image with a Python and a torch but without headway."""
 
 import re
 import sys
@@ -11,8 +11,8 @@ from tests.support import LIGHT
 from .cluster import SlurmCluster
 from .images import make_venv
 
-# What it has outside of /usr: its settings, and the place of its sessions. /etc/hosts is a mount of each node. It starts without root's
-# privileges, of which a sandbox may not have all.
+# Its files outside of /usr: its settings, and the directory of its sessions. /etc/hosts is a mount of each node. It starts without root's
+# privileges, some of which a sandbox may not have.
 APPTAINER = """\
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin APPTAINER_NO_PRIVS=1
@@ -40,7 +40,7 @@ def make_apptainer(tools: Path) -> Path:
 
 
 def make_image(apptainer: Path, slurm: SlurmCluster, folder: Path) -> Path:
-    """Make a `.sif` file; what the test's Python and torch need from outside are `PLACES`."""
+    """Make a `.sif` file; `PLACES` are the outside paths that the test's Python and torch need."""
     root = folder / "root"
     for each in FOLDERS:
         (root / each).mkdir(parents=True)

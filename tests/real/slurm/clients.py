@@ -1,4 +1,4 @@
-"""A user of a Slurm cluster: a folder with a job, and `headway` with Slurm's clients on its PATH, whose calls are kept."""
+"""Provides a user of a Slurm cluster: a folder with a job, and `headway` with Slurm's clients on its PATH, whose calls are recorded."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ STORY = Path(__file__).parents[3] / "examples/two-node-slurm"
 CLIENTS = ("sbatch", "squeue", "scontrol", "scancel", "sacct")
 PYTHON = str(Path(sys.executable).parent)
 
-# A job gets the PATH of its submission, on nodes that see the programs of their own Slurm already.
+# A job gets the PATH of its submission, on nodes that already see the programs of their own Slurm.
 CLIENT = """#!/bin/sh
 echo "{name} $*" >>{log}
 PATH={path} exec {view} {program} "$@"
@@ -50,7 +50,7 @@ class User:
         return {**self.slurm.env, "PATH": path, "HEADWAY_CLUSTER": "cluster.yaml", **self.variables}
 
     def headway(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """`headway WORDS` in the folder, which must exit with `code`."""
+        """Run `headway WORDS` in the folder, which must exit with `code`."""
         done = subprocess.run(
             leashed([sys.executable, "-m", "headway.cli.main", *words]),
             cwd=self.folder,
@@ -64,7 +64,7 @@ class User:
         return done
 
     def calls(self, *names: str) -> list[str]:
-        """The calls of Slurm's clients so far, of these names or all."""
+        """The calls of Slurm's clients so far, with these names or all."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line for line in lines if not names or line.split()[0] in names]
 
@@ -77,7 +77,7 @@ class User:
 
 
 def user(slurm: SlurmCluster, folder: Path, options: str = "", **variables: str) -> User:
-    """A user of the cluster, who has the example's job; `options` are further ones of the cluster's scheduler, as YAML."""
+    """A user of the cluster with the example's job; `options` are further ones of the cluster's scheduler, as YAML."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "programs").mkdir()
     found = User(slurm, folder, variables)

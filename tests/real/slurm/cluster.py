@@ -1,4 +1,4 @@
-"""A Slurm cluster of its own for a test: munged, slurmctld and slurmd nodes, each a machine that can be switched off."""
+"""Starts a separate Slurm cluster for a test: munged, slurmctld and slurmd nodes, each a machine that can be switched off."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ OUT_OF_SERVICE = ("down", "drain", "fail")
 
 DAEMON = 'echo up; exec "$@" >&2'
 
-# own /dev/shm: two nodes do not see each other's memory, and a power loss forgets it; the loop reaps orphans
+# a private /dev/shm: two nodes do not see each other's memory, and a power loss clears it; the loop reaps orphans
 NODE = """
 set -e
 hostname "$0"
@@ -54,13 +54,13 @@ while :; do sleep infinity & wait $! || :; done
 
 
 class ClusterError(Exception):
-    """The cluster did not do what was waited for; the message ends with the controller's log."""
+    """The cluster did not reach an awaited state; the message ends with the controller's log."""
 
 
 class SlurmCluster:
-    """`with SlurmCluster(Shape(nodes=2)) as slurm:` gives idle nodes n1, n2, ...; afterwards no process, mount or file is left.
+    """`with SlurmCluster(Shape(nodes=2)) as slurm:` gives idle nodes n1, n2, ...; afterwards no process, mount or file remains.
 
-    A node has its own host name, /etc/hosts, processes, /dev/shm and uptime; file system, device files and, unless the shape says
+    A node has a separate host name, /etc/hosts, processes, /dev/shm and uptime; file system, device files and, unless the shape specifies
     otherwise, the network are shared.
     """
 
@@ -72,7 +72,7 @@ class SlurmCluster:
         self._scratch: Scratch | None = None
         self._cables = 0
 
-    # --- from nothing to idle nodes, and back -------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -95,7 +95,7 @@ class SlurmCluster:
         self.machines["munged"].boot()
         self._wait_for_start("munged", (self.root / "run" / "munge.sock").exists)
         self.machines["slurmctld"].boot()
-        # a slurmd that finds no controller tries again only after 8 s
+        # a slurmd that finds no controller retries only after 8 s
         self._wait_for_start("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False).stdout)
         for name in self.shape.node_names:
             self._boot(name)
@@ -123,7 +123,7 @@ class SlurmCluster:
         (etc / "munge.key").touch(mode=0o600)
         (etc / "munge.key").write_bytes(os.urandom(1024))
         for device in gpu_devices(self.shape, self.root):
-            # slurmd wants a character device for a GPU; this one is /dev/null's
+            # slurmd requires a character device for a GPU; this one is /dev/null's
             os.mknod(device, 0o20666, os.makedev(1, 3))
 
     def _munged(self) -> Machine:
@@ -151,7 +151,7 @@ class SlurmCluster:
         return Machine(name, script, arguments, env, console, is_host=is_host, view=view)
 
     def _boot(self, name: str) -> None:
-        """Switch a node on, and put its cable in."""
+        """Switch a node on, and connect its cable."""
         self.machines[name].boot()
         if self.shape.has_networks:
             self._cables += 1
@@ -170,7 +170,7 @@ class SlurmCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment for a client of the cluster: no other Slurm's variables, this one's SLURM_CONF. Jobs keep no
+        """This process's environment for a client of the cluster: this one's SLURM_CONF and no other Slurm's variables. Jobs keep no
         standbys, whose imports take longer than most of them, and their ranks are light."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN", "SALLOC"))}
         path = f"{self.programs.clients}{os.pathsep}{kept.get('PATH', os.defpath)}"
@@ -206,13 +206,13 @@ class SlurmCluster:
         return done
 
     def _in_network(self) -> list[str]:
-        """The begin of the command line of a client: it runs in the controller's network."""
+        """The prefix of a client's command line: it runs in the controller's network."""
         if not self.shape.has_networks:
             return []
         return ["nsenter", f"--net=/proc/{self.machines['slurmctld'].pid}/ns/net", "--"]
 
     def submit(self, script: Path, *options: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
-        """sbatch; the id of the job. Its log is `slurm-ID.out` in `cwd` unless the options say otherwise."""
+        """Run sbatch; return the id of the job. Its log is `slurm-ID.out` in `cwd` unless the options specify another."""
         return int(self.run("sbatch", "--parsable", *options, str(script), env=env, cwd=cwd).stdout)
 
     def job(self, job_id: int) -> dict[str, str]:
@@ -235,7 +235,7 @@ class SlurmCluster:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def node_state(self, name: str) -> str:
-        """sinfo's word: idle, allocated, mixed, draining, drained, down, ...; a `*` behind it: the node does not answer."""
+        """sinfo's state: idle, allocated, mixed, draining, drained, down, ...; a `*` after it means that the node does not respond."""
         where = (f"--partition={self.shape.partition}", f"--nodes={name}")
         return self.run("sinfo", "--noheader", "--Node", *where, "--format=%T").stdout.strip()
 
@@ -247,22 +247,22 @@ class SlurmCluster:
         self.run("scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
 
     def node_pid(self, name: str) -> int:
-        """The node's first process, numbered as outside the node; raises ProcessLookupError if the node is off."""
+        """The node's first process, with its PID outside the node; raises ProcessLookupError if the node is off."""
         return self.machines[name].pid
 
     def kill_node(self, name: str) -> None:
-        """Power loss: slurmd and every process of the node are gone on return. Slurm learns of it by itself."""
+        """Power loss: slurmd and every process of the node have ended on return. Slurm is not notified."""
         self.machines[name].kill()
 
     def freeze_node(self, name: str) -> None:
-        """Stop every process of the node, as a hypervisor that stalls does; its connections stay open. `thaw_node` continues it."""
+        """Stop every process of the node, as a stalled hypervisor does; its connections stay open. `thaw_node` continues it."""
         self.machines[name].freeze()
 
     def thaw_node(self, name: str) -> None:
         self.machines[name].thaw()
 
     def boot_node(self, name: str) -> None:
-        """Switch a killed node on and return when slurmctld has heard of it; raises RuntimeError if it is on.
+        """Switch a killed node on and return when slurmctld has received its message; raises RuntimeError if it is on.
 
         A node whose loss or reboot slurmctld noticed is then `down` until `set_node(name, "resume", ...)`.
         """
@@ -271,7 +271,7 @@ class SlurmCluster:
         self._poll(f"registration of `{name}`", lambda: self._slurmd_start(name), lambda start: start >= booted_at, START_S)
 
     def cut(self, one: str, other: str) -> None:
-        """Lose all that two nodes with networks send to each other by their names, silently. Slurm's messages still arrive."""
+        """Drop all packets that two nodes with networks send to each other by their names, silently. Slurm's messages still arrive."""
         self._connect(one, other, ["replace", "lladdr", network.NOWHERE, "nud", "permanent"])
 
     def heal(self, one: str, other: str) -> None:
@@ -284,7 +284,7 @@ class SlurmCluster:
             self.nsenter(here, ["ip", "neighbour", words[0], address, *words[1:], "dev", "eth0"])
 
     def mend_node(self, name: str) -> None:
-        """Whatever a test did to the node: switch it on, put it back into service, return when it is idle."""
+        """Recover the node from anything a test did to it: switch it on, resume it, return when it is idle."""
         if self.machines[name].is_on:
             self.thaw_node(name)
         else:
@@ -294,7 +294,7 @@ class SlurmCluster:
         self.wait_node(name, {"idle"}, START_S)
 
     def _slurmd_start(self, name: str) -> float:
-        """In seconds since 1970, whole ones; 0 for a node that never registered."""
+        """The time in whole seconds since 1970; 0 for a node that never registered."""
         start = parse_record(self.run("scontrol", "-o", "show", "node", name).stdout)["SlurmdStartTime"]
         return datetime.fromisoformat(start).timestamp() if start[0].isdigit() else 0.0
 
@@ -304,10 +304,10 @@ class SlurmCluster:
         """Run `argv` on the node, in this process's working folder."""
         return self.run(*self.machines[name].enter(argv, Path.cwd()), check=check, timeout_s=timeout_s)
 
-    # --- what happened ------------------------------------------------------------------------------------------------
+    # --- logs ---------------------------------------------------------------------------------------------------------
 
     def logs(self) -> dict[str, str]:
-        """File name -> text of all that daemons wrote: slurmctld.log, n1.log, munged.log, jobcomp.log, *.console."""
+        """File name -> the text of all daemons' logs: slurmctld.log, n1.log, munged.log, jobcomp.log, *.console."""
         return {path.name: path.read_text(errors="replace") for path in sorted((self.root / "log").iterdir())}
 
     def _tail(self, name: str) -> str:

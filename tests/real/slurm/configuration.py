@@ -1,4 +1,4 @@
-"""A cluster's shape into the text of its slurm.conf, gres.conf and hosts."""
+"""Converts a cluster's shape into the text of its slurm.conf, gres.conf and hosts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from .addresses import Addresses
 
 @dataclass(frozen=True)
 class Shape:
-    """What every node claims to have (Slurm is told not to compare), and settings that replace or add to slurm.conf."""
+    """The resources that every node claims (Slurm is configured not to compare), and settings that replace or add to slurm.conf."""
 
     nodes: int = 2
     cpus: int = 4
@@ -22,9 +22,9 @@ class Shape:
     partitions: Mapping[str, str] = field(default_factory=dict)
     """Further partitions of all nodes: their options, by name."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Further files beside slurm.conf: their texts, by name."""
+    """Further files next to slurm.conf: their texts, by name."""
     has_networks: bool = False
-    """Whether each node has a network of its own, with an address for Slurm and one that its name leads to."""
+    """Whether each node has a separate network, with an address for Slurm and one that its name resolves to."""
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The cluster that the tests of this folder share."""
+"""Provides the cluster that the tests of this folder share."""
 
 import platform
 import sys
@@ -17,7 +17,7 @@ from .current import current_programs, obstacle
 
 @pytest.fixture(scope="session")
 def slurm_here() -> None:
-    """Skips where no cluster can be started, and says what to install."""
+    """Skips where no cluster can be started, and names what to install."""
     reason = obstacle()
     if reason is not None:
         pytest.skip(reason)
@@ -25,14 +25,14 @@ def slurm_here() -> None:
 
 @pytest.fixture(scope="session")
 def slurm(slurm_here: None) -> Iterator[SlurmCluster]:
-    """Two idle nodes, n1 and n2. A test that harms a node mends it before it ends."""
+    """Two idle nodes, n1 and n2. A test that damages a node repairs it before it ends."""
     with SlurmCluster(Shape(nodes=2)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def current_slurm() -> Iterator[SlurmCluster]:
-    """The same two nodes under the Slurm of Debian sid, whatever is installed here; beside `slurm`, if both are asked for."""
+    """The same two nodes under the Slurm of Debian sid, whatever is installed here; in parallel with `slurm`, if both are requested."""
     reason = sid.obstacle()
     if reason is not None:
         pytest.skip(reason)
@@ -42,13 +42,13 @@ def current_slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture(scope="session", params=["slurm", "current_slurm"])
 def each_slurm(request: pytest.FixtureRequest) -> SlurmCluster:
-    """One after the other, for what has to be true of both."""
+    """One after the other, for properties of both."""
     cluster: SlurmCluster = request.getfixturevalue(request.param)
     return cluster
 
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For this Python only, which is all that its image has."""
+    """For this Python only, which is the only one in its image."""
     own = f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
     return make_bundle(tmp_path_factory.mktemp("bundle"), None, print, [own])[0]

@@ -1,4 +1,4 @@
-"""The Slurm of Debian sid, on a machine where another one or none is installed."""
+"""Provides the Slurm of Debian sid, on a machine where another one or none is installed."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ from .programs import SlurmPrograms, installed_programs
 # `HEADWAY_SLURM=current pytest tests/real/slurm` runs all tests of this folder under the Slurm of sid, not only those of both.
 CHOICE = "HEADWAY_SLURM"
 
-# The tree's programs and libraries hide the machine's of the same names; what only the machine has, such as its Python, runs on
-# the tree's newer C library. Plugins do not mix: a Slurm tries to load all that stand in its folder.
+# The tree's programs and libraries hide the machine's of the same names; programs that only the machine has, such as its Python, run on
+# the tree's newer C library. Plugins do not mix: a Slurm tries to load all that are in its folder.
 LAID_OVER = """
 set -e
 for folder in usr etc/alternatives; do
@@ -27,7 +27,7 @@ exec "$@"
 
 
 def current_programs() -> SlurmPrograms:
-    """Each of its processes sees the tree laid over this machine's /usr; nobody else does. Raises what `sid_tree` raises."""
+    """Each of its processes, and no other, sees the tree laid over this machine's /usr. Raises the errors of `sid_tree`."""
     daemons = Path("/usr/sbin")
     return SlurmPrograms(
         slurmctld=daemons / "slurmctld",
@@ -35,7 +35,7 @@ def current_programs() -> SlurmPrograms:
         munged=daemons / "munged",
         clients=Path("/usr/bin"),
         view=("unshare", "--mount", "bash", "-c", LAID_OVER, str(sid_tree())),
-        # slurmd ends at its start where no cgroup file system is mounted, unless it hears this; 22.05 does not know the word
+        # slurmd exits at its start if no cgroup file system is mounted, unless this is set; 22.05 does not have the setting
         cgroup_conf="CgroupPlugin=disabled\n",
     )
 
@@ -46,7 +46,7 @@ def chosen_programs() -> SlurmPrograms:
 
 
 def obstacle() -> str | None:
-    """Why no cluster of the chosen Slurm can be started here, with what to do about it; None if one can."""
+    """Why no cluster of the chosen Slurm can be started here, with a remedy; None if one can."""
     return sid.obstacle() if _is_current() else programs.obstacle()
 
 

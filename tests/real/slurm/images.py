@@ -1,7 +1,7 @@
-"""An image with a Python and a torch, but without headway; hosts without any Python; and what starts the one on the others.
+"""Provides an image with a Python and a torch but without headway, hosts without any Python, and programs that start the one on the others.
 
-`srun` and `enroot` here stand in for pyxis and enroot, which need a plugin of each Slurm and squashfs: the same options start the command
-in a root of the image's own, with the mounts that they name, and nothing else of the node's file system. An image is a folder.
+`srun` and `enroot` here replace pyxis and enroot, which need a plugin of each Slurm and squashfs: the same options start the command
+in the image's own root, with the mounts that they name, and nothing else of the node's file system. An image is a folder.
 """
 
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .cluster import SlurmCluster
 
-# What a node has: a shell, Slurm, and the commands of a small Debian. No Python.
+# A node's programs: a shell, Slurm, and the commands of a small Debian, but no Python.
 COMMANDS = (
     *("cat", "chmod", "cp", "curl", "cut", "date", "dirname", "env", "find", "flock", "grep", "head", "hostname", "ln", "ls"),
     *(
@@ -40,7 +40,7 @@ COMMANDS = (
     ),
 )
 SLURM = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
-# Of headway's own dependencies, those that images do not have.
+# Headway's own dependencies that images do not have.
 ABSENT = ("headway", "_editable_impl_headway", "editables", "msgspec", "xxhash")
 
 SRUN = """\
@@ -124,7 +124,7 @@ def make_tools(folder: Path, real: Path) -> Path:
 
 
 def make_venv(image: Path) -> None:
-    """Make a virtual environment with the packages of the tests' but for headway's: their folder is visible, on no path."""
+    """Make a virtual environment with the tests' packages except headway's: their folder is visible, but on no path."""
     python, site = Path(sys.executable).resolve().parents[1], Path(sysconfig.get_paths()["purelib"])
     packages = image / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)

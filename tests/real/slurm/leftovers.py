@@ -1,4 +1,4 @@
-"""What a cluster has left on this machine: processes, mounts, its folder."""
+"""Finds everything that a cluster has left on this machine: processes, mounts, its folder."""
 
 import contextlib
 import errno
@@ -21,9 +21,9 @@ def _processes() -> Iterator[Path]:
 
 
 def _traces(process: Path, root: Path, namespaces: Collection[str]) -> Iterator[str]:
-    # a process may end while it is looked at
+    # a process may end while it is examined
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # PID 1 may reap late: a zombie runs no more
+        # PID 1 may reap late: a zombie no longer runs
         if (process / "stat").read_text().rpartition(") ")[2].startswith(("Z", "X")):
             return
         command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -43,7 +43,7 @@ def _mounts(process: Path) -> list[str]:
 
 
 def _is_in(process: Path, namespaces: Collection[str]) -> bool:
-    # refused for a process with more capabilities than this one: none that this one started
+    # refused for a process with more capabilities than this one: this one started none
     with contextlib.suppress(PermissionError):
         return pid_namespace(int(process.name)) in namespaces
     return False

@@ -1,4 +1,4 @@
-"""A process tree in namespaces of its own that is switched off like a machine, and goes off with the process that booted it."""
+"""Runs a process tree in separate namespaces that is switched off like a machine, and ends with the process that booted it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 BOOT_S = 30.0
 OFF_S = 30.0
 
-# PR_SET_PDEATHSIG says nothing about a parent that died before the call: hence the comparison
+# PR_SET_PDEATHSIG has no effect for a parent that died before the call: hence the comparison
 LEASH = ("setpriv", "--pdeathsig", "KILL", "bash", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -25,10 +25,10 @@ def leashed(argv: Sequence[str]) -> list[str]:
 
 
 class Machine:
-    """`script` (bash, with `arguments`) as the first process of its own PID and mount namespaces.
+    """Run `script` (bash, with `arguments`) as the first process of separate PID and mount namespaces.
 
-    The script says `echo up` on standard output once it is ready to be entered. `is_host`: it also has a host name, System V
-    memory and an uptime of its own. `view`: a command line that changes what it sees and then runs the rest of its arguments.
+    The script prints `up` on standard output once it is ready to be entered. `is_host`: it also has a separate host name, System V
+    memory and uptime. `view`: a command line that changes the visible files and then runs the rest of its arguments.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Machine:
 
     @property
     def pid(self) -> int:
-        """The first process, as this machine's host numbers it; raises ProcessLookupError if it is off."""
+        """The first process, with its PID on this machine's host; raises ProcessLookupError if it is off."""
         if self._unshare is not None and self.is_on:
             for child in Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children").read_text().split():
                 return int(child)
         raise ProcessLookupError(f"`{self.name}` is off; boot it first")
 
     def boot(self) -> None:
-        """Return when the script said `up`; raises RuntimeError with the console's text if it did not, or if it is on already."""
+        """Return when the script has printed `up`; raises RuntimeError with the console's text if it did not, or if it is already on."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"`{self.name}` booted from a thread; boot it from the main thread, with whose end it is killed")
         if self.is_on:
@@ -76,12 +76,12 @@ class Machine:
                 stderr=console,
                 start_new_session=True,
             )
-        if not _said_up(self._unshare):
+        if not _printed_up(self._unshare):
             self.kill()
             raise RuntimeError(f"`{self.name}` did not come up; its console:\n{self.console.read_text(errors='replace')}")
 
     def kill(self) -> None:
-        """Power loss: return when every process of the machine is gone. Nothing happens to a machine that is off."""
+        """Power loss: return when every process of the machine has ended. A machine that is off is unchanged."""
         if self._unshare is None:
             return
         # the kernel ends the first process of a PID namespace only after all the others, and unshare waits for it
@@ -99,7 +99,7 @@ class Machine:
                 process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Continue every process of the machine; nothing happens to those that run."""
+        """Continue every process of the machine; running ones are unaffected."""
         for process in self._processes():
             process.signal(signal.SIGCONT)
 
@@ -120,7 +120,7 @@ class _Process:
 
     @property
     def state(self) -> str:
-        """As /proc/PID/stat has it; X once it has ended."""
+        """The state in /proc/PID/stat; X once it has ended."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0]
         except OSError:
@@ -138,11 +138,11 @@ def _namespace(entry: Path) -> Path | None:
 
 
 def _host_namespaces() -> tuple[str, ...]:
-    # slurmctld tells a reboot by the uptime: the boot-time clock starts from 0
+    # slurmctld recognizes a reboot by the uptime: the boot-time clock starts from 0
     return ("--uts", "--ipc", "--time", f"--boottime=-{int(time.clock_gettime(time.CLOCK_BOOTTIME))}")
 
 
-def _said_up(process: subprocess.Popen[bytes]) -> bool:
+def _printed_up(process: subprocess.Popen[bytes]) -> bool:
     if process.stdout is None:
         return False
     with process.stdout as output:

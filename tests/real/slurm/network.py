@@ -1,9 +1,9 @@
-"""Addresses of nodes with a network each: one for Slurm's own messages, and one that their names lead to."""
+"""Gives nodes addresses in separate networks: one for Slurm's own messages, and one that their names resolve to."""
 
-# The bridge and all addresses are in namespaces that nobody else sees.
+# The bridge and all addresses are in namespaces that are invisible elsewhere.
 _MANAGEMENT, _DATA = "10.77.0", "10.78.0"
 CONTROLLER = f"{_MANAGEMENT}.1"
-# Of the controller, whose network namespace the clients enter.
+# The controller's address, whose network namespace the clients enter.
 BRIDGE = f"""
 set -e
 ip link set lo up
@@ -16,7 +16,7 @@ NOWHERE = "02:00:00:00:00:01"
 
 
 def management(index: int) -> str:
-    """Return the address of node `index` (from 1) that slurm.conf has."""
+    """Return the address of node `index` (from 1) in slurm.conf."""
     return f"{_MANAGEMENT}.{index + 10}"
 
 

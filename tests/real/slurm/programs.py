@@ -1,4 +1,4 @@
-"""Where a Slurm's programs are on this machine, or why they cannot be used."""
+"""Finds a Slurm's programs on this machine, or the reason why they cannot be used."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ DEBIAN_PACKAGES = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "s
 class SlurmPrograms:
     """The daemons of one Slurm and the folder of its clients; another version is another record.
 
-    `view`: how the command line of each of its processes begins, if that prepares the file system in which the paths are found.
+    `view`: the prefix of each process's command line, if that prepares the file system in which the paths are found.
     """
 
     slurmctld: Path
@@ -26,7 +26,7 @@ class SlurmPrograms:
 
 
 def installed_programs() -> SlurmPrograms:
-    """Debian's own Slurm; raises FileNotFoundError naming what is absent."""
+    """Debian's own Slurm; raises FileNotFoundError naming the missing programs."""
     found = {name: shutil.which(name, path=SEARCH_PATH) for name in DEBIAN_PACKAGES}
     paths = {name: Path(path) for name, path in found.items() if path is not None}
     absent = sorted(set(found) - set(paths))
@@ -37,7 +37,7 @@ def installed_programs() -> SlurmPrograms:
 
 
 def obstacle() -> str | None:
-    """Why no cluster can be started here, with what to do about it; None if one can."""
+    """Why no cluster can be started here, with a remedy; None if one can."""
     try:
         installed_programs()
     except FileNotFoundError as error:

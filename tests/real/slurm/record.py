@@ -1,4 +1,4 @@
-"""One line of `scontrol -o show` into its fields."""
+"""Parses one line of `scontrol -o show` into its fields."""
 
 import re
 
@@ -6,5 +6,5 @@ FIELD = re.compile(r"(?:^| )([A-Za-z][\w:/]*)=(.*?)(?= [A-Za-z][\w:/]*=|$)")
 
 
 def parse_record(line: str) -> dict[str, str]:
-    """Values may hold blanks and `=`; a value that itself holds ` word=` ends there, for Slurm does not quote."""
+    """Values may contain spaces and `=`; a value that contains ` word=` ends there, because Slurm does not quote."""
     return dict(FIELD.findall(line.strip()))

@@ -1,10 +1,10 @@
-"""A temporary folder that goes when its maker goes, also by SIGKILL."""
+"""Provides a temporary folder that is removed when its creator ends, also by SIGKILL."""
 
 import subprocess
 import tempfile
 from pathlib import Path
 
-# waits for the end of its input, which the kernel closes with its maker; what still dies may still write, hence the loop
+# waits for the end of its input, which the kernel closes with its creator; a dying process may still write, hence the loop
 SWEEP = 'read -r; for _ in {1..200}; do rm -rf -- "$0" && exit 0; sleep 0.05; done; exit 1'
 
 
@@ -23,7 +23,7 @@ class Scratch:
         )
 
     def remove(self) -> None:
-        """Return when the folder is gone; raises OSError if it cannot be removed."""
+        """Return when the folder has been removed; raises OSError if that fails."""
         if self._sweeper.stdin is not None:
             self._sweeper.stdin.close()
         if self._sweeper.wait(timeout=30) != 0:

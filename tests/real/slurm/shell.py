@@ -1,4 +1,4 @@
-"""Jobs whose ranks are a shell script: what becomes of a job does not depend on what its ranks compute."""
+"""Provides jobs whose ranks are a shell script: the outcome of a job does not depend on its ranks' computation."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ nodes: 2
 """
 SHELL = 'trainer: {kind: script, options: {python: false, argv: [sh, SCRIPT, "{run_directory}"]}}'
 
-# A rank without torch, in shell: it saves when it is asked to end, and ends when the test lets it.
+# A rank without torch, in shell: it saves when asked to stop, and ends when the test releases it.
 RANK = """\
 echo "$RANK started, attempt $SLURM_RESTART_COUNT" >>"$1/ranks"
 trap 'echo "$RANK saved" >>"$1/ranks"; exit 0' TERM
@@ -44,14 +44,14 @@ def rendered(folder: Path, rank: str, more: str = "", trainer: str = SHELL) -> P
 
 
 def submit(cluster: SlurmCluster, script: Path, folder: Path, *options: str, runs: str = "runs", **variables: str) -> int:
-    """Submits a script with its runs below the folder."""
+    """Submit a script with its runs below the folder."""
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     environment = {"PATH": path, "HEADWAY_RUNS": str(folder / runs), **variables}
     return cluster.submit(script, *options, env=environment, cwd=folder)
 
 
 def ranks(folder: Path) -> list[str]:
-    """What the ranks of the run have written, sorted."""
+    """The lines that the ranks of the run have written, sorted."""
     return sorted(line for path in folder.glob("runs/*/ranks") for line in path.read_text().splitlines())
 
 
@@ -60,5 +60,5 @@ def wait_for_ranks(folder: Path, line: str, count: int = 2) -> None:
 
 
 def continues(folder: Path) -> None:
-    """Lets the ranks end."""
+    """Release the ranks, so that they end."""
     (folder / "rank.sh.go").touch()

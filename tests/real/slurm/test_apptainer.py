@@ -1,4 +1,4 @@
-"""A job in an image of the real Apptainer, without headway, on hosts without Python; and what runs is what was committed."""
+"""Tests a job in an image of the real Apptainer, without headway, on hosts without Python; it runs the committed files."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,7 @@ checkpoint: {{tiers: [{{kind: shared, every: 40 steps}}], keep: 3}}
 """
 
 
-def test_a_job_in_a_sif_file_is_preempted_saves_and_ends_in_another_attempt(
+def test_a_job_in_a_sif_file_is_preempted_and_completes_when_resumed(
     current_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository, runs, cache = tmp_path / "repository", tmp_path / "runs", tmp_path / "cache"

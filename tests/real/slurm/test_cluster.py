@@ -1,4 +1,4 @@
-"""The cluster that other tests stand on: it runs jobs as a Slurm does, and leaves nothing behind."""
+"""Tests the cluster that other tests build on: it runs jobs as Slurm does, and is cleaned up."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ def test_nodes_are_idle_and_a_step_reaches_both(slurm: SlurmCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_batch_job_runs_with_its_variables_and_its_exit_code_is_seen(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_batch_job_gets_its_variables_and_returns_its_exit_code(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, '#!/bin/bash\necho "$GREETING from $(srun hostname | sort | xargs)"\nexit 7\n')
     job = slurm.wait(slurm.submit(script, "--nodes=2", env={"GREETING": "hello"}, cwd=tmp_path), {"FAILED"}, START_S)
     assert job["ExitCode"] == "7:0"
@@ -82,7 +82,7 @@ def test_batch_job_runs_with_its_variables_and_its_exit_code_is_seen(slurm: Slur
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_requeued_job_runs_again_and_knows_it(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_requeued_job_runs_again_with_its_restart_count(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, WAITS_IN_FIRST_RUN), "--nodelist=n1", cwd=tmp_path)
     slurm.wait(job_id, {"RUNNING"}, START_S)
     wait_for_lines(tmp_path / "runs.txt", 1)
@@ -94,7 +94,7 @@ def test_requeued_job_runs_again_and_knows_it(slurm: SlurmCluster, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_waiting_ends_when_the_job_can_no_longer_get_there(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_waiting_ends_when_the_state_can_no_longer_be_reached(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, "#!/bin/bash\n"), cwd=tmp_path)
     with pytest.raises(ClusterError, match=f"job {job_id} is `COMPLETED`, expected .'FAILED'.") as refused:
         slurm.wait(job_id, {"FAILED"}, START_S)
@@ -103,7 +103,7 @@ def test_waiting_ends_when_the_job_can_no_longer_get_there(slurm: SlurmCluster, 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_waiting_has_a_bound(slurm: SlurmCluster) -> None:
+def test_waiting_times_out(slurm: SlurmCluster) -> None:
     with pytest.raises(
         ClusterError, match=r"(?s)waited 0.2 s for node `n1` in .'down'., found 'idle'; slurmctld:\n.*Running as primary"
     ):
@@ -112,7 +112,7 @@ def test_waiting_has_a_bound(slurm: SlurmCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_failing_client_shows_what_it_said(slurm: SlurmCluster) -> None:
+def test_failing_client_shows_its_output(slurm: SlurmCluster) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         slurm.run("scontrol", "show", "job", "999")
     assert "Invalid job id specified" in failed.value.__notes__[0]
@@ -123,7 +123,7 @@ def test_failing_client_shows_what_it_said(slurm: SlurmCluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_node_has_its_own_name_processes_and_memory(slurm: SlurmCluster) -> None:
+def test_node_has_separate_name_processes_and_memory(slurm: SlurmCluster) -> None:
     assert slurm.nsenter("n2", ["hostname"]).stdout == "n2\n"
     assert slurm.nsenter("n2", ["cat", "/proc/1/comm"]).stdout == "bash\n"
     slurm.nsenter("n2", ["touch", "/dev/shm/of-n2"])
@@ -145,7 +145,7 @@ def test_drained_node_gets_no_job_until_it_is_resumed(slurm: SlurmCluster) -> No
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_lost_node_is_found_down_and_its_job_runs_again_when_it_is_back(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_lost_node_goes_down_and_its_job_runs_again_when_it_returns(slurm: SlurmCluster, tmp_path: Path) -> None:
     job_id = slurm.submit(write_script(tmp_path, WAITS_IN_FIRST_RUN), "--nodelist=n2", cwd=tmp_path)
     slurm.wait(job_id, {"RUNNING"}, START_S)
     wait_for_lines(tmp_path / "runs.txt", 1)
@@ -164,7 +164,7 @@ def test_lost_node_is_found_down_and_its_job_runs_again_when_it_is_back(slurm: S
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_power_loss_ends_every_process_of_the_node_and_forgets_its_memory(slurm: SlurmCluster) -> None:
+def test_power_loss_ends_every_process_of_the_node_and_clears_its_memory(slurm: SlurmCluster) -> None:
     namespace = pid_namespace(slurm.node_pid("n1"))
     slurm.nsenter("n1", ["touch", "/dev/shm/of-n1"])
     assert living_in(namespace) != []
@@ -191,12 +191,12 @@ def wait_for_lines(path: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-# --- nothing stays behind ---------------------------------------------------------------------------------------------
+# --- cleanup ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_second_cluster_with_gpus_runs_beside_the_first_and_leaves_nothing(slurm: SlurmCluster) -> None:
+def test_second_cluster_with_gpus_runs_in_parallel_and_is_cleaned_up(slurm: SlurmCluster) -> None:
     with SlurmCluster(Shape(nodes=1, gpus=2, partition="gpu")) as second:
         root, namespaces = second.root, namespaces_of(second)
         job = ("--gpus-per-task=1", "--ntasks=2", "--partition=gpu", "--gpu-bind=single:1")
@@ -214,7 +214,7 @@ def test_second_cluster_with_gpus_runs_beside_the_first_and_leaves_nothing(slurm
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_failed_test_leaves_nothing(slurm_here: None) -> None:
+def test_failed_test_is_cleaned_up(slurm_here: None) -> None:
     cluster = SlurmCluster(Shape(nodes=1))
     namespaces: set[str] = set()
 
@@ -232,7 +232,7 @@ def test_failed_test_leaves_nothing(slurm_here: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_controller_that_cannot_start_is_reported_and_leaves_nothing(slurm_here: None) -> None:
+def test_controller_that_cannot_start_is_reported_and_cleaned_up(slurm_here: None) -> None:
     cluster = SlurmCluster(Shape(settings={"SelectType": "select/nonsense"}))
     with pytest.raises(ClusterError, match=r"(?s)`slurmctld` ended at its start; its logs:\n.*select/nonsense"), cluster:
         pytest.fail("a cluster with a wrong setting started")
@@ -242,7 +242,7 @@ def test_controller_that_cannot_start_is_reported_and_leaves_nothing(slurm_here:
 @pytest.mark.slow
 @pytest.mark.fixture
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda end: end.name)
-def test_interrupted_process_leaves_nothing(slurm_here: None, end: signal.Signals) -> None:
+def test_interrupted_process_is_cleaned_up(slurm_here: None, end: signal.Signals) -> None:
     with held_cluster() as (holder, root, namespaces):
         assert len(leftovers(root, namespaces)) > 3
         holder.send_signal(end)
@@ -268,7 +268,7 @@ def held_cluster() -> Iterator[tuple[subprocess.Popen[str], Path, set[str]]]:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def test_absent_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "SEARCH_PATH", "/nonexistent")
     assert programs.obstacle() == "`munged`, `sbatch`, `slurmctld`, `slurmd` not found; run `apt-get install munge slurm-wlm`"
 
@@ -284,12 +284,12 @@ def test_two_claims_get_different_ports() -> None:
         second.release()
 
 
-def test_more_nodes_than_ports_are_refused() -> None:
+def test_more_nodes_than_ports_are_rejected() -> None:
     with pytest.raises(ValueError, match=f"`{MAX_NODES + 1}` nodes asked for"):
         claim_addresses(MAX_NODES + 1)
 
 
-def test_record_keeps_values_with_blanks_and_equal_signs() -> None:
+def test_record_keeps_values_with_spaces_and_equal_signs() -> None:
     line = (
         "JobId=7 Reason=Node unexpectedly rebooted TRES=cpu=2,node=2 ReqB:S:C:T=0:0:*:* Socks/Node=* AllocTRES= NodeList=(null)\n"
     )

@@ -1,4 +1,4 @@
-"""The newest Slurm runs beside the installed one, from a tree that nobody writes to; where there is no tree the reason is said."""
+"""Tests that the newest Slurm runs in parallel with the installed one, from a read-only tree, and that a missing tree has its reason."""
 
 import shutil
 import sys
@@ -24,7 +24,7 @@ def _version(slurm: SlurmCluster, *prefix: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_it_runs_its_own_version_beside_the_installed_one(slurm: SlurmCluster, current_slurm: SlurmCluster) -> None:
+def test_current_slurm_runs_in_parallel_with_the_installed_version(slurm: SlurmCluster, current_slurm: SlurmCluster) -> None:
     assert _version(current_slurm) == _version(current_slurm, "srun")
     assert _version(current_slurm) >= (26, 5)
     assert _version(slurm) == _version(slurm, "srun")
@@ -34,7 +34,7 @@ def test_it_runs_its_own_version_beside_the_installed_one(slurm: SlurmCluster, c
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_python_of_the_tests(current_slurm: SlurmCluster) -> None:
+def test_clients_jobs_and_nodes_see_the_tree_and_run_the_tests_python(current_slurm: SlurmCluster) -> None:
     laid_over = f"lowerdir={sid.sid_tree()}/usr:/usr"
     assert laid_over in current_slurm.run("cat", MOUNTS).stdout
     assert laid_over in current_slurm.run("srun", "cat", MOUNTS).stdout
@@ -46,7 +46,7 @@ def test_its_clients_jobs_and_nodes_see_the_tree_and_run_the_python_of_the_tests
 
 @pytest.mark.slow
 @pytest.mark.fixture
-def test_it_writes_nothing_into_the_tree_and_leaves_nothing(current_slurm: SlurmCluster) -> None:
+def test_current_slurm_leaves_the_tree_unchanged_and_is_cleaned_up(current_slurm: SlurmCluster) -> None:
     tree = sid.sid_tree()
     (plugins,) = tree.glob("usr/lib/*/slurm-wlm")
     with SlurmCluster(Shape(nodes=1), current_slurm.programs) as second:
@@ -60,17 +60,17 @@ def test_it_writes_nothing_into_the_tree_and_leaves_nothing(current_slurm: Slurm
     assert leftovers(root, namespaces) == []
 
 
-# --- where there is none ----------------------------------------------------------------------------------------------
+# --- without a tree ---------------------------------------------------------------------------------------------------
 
 
-def test_absent_debootstrap_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_debootstrap_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sid, "SEARCH_PATH", "/nonexistent")
     assert sid.obstacle() == "`debootstrap` not found; run `apt-get install debootstrap`"
 
 
 @pytest.mark.skipif(shutil.which("debootstrap", path=SEARCH_PATH) is None, reason="run `apt-get install debootstrap`")
-def test_apt_without_a_mirror_that_answers_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_apt_mirror_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("deb http://127.0.0.1:1/debian bookworm main\n")
     (tmp_path / "apt.conf").write_text(f'Dir::Etc::SourceList "{tmp_path}/sources.list";\nDir::Etc::SourceParts "/dev/null";\n')
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))

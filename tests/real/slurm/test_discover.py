@@ -1,4 +1,4 @@
-"""A cluster's documents from real slurmctlds, whose scontrol prints JSON or not: what is written is the cluster, and passes the check."""
+"""Tests documents discovered from real slurmctlds, with or without JSON from scontrol: they describe the cluster and pass the check."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_documents_of_a_real_cluster_name_its_nodes_and_pass_the_check(each_slur
     me.headway("check", "found")
 
 
-def test_existing_documents_are_left_alone(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_existing_documents_are_unchanged(slurm: SlurmCluster, tmp_path: Path) -> None:
     me = user(slurm, tmp_path / "me")
     (me.folder / "cluster.yaml").write_text("mine\n")
     refused = me.headway("discover", "slurm", code=1)
@@ -54,13 +54,15 @@ def login() -> Iterator[SshHosts]:
         yield hosts
 
 
-def test_a_login_node_is_asked_over_ssh_and_is_in_the_document(slurm: SlurmCluster, login: SshHosts, tmp_path: Path) -> None:
+def test_a_login_node_is_queried_over_ssh_and_written_to_the_document(
+    slurm: SlurmCluster, login: SshHosts, tmp_path: Path
+) -> None:
     (tmp_path / "home/.ssh").mkdir(parents=True)
     (tmp_path / "home/.ssh/config").write_text(
         f"Host lab\n  HostName 127.0.0.1\n  User root\n  Port {login.hosts['login'].port}\n"
         f"  IdentityFile {login.identity}\n  UserKnownHostsFile {login.known_hosts}\n"
     )
-    # No Slurm answers on the laptop: the commands are those of the login node.
+    # No Slurm responds on the laptop: the commands are those of the login node.
     me = user(slurm, tmp_path / "me", HOME=str(tmp_path / "home"), SLURM_CONF="/nowhere")
     setup = f"export SLURM_CONF={slurm.env['SLURM_CONF']} PATH={me.programs}:{slurm.env['PATH']}"
     me.headway("discover", "slurm", "--login", "lab", "--setup", setup, "-o", "found")

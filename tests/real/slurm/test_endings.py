@@ -1,4 +1,4 @@
-"""How attempts end under a real Slurm: frozen and rebooted nodes, drains, prologs, preemption, time limits, memory, exceptions."""
+"""Tests how attempts end under a real Slurm: frozen and rebooted nodes, drains, prologs, preemption, time limits, memory, exceptions."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 MEMORY_BYTES = 1 << 30
 
 RAISES = "raise ValueError(41 + 1)\n"
-# Ends the supervisor of its node, which every process of the runner there ends with.
+# Ends the supervisor of its node, which ends every process of the runner there.
 FELLS = """\
 echo "$RANK started, attempt $SLURM_RESTART_COUNT" >>"$1/ranks"
 kill -9 "$PPID"
@@ -39,13 +39,13 @@ FILLS = f"""\
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the prolog looks for `NODE.broken`."""
+    """The folder in which the prolog looks for `NODE.broken`."""
     return tmp_path_factory.mktemp("prolog")
 
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None, folder: Path) -> Iterator[SlurmCluster]:
-    """Nodes n1 to n3 that return to service after a reboot, with partitions whose jobs those of `main` preempt."""
+    """Nodes n1 to n3 that return to service after a reboot, with partitions whose jobs are preferred over those of `main`."""
     prolog = folder / "prolog"
     prolog.write_text(f'#!/bin/sh\n[ ! -e "{folder}/$SLURMD_NODENAME.broken" ]\n')
     prolog.chmod(0o755)
@@ -63,7 +63,7 @@ def cluster(slurm_here: None, folder: Path) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(autouse=True)
 def mended(cluster: SlurmCluster, folder: Path) -> Iterator[None]:
-    """Leaves idle nodes and an empty queue, also after a test that has failed."""
+    """Leave idle nodes and an empty queue, also after a failed test."""
     yield
     for path in folder.glob("*.broken"):
         path.unlink()
@@ -77,7 +77,7 @@ def mended(cluster: SlurmCluster, folder: Path) -> Iterator[None]:
 
 @pytest.fixture
 def memory(cluster: SlurmCluster) -> Iterator[Path]:
-    """A control group with MEMORY_BYTES, as task/cgroup gives one to each step."""
+    """A control group with MEMORY_BYTES, as task/cgroup creates for each step."""
     group, limit = (MEMORY, "memory.limit_in_bytes") if MEMORY.is_dir() else (MEMORY.parent, "memory.max")
     group /= f"headway-endings-{os.getpid()}"
     group.mkdir()
@@ -89,7 +89,7 @@ def memory(cluster: SlurmCluster) -> Iterator[Path]:
 
 
 def submit_ranks(cluster: SlurmCluster, folder: Path, rank: str, *options: str, more: str = "", trainer: str = SHELL) -> int:
-    """Submits a job whose ranks run the shell script `rank`, or with another trainer."""
+    """Submit a job whose ranks run the shell script `rank`, or with another trainer."""
     return submit(cluster, rendered(folder, rank, more, trainer), folder, *options)
 
 
@@ -113,9 +113,7 @@ def hosts_of(run: Run) -> list[list[str]]:
     return [path.read_text().split() for path in sorted(run.directory.glob("attempts/*/hosts"))]
 
 
-def test_a_batch_script_that_was_frozen_with_its_node_does_not_requeue_the_next_attempt(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_frozen_batch_script_does_not_requeue_the_next_attempt(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
     wait_for_ranks(tmp_path, "started")
     cluster.freeze_node("n1")
@@ -133,7 +131,7 @@ def test_a_batch_script_that_was_frozen_with_its_node_does_not_requeue_the_next_
 
 
 @pytest.mark.parametrize("partition", ["grace-0", pytest.param("grace-10", marks=pytest.mark.variant)])
-def test_a_preempted_job_saves_and_continues_after_the_other_one(cluster: SlurmCluster, partition: str, tmp_path: Path) -> None:
+def test_a_preempted_job_saves_and_resumes_after_the_other_job(cluster: SlurmCluster, partition: str, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK, f"--partition={partition}")
     wait_for_ranks(tmp_path, "started")
     (tmp_path / "high.sbatch").write_text("#!/bin/sh\n")
@@ -147,7 +145,7 @@ def test_a_preempted_job_saves_and_continues_after_the_other_one(cluster: SlurmC
 
 
 @pytest.mark.variant
-def test_a_time_limit_is_reached_with_a_save_and_the_next_attempt_continues(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_time_limit_triggers_a_save_and_the_next_attempt_resumes(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK, "--time=1", more="resilience: {grace: 1s}\n")
     wait_for_ranks(tmp_path, "started", 4)
     continues(tmp_path)
@@ -158,7 +156,7 @@ def test_a_time_limit_is_reached_with_a_save_and_the_next_attempt_continues(clus
 
 
 @pytest.mark.variant
-def test_an_exception_that_repeats_fails_the_job_once(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_repeated_exception_fails_the_job_once(cluster: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(RAISES)
     job = submit_ranks(cluster, tmp_path, "", trainer=f"run: [{tmp_path}/raises.py]")
     ended = cluster.wait(job, ENDED, LIMIT_S)
@@ -170,7 +168,7 @@ def test_an_exception_that_repeats_fails_the_job_once(cluster: SlurmCluster, tmp
 
 
 @pytest.mark.variant
-def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_run_whose_runner_dies_at_each_start_is_held_after_five_attempts(cluster: SlurmCluster, tmp_path: Path) -> None:
     with closing(Webhook()) as webhook:
         notify = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
         job = submit_ranks(cluster, tmp_path, FELLS, f"--export=ALL,RUN_WEBHOOK={webhook.address}", more=notify)
@@ -181,7 +179,7 @@ def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cl
     run = only_run(tmp_path / "runs")
     assert len(hosts_of(run)) == 5
     assert run.verdict(4)["cause"].startswith("5 attempts in a row started and ended without progress")
-    # A release tries again, in the same run.
+    # A release retries in the same run.
     (tmp_path / "rank.sh").write_text(RANK)
     continues(tmp_path)
     cluster.run("scontrol", "release", str(job))
@@ -190,7 +188,7 @@ def test_a_run_that_ends_its_runner_at_each_start_is_held_after_five_attempts(cl
 
 
 @pytest.mark.variant
-def test_memory_that_runs_out_twice_fails_the_job_once(cluster: SlurmCluster, memory: Path, tmp_path: Path) -> None:
+def test_running_out_of_memory_twice_fails_the_job_once(cluster: SlurmCluster, memory: Path, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, FILLS, more=f"setup: ['echo $$ >{memory}/cgroup.procs']\n")
     ended = cluster.wait(job, ENDED, LIMIT_S)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "83:0", "0"), printed(tmp_path)
@@ -201,7 +199,7 @@ def test_memory_that_runs_out_twice_fails_the_job_once(cluster: SlurmCluster, me
 
 
 @pytest.mark.variant
-def test_a_drained_node_is_used_to_the_end_of_the_attempt_and_by_no_other(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_drained_node_finishes_its_attempt_and_is_not_used_by_later_ones(cluster: SlurmCluster, tmp_path: Path) -> None:
     job = submit_ranks(cluster, tmp_path, RANK)
     wait_for_ranks(tmp_path, "started")
     cluster.set_node("n2", "drain", "test")
@@ -219,7 +217,7 @@ def test_a_drained_node_is_used_to_the_end_of_the_attempt_and_by_no_other(cluste
 
 @pytest.mark.variant
 @pytest.mark.parametrize("broken", ["n1", "n2"])
-def test_a_prolog_that_fails_holds_the_job_and_a_release_runs_it_elsewhere(
+def test_a_failing_prolog_holds_the_job_and_a_release_runs_it_elsewhere(
     cluster: SlurmCluster, folder: Path, broken: str, tmp_path: Path
 ) -> None:
     (folder / f"{broken}.broken").touch()
@@ -238,7 +236,7 @@ def test_a_prolog_that_fails_holds_the_job_and_a_release_runs_it_elsewhere(
 @pytest.mark.variant
 @pytest.mark.parametrize("rebooted", ["n1", "n2"])
 def test_a_node_that_reboots_before_slurm_notices_costs_one_attempt(slurm_here: None, rebooted: str, tmp_path: Path) -> None:
-    # A cluster of its own: Slurm 22.05 counts processors of the lost attempt as allocated on the first node from then on.
+    # A separate cluster: Slurm 22.05 counts CPUs of the lost attempt as allocated on the first node from then on.
     with SlurmCluster(Shape(nodes=3, settings={"ReturnToService": "2"})) as fresh:
         reboot_a_node(fresh, rebooted, tmp_path)
 
@@ -258,7 +256,7 @@ def reboot_a_node(cluster: SlurmCluster, rebooted: str, tmp_path: Path) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("frozen", ["n1", "n2"])
-def test_a_frozen_node_that_continues_later_neither_writes_nor_stops_the_next_attempt(
+def test_a_frozen_node_that_thaws_later_does_not_disturb_the_next_attempt(
     cluster: SlurmCluster, frozen: str, local: Run, tmp_path: Path
 ) -> None:
     job = submit(cluster, SCRIPT, tmp_path)
@@ -274,7 +272,7 @@ def test_a_frozen_node_that_continues_later_neither_writes_nor_stops_the_next_at
     first, second = run.journal("start")
     assert [node["host"] for node in first["nodes"]] == ["n1", "n2"]
     assert frozen not in [node["host"] for node in second["nodes"]]
-    # Every commit after the claim of the second generation is its own.
+    # Every commit after the second generation's claim is its own.
     generations = [line["generation"] for line in run.journal("claim", "committed")]
     assert generations == sorted(generations)
     wait_until(lambda: not processes_of(run.directory), "the end of the frozen ranks")

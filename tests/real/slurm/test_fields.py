@@ -1,4 +1,4 @@
-"""Jobs of real Slurm that ask for a part of a node, for a range of nodes, with a command, a set-up and a secret."""
+"""Tests jobs of real Slurm that request part of a node or a range of nodes, with a command, a setup and a secret."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ fabrics: [{name: rails, role: scale-out, transport: infiniband}]
 storage: [{name: runs, kind: posix, path: runs, shared: true}]
 """
 HEAD = "apiVersion: headway/v1alpha1\nkind: TrainingJob\ncluster: lab\n"
-# Each rank writes what it was given, and waits until the test has seen it.
+# Each rank writes its parameters, and waits until the test has seen them.
 RANK = 'echo "$RANK of $WORLD_SIZE, $FROM_SETUP, $SOME_KEY" >"$0/rank-$RANK"; until [ -e "$1" ]; do sleep 0.2; done'
 COMMAND = f"""\
 setup: ["export FROM_SETUP='a b'"]
@@ -57,11 +57,11 @@ def submit(cluster: SlurmCluster, folder: Path, job: str, name: str) -> int:
 
 
 def said(folder: Path, name: str) -> Mapping[Path, str]:
-    """What the ranks of the runs of the job have written, by file."""
+    """The output of the ranks of the job's runs, by file."""
     return {path: path.read_text() for path in folder.glob(f"runs/{name}-*/rank-*")}
 
 
-def test_jobs_share_a_node_and_a_range_takes_what_is_free(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_jobs_share_a_node_and_a_range_takes_the_free_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     parts = [submit(cluster, tmp_path, TWO_GPUS.replace("name: part", f"name: part-{each}"), f"part-{each}") for each in "ab"]
     wait_until(lambda: len(said(tmp_path, "part")) == 4 and all(said(tmp_path, "part").values()), "all ranks of both jobs")
     jobs = [cluster.job(number) for number in parts]
@@ -100,7 +100,7 @@ ONE_GROUP = GROUPS.replace(", node_names: {first: n1, second: n2}", "").replace(
         (ONE_GROUP, "nodes: 1\nscheduler: {slurm: {constraint: new}}\n", "n2"),
     ],
 )
-def test_a_job_gets_nodes_of_its_group_and_of_one_kind_where_it_asks_for_it(
+def test_a_job_gets_nodes_of_its_group_and_of_a_single_kind_on_request(
     slurm: SlurmCluster, cluster: str, job: str, nodes: str, tmp_path: Path
 ) -> None:
     (tmp_path / "lab.yaml").write_text(cluster)

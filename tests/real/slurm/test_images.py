@@ -1,4 +1,4 @@
-"""An image without headway, on hosts without Python, under real Slurms; and what runs is what was committed."""
+"""Tests an image without headway, on hosts without Python, under real Slurms; it runs the committed files."""
 
 import shutil
 import subprocess
@@ -50,7 +50,7 @@ def git(folder: Path, *words: str) -> str:
 
 # The real Apptainer does the same in test_apptainer.py.
 @pytest.mark.variant
-def test_an_image_without_headway_on_hosts_without_python_trains_what_was_committed(
+def test_an_image_without_headway_trains_the_committed_script(
     each_slurm: SlurmCluster, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository, runs = tmp_path / "repository", tmp_path / "runs"
@@ -92,6 +92,6 @@ def test_an_image_without_headway_on_hosts_without_python_trains_what_was_commit
         code,
         code,
     ]
-    # Both nodes have one file system here, and so one cache.
+    # Both nodes have one file system here, and therefore one cache.
     (imported,) = (tools / "imports").read_text().splitlines()
     assert imported.endswith(f" docker://registry.example.com#train:sha256:{DIGEST}")

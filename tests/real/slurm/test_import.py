@@ -1,4 +1,4 @@
-"""A batch script with a loop, imported: its runs train on a real Slurm as the script's turns would, and have one status."""
+"""Tests an imported batch script with a loop: its runs train on a real Slurm as the script's iterations would, with one status."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ with open(f"{sys.argv[4]}-{sys.argv[2]}", "w") as file:
 """
 
 
-def test_the_turns_of_a_loop_run_as_the_points_of_a_sweep(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_the_iterations_of_a_submit_loop_run_as_the_points_of_a_sweep(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     (tmp_path / "train.sbatch").write_text(SCRIPT)
     (tmp_path / "train.py").write_text(PROGRAM)

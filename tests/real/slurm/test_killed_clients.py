@@ -1,4 +1,4 @@
-"""A client of `headway submit` that is killed at any point: repeated, it makes one job and never two."""
+"""Tests a client of `headway submit` that is killed at any point: repeated, it makes one job and never two."""
 
 import os
 import random
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 # Every program that a submission starts, in the client or in the shell that acts for it.
 PROGRAMS = ("cat", "chmod", "flock", "ln", "mkdir", "mktemp", "mv", "rm", "sbatch", "squeue")
-# Each of them counts itself. At the call with the number in `kill`, before or after the program has run, it kills whom `whom` names.
+# Each of them counts its calls. At call number `kill`, before or after the program has run, it kills the process that `whom` names.
 COUNTING = """#!/bin/bash
 printf . >>{folder}/calls
 calls=$(stat --format=%s {folder}/calls)
@@ -43,7 +43,7 @@ SEED = 20_261_125
 
 
 def counting(of: User) -> Path:
-    """The user's PATH begins with programs that count themselves; returns the folder of their files."""
+    """Put counting programs at the front of the user's PATH; return the folder of their files."""
     folder = of.folder / "points"
     (folder / "programs").mkdir(parents=True)
     for name in PROGRAMS:
@@ -56,7 +56,7 @@ def counting(of: User) -> Path:
 
 
 def submit(of: User, points: Path, kill: str | None = None) -> int:
-    """`headway submit`, killed at this point; its exit code."""
+    """Run `headway submit`, killed at this point; return its exit code."""
     (points / "calls").write_text("")
     (points / "kill").unlink(missing_ok=True)
     if kill is not None:
@@ -72,7 +72,7 @@ def submit(of: User, points: Path, kill: str | None = None) -> int:
         stderr=subprocess.STDOUT,
         timeout=300,
         check=False,
-        # The kill of a whole process group must not be that of the tests.
+        # The kill of a whole process group must not reach the tests.
         start_new_session=True,
     )
     (points / "printed").write_bytes(done.stdout)
@@ -91,14 +91,14 @@ def calls(points: Path) -> int:
 
 def killed_and_repeated(slurm: SlurmCluster, folder: Path, kill: str) -> None:
     of = user(slurm, folder)
-    # Held in the queue, so that it is there to be counted, and trains nothing.
+    # Held in the queue, so that it can be counted without training.
     text = (of.folder / "cluster.yaml").read_text()
     (of.folder / "cluster.yaml").write_text(text.replace("partition: main\n", "partition: main\n    directives: [--hold]\n"))
     points = counting(of)
     assert submit(of, points, kill) == -signal.SIGKILL, (points / "printed").read_text()
     assert submit(of, points) == 0, (points / "printed").read_text()
     assert submit(of, points) == 0, (points / "printed").read_text()
-    # What a surviving part of the killed client does, it has done now.
+    # Any surviving part of the killed client has finished its work by now.
     wait_until(lambda: not survivors(of), "the end of the killed client's shell")
     jobs = jobs_in(of)
     (run,) = (path.name for path in of.runs.iterdir())
@@ -121,7 +121,7 @@ def survivors(of: User) -> list[int]:
 
 
 def points_of(slurm: SlurmCluster, folder: Path) -> int:
-    """How many programs an undisturbed submission starts."""
+    """The number of programs that an undisturbed submission starts."""
     of = user(slurm, folder)
     points = counting(of)
     assert submit(of, points) == 0, (points / "printed").read_text()
@@ -129,15 +129,15 @@ def points_of(slurm: SlurmCluster, folder: Path) -> int:
     return calls(points)
 
 
-# The first call is the test; six make the folder of the submission, the eighth is `started`, and the ninth submits.
+# The first call is the test; six create the submission's folder, the eighth is `started`, and the ninth submits.
 @pytest.mark.parametrize("kill", ["8 before client", "9 after all"])
-def test_a_client_that_is_killed_around_sbatch_makes_one_job(slurm: SlurmCluster, tmp_path: Path, kill: str) -> None:
+def test_a_client_killed_around_sbatch_submits_one_job(slurm: SlurmCluster, tmp_path: Path, kill: str) -> None:
     killed_and_repeated(slurm, tmp_path / "user", kill)
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("whom", ["client", "all"])
-def test_a_client_that_is_killed_at_twenty_points_makes_one_job(slurm: SlurmCluster, tmp_path: Path, whom: str) -> None:
+def test_a_client_killed_at_any_of_twenty_points_submits_one_job(slurm: SlurmCluster, tmp_path: Path, whom: str) -> None:
     total = points_of(slurm, tmp_path / "whole")
     every = [f"{number} {when} {whom}" for number in range(1, total + 1) for when in ("before", "after")]
     assert len(every) >= POINTS

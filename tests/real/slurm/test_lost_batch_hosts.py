@@ -1,4 +1,4 @@
-"""The node of the batch script loses its power at any moment of a run, with and without a spare: the run ends as a local one does."""
+"""Tests that the batch script's node loses power at any moment of a run, with and without a spare: the run ends as a local one does."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def four(slurm_here: None) -> Iterator[SlurmCluster]:
 
 @pytest.fixture(autouse=True)
 def mended(four: SlurmCluster) -> Iterator[None]:
-    """Leaves idle nodes and an empty queue, also after a test that has failed."""
+    """Leave idle nodes and an empty queue, also after a failed test."""
     yield
     four.run("scancel", "--user=root")
     for name in four.shape.node_names:
@@ -51,13 +51,13 @@ def after_the_last_step(runs: Path) -> None:
 
 @pytest.mark.parametrize("script", [SCRIPT, SPARE_SCRIPT], ids=["no-spare", "spare"])
 @pytest.mark.parametrize("moment", [before_step_1, between_saves, in_a_save, after_the_last_step])
-def test_a_lost_batch_host_costs_no_result_and_leaves_no_job(
+def test_a_lost_batch_host_changes_no_result_and_leaves_no_job(
     four: SlurmCluster, moment: Callable[[Path], None], script: Path, local: Run, tmp_path: Path
 ) -> None:
     job = submit(four, script, tmp_path)
     moment(tmp_path / "runs")
     four.kill_node("n1")
-    # What Slurm does by itself when it has noticed, SlurmdTimeout later (test_lost_nodes.py waits for that).
+    # Slurm's own reaction, SlurmdTimeout later (test_lost_nodes.py waits for that).
     four.set_node("n1", "down", "power")
     assert four.wait(job, ENDED, LIMIT_S)["JobState"] == "COMPLETED", printed(tmp_path)
     run = only_run(tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""Nodes that are lost, or cannot start anything, under real Slurms: no job is lost, and none is left behind."""
+"""Tests nodes that are lost, or cannot start anything, under real Slurms: no job is lost, and none is left behind."""
 
 import json
 import re
@@ -26,13 +26,13 @@ SCRIPT = STORY / "small-llama/two-cpu-nodes/slurm/job.sbatch"
 SPARE_SCRIPT = STORY / "small-llama-spare/three-cpu-nodes/slurm/job.sbatch"
 STEPS = list(range(1, 31))
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
-# From the loss of a node to the end of what Slurm and the deputies do about it: slurm.conf's SlurmdTimeout, a minute, and KillWait.
+# From the loss of a node to the end of the reactions of Slurm and the deputies: slurm.conf's SlurmdTimeout, a minute, and KillWait.
 RELEASED_S = 150.0
 
 
 @pytest.fixture
 def lossy(each_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
-    """Nodes n1 to n3, of which a test may lose some."""
+    """Nodes n1 to n3, some of which a test may lose."""
     with SlurmCluster(Shape(nodes=3), each_slurm.programs) as cluster:
         yield cluster
 
@@ -49,14 +49,14 @@ def three(slurm_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def changed(script: Path, old: str, new: str) -> Path:
-    """The script with another text in it."""
+    """The script with this replacement in its text."""
     assert old in script.read_text()
     script.write_text(script.read_text().replace(old, new))
     return script
 
 
 def impatient(script: Path) -> Path:
-    """The script, which waits less for a node that does not come: ten minutes are long for a test."""
+    """The script with a shorter wait for a missing node: ten minutes are long for a test."""
     patience = '"join": {"factor": 1.0, "floor_s": %s'
     return changed(script, patience % "600.0", patience % "5.0")
 
@@ -72,14 +72,12 @@ def rendered(folder: Path, more: str = "", options: str = "") -> Path:
 
 
 def printed(folder: Path) -> str:
-    """What the job and the nodes that acted for its script have printed."""
+    """The output of the job and of the nodes that acted for its script."""
     return "".join(path.read_text() for path in (*folder.glob("*.out"), *folder.glob("runs/*/attempts/*/deputy-*.log")))
 
 
 @mostly(CURRENT)
-def test_a_job_that_loses_the_node_of_its_script_completes_on_the_spare_and_releases_its_nodes(
-    lossy: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_a_job_that_loses_its_batch_host_completes_on_the_spare_and_ends(lossy: SlurmCluster, local: Run, tmp_path: Path) -> None:
     job = submit(lossy, SPARE_SCRIPT, tmp_path)
     run = wait_for_step(tmp_path / "runs", 10)
     lossy.kill_node("n1")
@@ -96,7 +94,7 @@ def test_a_job_that_loses_the_node_of_its_script_completes_on_the_spare_and_rele
 
 
 def without_python(slurm: SlurmCluster, node: str) -> None:
-    """The node's Python is broken, as a missing mount or a damaged installation would make it."""
+    """The node's Python is broken, as by a missing mount or a damaged installation."""
     slurm.nsenter(node, ["mount", "--bind", "/bin/false", str(Path(sys.executable).resolve())])
 
 
@@ -105,7 +103,7 @@ def with_python(slurm: SlurmCluster, node: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [pytest.param("n1", marks=pytest.mark.variant), "n2"])
-def test_a_node_that_cannot_start_its_part_is_excluded_by_name(three: SlurmCluster, broken: str, tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_its_task_is_excluded_by_name(three: SlurmCluster, broken: str, tmp_path: Path) -> None:
     script = impatient(shell.rendered(tmp_path, shell.RANK))
     shell.continues(tmp_path)
     without_python(three, broken)
@@ -145,7 +143,7 @@ def test_a_job_that_no_node_can_start_is_held_after_three_attempts(three: SlurmC
     three.run("scancel", str(job))
 
 
-def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(
+def test_a_job_with_an_unwritable_runs_folder_is_held_after_three_attempts(
     three: SlurmCluster, webhook: Webhook, tmp_path: Path
 ) -> None:
     script = rendered(tmp_path, NOTIFY)
@@ -161,7 +159,7 @@ def test_a_job_whose_runs_nobody_can_write_is_held_after_three_attempts(
     three.run("scancel", str(job))
 
 
-def test_a_suspended_run_is_not_resumed_and_once_it_is_cancelled_it_is(three: SlurmCluster, tmp_path: Path) -> None:
+def test_a_suspended_run_is_resumed_only_after_it_is_cancelled(three: SlurmCluster, tmp_path: Path) -> None:
     # A suspended job keeps its memory.
     script = changed(shell.rendered(tmp_path, shell.RANK), "#SBATCH --mem=0\n", "#SBATCH --mem=1M\n")
     first = submit(three, script, tmp_path)

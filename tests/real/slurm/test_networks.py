@@ -1,4 +1,4 @@
-"""Nodes with a network each, under a real Slurm: names that lead to the node itself or nowhere, and nodes that do not reach each other."""
+"""Tests nodes with separate networks under a real Slurm: names that resolve to the node itself or nowhere, and broken connections."""
 
 import re
 import shutil
@@ -30,14 +30,14 @@ UNREACHED = re.compile(r"headway: (n\d) cannot reach the coordinator on (n\d):(\
 
 @pytest.fixture(scope="module")
 def three(slurm_here: None) -> Iterator[SlurmCluster]:
-    """Nodes n1 to n3, whose names lead to another network than Slurm's."""
+    """Nodes n1 to n3, whose names resolve to another network than Slurm's."""
     with SlurmCluster(Shape(nodes=3, has_networks=True)) as cluster:
         yield cluster
 
 
 @contextmanager
 def edited_hosts(cluster: SlurmCluster, folder: Path, edit: str) -> Iterator[None]:
-    """On each node, /etc/hosts is what the program of sed makes of it; NODE there is the node's name."""
+    """On each node, /etc/hosts is the output of the program of sed; NODE there is the node's name."""
     for node in cluster.shape.node_names:
         hosts = folder / f"hosts-{node}"
         script = f"sed '{edit.replace('NODE', node)}' /etc/hosts >{hosts} && mount --bind {hosts} /etc/hosts"
@@ -61,9 +61,7 @@ def test_nodes_find_each_other_whatever_their_names_resolve_to(
     assert only_run(tmp_path / "runs").hashes() == local.hashes()
 
 
-def test_nodes_that_do_not_reach_each_other_are_named_with_the_port_and_parted(
-    three: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_nodes_that_cannot_connect_are_named_with_the_port_and_separated(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
     three.cut("n1", "n2")
     try:
         job = submit(three, impatient(Path(shutil.copy(SCRIPT, tmp_path))), tmp_path)

@@ -1,4 +1,4 @@
-"""The first section of docs/slurm.md, as a reader follows it, on a real Slurm."""
+"""Tests the first section of docs/slurm.md, as a reader follows it, on a real Slurm."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A script as trainer under a real Slurm: found from where sbatch was called, on both nodes, and started again when a rank is killed."""
+"""Tests a script as trainer under a real Slurm: found from sbatch's working folder on both nodes, and restarted when a rank is killed."""
 
 import shutil
 import sys

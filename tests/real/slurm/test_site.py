@@ -1,4 +1,4 @@
-"""What a real Slurm makes of a cluster's plan: its topology, tried before it is used, and the check of its nodes."""
+"""Tests a cluster's plan on a real Slurm: its topology, tried before it is used, and the check of its nodes."""
 
 import sys
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def files(folder: Path, text: str) -> dict[str, str]:
 
 
 def verify(cluster: SlurmCluster, folder: Path, *options: str) -> tuple[int, list[str]]:
-    """The exit code of `headway verify-topology` next to the cluster's Slurm, and what it prints."""
+    """The exit code of `headway verify-topology` next to the cluster's Slurm, and its output."""
     words = [sys.executable, "-m", "headway.cli.main", "verify-topology", str(folder / "cluster.yaml"), *options]
     done = cluster.run(*words, check=False, timeout_s=120)
     return done.returncode, (done.stdout + done.stderr).splitlines()
@@ -59,7 +59,7 @@ def with_topology(files: dict[str, str], file: str, plugin: str) -> Shape:
 
 
 @mostly(INSTALLED)
-def test_slurm_places_jobs_by_the_topology_that_a_trial_has_accepted(each_slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_slurm_places_jobs_by_the_topology_that_a_trial_accepted(each_slurm: SlurmCluster, tmp_path: Path) -> None:
     found = files(tmp_path, TREE)
     with SlurmCluster(with_topology(found, "topology.conf", "tree"), each_slurm.programs) as slurm:
         code, said = verify(slurm, tmp_path)
@@ -78,9 +78,7 @@ def test_slurm_places_jobs_by_the_topology_that_a_trial_has_accepted(each_slurm:
         slurm.set_node("n1", "resume", "test")
 
 
-def test_a_trial_names_what_slurmctld_does_not_take_and_leaves_the_one_that_runs_alone(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_trial_names_rejected_lines_and_leaves_slurmctld_running(slurm: SlurmCluster, tmp_path: Path) -> None:
     # Slurm has n1 and n2.
     files(tmp_path, TREE)
     code, said = verify(slurm, tmp_path)
@@ -90,7 +88,7 @@ def test_a_trial_names_what_slurmctld_does_not_take_and_leaves_the_one_that_runs
     assert verify(slurm, tmp_path, "--offline")[0] == 0
 
 
-def test_nvlink_domains_are_blocks_of_a_current_slurm(current_slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_nvlink_domains_are_blocks_in_a_current_slurm(current_slurm: SlurmCluster, tmp_path: Path) -> None:
     found = files(tmp_path, BLOCKS)
     with SlurmCluster(with_topology(found, "topology.yaml", "tree"), current_slurm.programs) as slurm:
         code, said = verify(slurm, tmp_path)
@@ -102,7 +100,7 @@ def test_nvlink_domains_are_blocks_of_a_current_slurm(current_slurm: SlurmCluste
         assert sorted(placed) == ["n3", "n4"]
 
 
-# --- the check of the nodes -------------------------------------------------------------------------------------------
+# --- node check -------------------------------------------------------------------------------------------------------
 
 CHECKED = """\
 apiVersion: headway/v1alpha1
@@ -128,7 +126,7 @@ def checked(slurm_here: None, tmp_path: Path, request: pytest.FixtureRequest) ->
     (tmp_path / "wrapper").write_text(text)
     for name in ("node-check", "wrapper"):
         (tmp_path / name).chmod(0o755)
-    # slurmd runs the check before it registers: the nodes are sound then, and no slurmctld is asked.
+    # slurmd runs the check before it registers: the nodes are healthy then, and no slurmctld is queried.
     (tmp_path / "conf").touch()
     with cluster:
         (tmp_path / "conf").write_text(f"{cluster.root}/etc/slurm.conf")
@@ -153,9 +151,7 @@ HEALTH = {"HealthCheckProgram": "CHECK", "HealthCheckInterval": "2", "HealthChec
 
 @pytest.mark.variant
 @pytest.mark.parametrize("checked", [PROLOG], indirect=True, ids=["prolog"])
-def test_a_job_starts_elsewhere_when_the_prolog_finds_a_node_without_its_file_system(
-    checked: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_job_moves_when_the_prolog_finds_a_node_without_its_file_system(checked: SlurmCluster, tmp_path: Path) -> None:
     without_lustre(checked, "n1", tmp_path)
     (tmp_path / "job.sbatch").write_text("#!/bin/sh\nsrun hostname\n")
     job = checked.submit(tmp_path / "job.sbatch", "--nodes=2", cwd=tmp_path)
@@ -171,7 +167,7 @@ def test_a_job_starts_elsewhere_when_the_prolog_finds_a_node_without_its_file_sy
 
 @pytest.mark.variant
 @pytest.mark.parametrize("checked", [HEALTH], indirect=True, ids=["health"])
-def test_the_health_check_drains_a_node_and_not_all_that_have_the_fault(checked: SlurmCluster, tmp_path: Path) -> None:
+def test_the_health_check_drains_one_node_but_not_all_with_the_same_fault(checked: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\nuntil [ -e {tmp_path}/go ]; do sleep 0.2; done\n")
     job = checked.submit(tmp_path / "job.sbatch", "--nodelist=n2", cwd=tmp_path)
     checked.wait(job, {"RUNNING"}, LIMIT_S)

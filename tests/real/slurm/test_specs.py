@@ -1,4 +1,4 @@
-"""The jobs of tests/specs run on a real Slurm without GPUs; a program in place of the training records the arguments that it gets."""
+"""Tests the jobs of tests/specs on a real Slurm without GPUs; a program replaces the training and records its arguments."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.variant]
 SPECS = Path(__file__).parents[2] / "specs"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 SEEN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "HF_TOKEN", "WANDB_API_KEY", "HF_HOME", "CUDA_DEVICE_MAX_CONNECTIONS")
-# What a rank was given, by rank.
+# The arguments of each rank.
 PROGRAM = f"""\
 import json, os, sys
 found = {{"argv": sys.argv[1:], **{{name: os.environ[name] for name in {SEEN!r} if name in os.environ}}}}
@@ -36,7 +36,7 @@ PROGRAMS = {
     "sft.py": PROGRAM,
     "pretrain.sh": f'exec {sys.executable} train.py "$@"\n',
 }
-# What of each job is smaller on the nodes here; all else is as written.
+# The reductions of each job for these nodes; everything else is as written.
 SMALLER: Mapping[str, dict[str, Any]] = {
     "titan": {
         "nodes": 2,
@@ -67,7 +67,7 @@ SMALLER: Mapping[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def cluster(slurm_here: None) -> Iterator[SlurmCluster]:
-    """Three nodes with two devices each, the partitions, the reservation and the feature that the jobs name."""
+    """Three nodes with two devices each, and the partitions, the reservation and the feature that the jobs name."""
     shape = Shape(nodes=3, cpus=192, gpus=2, memory_mib=2 << 20, partitions={"batch": "", "debug": "", "spot": ""})
     with SlurmCluster(shape) as cluster:
         for name in shape.node_names:
@@ -108,7 +108,7 @@ def planned(name: str, folder: Path) -> tuple[PlannedJob, ...]:
 
 
 def run(cluster: SlurmCluster, job: PlannedJob, folder: Path) -> dict[int, dict[str, Any]]:
-    """What each rank of the job has seen, once the job has completed."""
+    """The observations of each rank of the job, once the job has completed."""
     (script,) = (text for path, text in job.files().items() if path.suffix == ".sbatch")
     (folder / f"{job.plan.name}.sbatch").write_text(script)
     for name, text in PROGRAMS.items():
@@ -130,7 +130,7 @@ def run_directory(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.usefixtures("reservation")
-def test_torchtitan_gets_its_flags_its_secrets_and_its_reservation(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_torchtitan_gets_its_flags_secrets_and_reservation(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("titan", tmp_path)
     seen = run(cluster, job, tmp_path)
     assert sorted(seen) == [0, 1, 2, 3]
@@ -159,7 +159,7 @@ def test_a_shell_script_around_megatron_gets_the_flags_of_the_spec(cluster: Slur
     assert seen[0]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
-def test_fine_tuning_on_a_part_of_a_node_and_runs_of_a_sweep_share_a_node(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_fine_tuning_on_part_of_a_node_and_sweep_runs_share_a_node(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("hf", tmp_path)
     seen = run(cluster, job, tmp_path)
     argv = seen[0]["argv"]
@@ -173,7 +173,7 @@ def test_fine_tuning_on_a_part_of_a_node_and_runs_of_a_sweep_share_a_node(cluste
         assert rank["argv"][2] == f"--out={run_directory(tmp_path, point.plan.name)}/out"
 
 
-def test_a_range_of_nodes_takes_what_is_free(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_range_of_nodes_takes_the_free_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     (job,) = planned("spot", tmp_path)
     cluster.set_node("n3", "down", "test")
     try:

@@ -1,4 +1,4 @@
-"""Attempts that cannot start on one node, under a real Slurm: the next one is without it, and the run completes."""
+"""Tests attempts that cannot start on one node, under a real Slurm: the next attempt excludes it, and the run completes."""
 
 import sys
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def three(slurm_here: None) -> Iterator[SlurmCluster]:
 
 
 def completes_without(cluster: SlurmCluster, broken: str, script: Path, local: Run, folder: Path, **variables: str) -> None:
-    """The second attempt of the job is on the other nodes, and ends as a local run does."""
+    """Assert that the second attempt of the job is on the other nodes, and ends as a local run does."""
     job = submit(cluster, script, folder, **variables)
     state = cluster.wait(job, ENDED, LIMIT_S)["JobState"]
     assert state == "COMPLETED", printed(folder)
@@ -55,13 +55,13 @@ def completes_without(cluster: SlurmCluster, broken: str, script: Path, local: R
     assert run.hashes() == local.hashes()
 
 
-def test_a_set_up_of_the_cluster_that_fails_on_the_first_node(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
+def test_a_cluster_setup_that_fails_on_the_first_node(three: SlurmCluster, local: Run, tmp_path: Path) -> None:
     script = rendered(tmp_path, options="    setup: ['[ \"$SLURMD_NODENAME\" != n1 ]']\n")
     completes_without(three, "n1", script, local, tmp_path)
 
 
 @pytest.mark.parametrize("broken", ["n1", "n2"])
-def test_a_set_up_of_the_job_that_fails_on_one_node(three: SlurmCluster, broken: str, local: Run, tmp_path: Path) -> None:
+def test_a_job_setup_that_fails_on_one_node(three: SlurmCluster, broken: str, local: Run, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"{JOIN}setup: ['[ \"$SLURMD_NODENAME\" != {broken} ]']\n")
     completes_without(three, broken, script, local, tmp_path)
 
@@ -78,5 +78,5 @@ def test_a_container_that_does_not_start_on_one_node(three: SlurmCluster, local:
 
 
 def submit_path(cluster: SlurmCluster, programs: Path) -> str:
-    """PATH with the stand-in, the Python of the tests and the commands of the cluster."""
+    """PATH with the stand-in, the tests' Python and the cluster's commands."""
     return f"{programs}:{Path(sys.executable).parent}:{cluster.env['PATH']}"

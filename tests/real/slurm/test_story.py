@@ -1,4 +1,4 @@
-"""The committed scripts of the two-node story under real Slurms: the same state as `headway run` of the same job."""
+"""Tests the committed scripts of the two-node story under real Slurms: the same state as `headway run` of the same job."""
 
 import sys
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
 @pytest.fixture
 def job(each_slurm: SlurmCluster, tmp_path: Path) -> Iterator[int]:
-    """The committed script, submitted by somebody whose virtual environment is active."""
+    """The committed script, submitted from an active virtual environment."""
     path = f"{Path(sys.executable).parent}:{each_slurm.env['PATH']}"
     environment = {"PATH": path, "HEADWAY_RUNS": str(tmp_path / "runs")}
     number = each_slurm.submit(SCRIPT, env=environment, cwd=tmp_path)
@@ -34,14 +34,14 @@ def job(each_slurm: SlurmCluster, tmp_path: Path) -> Iterator[int]:
 
 
 def _end(slurm: SlurmCluster, job: int, folder: Path) -> Run:
-    """Waits until the job has completed; says what it printed if it did not."""
+    """Wait until the job has completed; report its output if it did not."""
     state = slurm.wait(job, ENDED, LIMIT_S)["JobState"]
     assert state == "COMPLETED", "".join(path.read_text() for path in folder.glob("*.out"))
     return only_run(folder / "runs")
 
 
 @mostly(INSTALLED)
-def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in_the_state_of_a_local_run(
+def test_the_script_survives_kill_and_requeue_and_ends_like_a_local_run(
     each_slurm: SlurmCluster, job: int, local: Run, tmp_path: Path
 ) -> None:
     run = wait_for_step(tmp_path / "runs", 4)
@@ -69,9 +69,7 @@ def test_the_committed_script_survives_a_killed_worker_and_a_requeue_and_ends_in
 
 # tests/real/slurm/test_lost_nodes.py loses the whole node.
 @pytest.mark.variant
-def test_a_spare_takes_the_place_of_a_lost_node_inside_the_allocation(
-    each_slurm: SlurmCluster, local: Run, tmp_path: Path
-) -> None:
+def test_a_spare_replaces_a_lost_node_inside_the_allocation(each_slurm: SlurmCluster, local: Run, tmp_path: Path) -> None:
     with SlurmCluster(Shape(nodes=3), each_slurm.programs) as slurm:
         path = f"{Path(sys.executable).parent}:{slurm.env['PATH']}"
         job = slurm.submit(SPARE_SCRIPT, env={"PATH": path, "HEADWAY_RUNS": str(tmp_path / "runs")}, cwd=tmp_path)
@@ -91,7 +89,7 @@ def _supervisor(run: Run, node: int) -> Process:
     return found
 
 
-def test_the_gpu_script_is_accepted_by_a_cluster_of_its_size_and_by_no_smaller_one(each_slurm: SlurmCluster) -> None:
+def test_the_gpu_script_is_accepted_only_by_a_cluster_of_its_size(each_slurm: SlurmCluster) -> None:
     with SlurmCluster(Shape(nodes=2, cpus=96, gpus=8, partition="gpu"), each_slurm.programs) as enough:
         assert "using 192 processors on nodes n[1-2] in partition gpu" in _test_only(enough, GPU_SCRIPT)
     with SlurmCluster(Shape(nodes=2, cpus=96, gpus=7, partition="gpu"), each_slurm.programs) as too_small:
@@ -99,5 +97,5 @@ def test_the_gpu_script_is_accepted_by_a_cluster_of_its_size_and_by_no_smaller_o
 
 
 def _test_only(slurm: SlurmCluster, script: Path) -> str:
-    """Where and when the controller would start it, or why never."""
+    """Where and when the controller would start it, or the reason why never."""
     return slurm.run("sbatch", "--test-only", str(script), check=False).stderr

@@ -1,4 +1,4 @@
-"""One run, one name: submitted, watched, cancelled and resumed by the verbs, under real Slurms, here and through two sshd in a row."""
+"""Tests one run with one name: submitted, watched, cancelled and resumed under real Slurms, locally and through two sshd in a row."""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ LOGIN = """    login:
 
 @pytest.fixture(scope="module")
 def logins() -> Iterator[SshHosts]:
-    """A host that lets in, and one behind it."""
+    """A login host, and one behind it."""
     reason = ssh_programs.obstacle()
     if reason is not None:
         pytest.skip(reason)
@@ -64,7 +64,7 @@ def status(of: User, name: str) -> dict[str, object]:
 
 
 @mostly(INSTALLED)
-def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_two_ssh_hosts(
+def test_a_run_is_submitted_watched_cancelled_and_resumed_over_ssh(
     each_slurm: SlurmCluster, logins: SshHosts, tmp_path: Path
 ) -> None:
     options = through(logins, each_slurm, tmp_path)
@@ -94,7 +94,7 @@ def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_
     stood = run.steps()[-1]
     cancelled = status(laptop, name)
     assert (cancelled["state"], cancelled["step"]) == ("cancelled", stood)
-    # The edited job goes back to a checkpoint, and continues from there with another learning rate.
+    # The edited job rolls back to a checkpoint, and continues from there with another learning rate.
     back = stood // 10 * 10
     entry = f"history:\n  - {{from_step: {stood}, rollback_to: {back}, set: {{optimizer.lr: 0.001, steps: {back + 5}}}}}\n"
     (laptop.folder / "job.yaml").write_text(text + entry)
@@ -110,7 +110,7 @@ def test_a_run_is_submitted_watched_cancelled_and_resumed_with_a_change_through_
     assert len(laptop.jobs_of(name)) == 2
 
 
-def test_a_login_node_with_another_key_is_refused_and_nothing_is_submitted(
+def test_a_login_node_with_another_key_is_rejected_before_submission(
     slurm: SlurmCluster, logins: SshHosts, tmp_path: Path
 ) -> None:
     bastion, login = logins.hosts["bastion"], logins.hosts["login"]
@@ -126,7 +126,7 @@ def test_a_login_node_with_another_key_is_refused_and_nothing_is_submitted(
         assert laptop.calls() == []
 
 
-def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_failure_is_shown_with_its_rank_and_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     text = (tmp_path / "job.yaml").read_text()
     assert text.count("data:\n  kind: python-stdlib\n  options:\n    limit: 2MB\n") == 1
@@ -143,7 +143,7 @@ def test_a_failure_is_shown_with_its_rank_and_its_log_first(slurm: SlurmCluster,
     assert "no data for rank" in logs
 
 
-def test_a_watcher_asks_the_controller_less_than_six_times_a_minute(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_watcher_queries_the_controller_less_than_six_times_a_minute(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
     (here.folder / "job.yaml").write_text((STORY / "job.yaml").read_text())
     name = here.headway("submit", "job.yaml").stdout.strip()
@@ -152,7 +152,7 @@ def test_a_watcher_asks_the_controller_less_than_six_times_a_minute(slurm: Slurm
     now = 0.0
     watch = RunWatch(Site(RunsHere(here.runs), Slurm(shell), None), now=lambda: now)
     before = len(here.calls())
-    # A minute of looks, as `headway status` takes them.
+    # A minute of status queries, as `headway status` makes them.
     for second in range(0, 60, 2):
         now = float(second)
         assert [each.run for each in watch.look()] == [name]

@@ -1,4 +1,4 @@
-"""The Slurms that a test runs under: what must be true of both is shown under one by `make test`, under the other by `make soak`."""
+"""Selects the Slurms that a test runs under: `make test` shows a common property under one, `make soak` under the other."""
 
 import pytest
 

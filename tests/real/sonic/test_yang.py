@@ -1,4 +1,4 @@
-"""The validator itself: what SONiC's models allow passes, and each kind of mistake is a complaint of its own."""
+"""Tests the validator itself: values that SONiC's models allow pass, and each kind of mistake has its own error."""
 
 import copy
 import json
@@ -71,7 +71,7 @@ def sonic_models() -> SonicModels:
 
 
 def changed(place: str, value: Any) -> str:
-    """BASE with another value there; a `/` in a name of `place` stands for the bar in that key."""
+    """BASE with another value at `place`; a `/` in a name of `place` is replaced by the bar in that key."""
     document = copy.deepcopy(BASE)
     *parents, last = (part.replace("/", "|") for part in place.split("|"))
     inside: Any = document
@@ -82,29 +82,29 @@ def changed(place: str, value: Any) -> str:
 
 
 @pytest.mark.slow
-def test_every_table_of_the_models_is_known(sonic_models: SonicModels) -> None:
+def test_every_table_of_the_models_is_recognized(sonic_models: SonicModels) -> None:
     assert len(sonic_models.tables) > 200
     assert sonic_models.tables.keys() > BASE.keys()
 
 
-def test_what_the_models_allow_has_no_complaint(sonic_models: SonicModels) -> None:
+def test_values_that_the_models_allow_raise_no_error(sonic_models: SonicModels) -> None:
     assert sonic_models.complaints(json.dumps(BASE)) == []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_complained_about_by_its_own_rule(sonic_models: SonicModels, mistake: str) -> None:
+def test_a_mistake_is_reported_by_its_own_rule(sonic_models: SonicModels, mistake: str) -> None:
     place, value, rule = MISTAKES[mistake]
     complaints = sonic_models.complaints(changed(place, value))
     assert any(rule in complaint for complaint in complaints), complaints
     assert sonic_models.complaints(json.dumps(BASE)) == []
 
 
-def test_a_key_that_stands_twice_is_complained_about(sonic_models: SonicModels) -> None:
+def test_a_duplicate_key_is_reported(sonic_models: SonicModels) -> None:
     text = json.dumps(BASE).replace('"mtu": "9216"', '"mtu": "9216", "mtu": "1500"')
     (complaint,) = sonic_models.complaints(text)
     assert "a key stands twice" in complaint
 
 
-def test_text_that_is_no_json_is_complained_about(sonic_models: SonicModels) -> None:
+def test_text_that_is_not_json_is_reported(sonic_models: SonicModels) -> None:
     assert sonic_models.complaints("{") != []
     assert sonic_models.complaints("[]") == ["not a JSON object"]

@@ -1,8 +1,8 @@
-"""A switch's config_db.json against SONiC's own YANG models.
+"""Validates a switch's config_db.json against SONiC's own YANG models.
 
-`SonicModels(folder).complaints(text)` is empty for what the models allow. The way from JSON to the models' tree is read from the
+`SonicModels(folder).complaints(text)` is empty for allowed values. The mapping from JSON to the models' tree is derived from the
 models themselves: each table is a container of one module, a row of it a container or an entry of a list with as many keys as the
-row's name has parts, and a map is a list with two leaves inside of that entry. What does not fit this is a complaint, never skipped.
+row's name has parts, and a map is a list with two leaves inside of that entry. Anything that does not fit is an error, never skipped.
 """
 
 import functools
@@ -35,13 +35,13 @@ def shared_data(name: str) -> Path:
 
 
 def models_folder() -> Path:
-    """The folder of sonic-*.yang, given by the environment or lying beside the checkout."""
+    """The folder of sonic-*.yang, given by the environment or next to the checkout."""
     given = os.environ.get(MODELS_VARIABLE)
     return Path(given) if given else shared_data("sonic-yang")
 
 
 def obstacle() -> str | None:
-    """Why nothing can be validated here, with what to do about it; None if it can."""
+    """Why nothing can be validated here, with a remedy; None if it can."""
     packages = {"pyang": "pyang", "oopt_gnpy_libyang": "oopt-gnpy-libyang"}
     absent = [package for module, package in packages.items() if find_spec(module) is None]
     if absent:
@@ -58,14 +58,14 @@ def models() -> "SonicModels":
 
 
 class DoesNotFitError(Exception):
-    """A table, row or value that has no place in the models."""
+    """A table, row or value without a place in the models."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """A list or container of rows: its name, the names of its keys, its lists of values, and its map, if the row is one.
 
-    `lists`: field -> what stands between the values where config_db.json has them in one text. `map`: the list, its key, its value.
+    `lists`: field -> the separator between the values if config_db.json has them in one text. `map`: the list, its key, its value.
     """
 
     name: str
@@ -96,18 +96,18 @@ class SonicModels:
 
     def __init__(self, folder: Path) -> None:
         libyang: Any = import_module("oopt_gnpy_libyang")
-        # errors are kept for `complaints`; what libyang would print about the models themselves is nobody's concern here
+        # errors are kept for `complaints`; libyang's messages about the models themselves are irrelevant here
         libyang.set_log_options(libyang.LogOptions.Store)
         self._libyang = libyang
         self.tables = dict(_tables(folder))
         option = libyang.ContextOptions
         self._context = libyang.Context(str(folder), option.NoYangLibrary | option.RefImplemented | option.DisableSearchCwd)
-        # references into a module that is only imported are not checked, so each is loaded for itself
+        # references into a module that is only imported are not checked, so each is loaded separately
         for path in sorted(folder.glob("*.yang")):
             self._context.load_module(path.stem)
 
     def complaints(self, text: str) -> list[str]:
-        """What the models do not allow in the config_db.json `text`."""
+        """The violations of the models in the config_db.json `text`."""
         try:
             xml = self._xml(_document(text))
         except (DoesNotFitError, json.JSONDecodeError) as error:

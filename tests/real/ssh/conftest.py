@@ -1,4 +1,4 @@
-"""The hosts that the tests of this folder share."""
+"""Provides the hosts that the tests of this folder share."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from .programs import obstacle
 
 @pytest.fixture(scope="session")
 def ssh_here() -> None:
-    """Skips where no host can be started, and says what to install."""
+    """Skips where no host can be started, and names what to install."""
     reason = obstacle()
     if reason is not None:
         pytest.skip(reason)
@@ -18,6 +18,6 @@ def ssh_here() -> None:
 
 @pytest.fixture(scope="session")
 def ssh_hosts(ssh_here: None) -> Iterator[SshHosts]:
-    """Two hosts without systemd, n1 and n2, and one with it, n3. A test takes away what it has put there."""
+    """Two hosts without systemd, n1 and n2, and one with it, n3. A test removes everything that it has created there."""
     with SshHosts({"n1": False, "n2": False, "n3": True}) as hosts:
         yield hosts

@@ -1,4 +1,4 @@
-"""A control group of version 2 that goes when its maker goes, also by SIGKILL."""
+"""Provides a control group of version 2 that is removed when its creator ends, also by SIGKILL."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ REMOVE_S = 60.0
 
 
 class Group:
-    """The group `name`, for hosts with systemd: it wants version 2, in whose hierarchy each host makes groups of its own."""
+    """The group `name`, for hosts with systemd: it requires version 2, in whose hierarchy each host creates its own groups."""
 
     def __init__(self, name: str) -> None:
         hierarchy = unified_hierarchy()
@@ -27,7 +27,7 @@ class Group:
         self.path.mkdir()
 
     def remove(self) -> None:
-        """Return when the group and all below it are gone; raises OSError if processes are still in them."""
+        """Return when the group and all below it have been removed; raises OSError if processes are still in them."""
         if self._sweeper.stdin is not None:
             self._sweeper.stdin.close()
         if self._sweeper.wait(timeout=REMOVE_S) != 0:

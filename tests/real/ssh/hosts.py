@@ -1,4 +1,4 @@
-"""Hosts with an sshd each, for what works on machines over SSH: with systemd as their first process, or without."""
+"""Provides hosts with an sshd each, with systemd as their first process or without, for programs that manage machines over SSH."""
 
 import shutil
 import socket
@@ -22,7 +22,7 @@ START_S = 30.0
 POLL_S = 0.05
 OPERATOR = "operator"
 
-# Only what a unit that is wanted by multi-user.target needs: the machine's own sysinit.target would set up the machine's kernel.
+# Only the dependencies of a unit that multi-user.target starts: the machine's own sysinit.target would set up the machine's kernel.
 UNITS = {
     "sysinit.target": "[Unit]\nDefaultDependencies=no\n",
     "basic.target": "[Unit]\nDefaultDependencies=no\nRequires=sysinit.target\nAfter=sysinit.target\n",
@@ -31,7 +31,7 @@ UNITS = {
     "ssh.service": "[Service]\nExecStart={sshd}\n",
 }
 
-# a home of its own too: bash under sshd reads ~/.bashrc, which may take its time
+# a separate home too: bash under sshd reads ~/.bashrc, which may be slow
 OWN_FOLDERS = {"/etc": "etc", "/usr/local": "usr-local", "/var/lib": "var-lib", "/root": "root"}
 
 SSHD_CONFIG = """
@@ -50,7 +50,7 @@ MaxStartups 100
 Subsystem sftp internal-sftp
 """
 
-# $1: the host's own files; the rest of the arguments is its first process, after what it is to see has changed
+# $1: the host's own files; the rest of the arguments is its first process, after the visible files have changed
 VIEW = """
 set -e
 hostname "$0"
@@ -93,7 +93,7 @@ while :; do sleep infinity & wait $! || :; done
 
 @dataclass(frozen=True)
 class SshHost:
-    """A host at 127.0.0.1:`port`, whose /etc, /usr/local, /var/lib and /root are its own and lie below `files`."""
+    """A host at 127.0.0.1:`port`, with its own /etc, /usr/local, /var/lib and /root, which are below `files`."""
 
     name: str
     port: int
@@ -102,7 +102,7 @@ class SshHost:
     machine: Machine
 
     def path(self, path: str) -> Path:
-        """Where a file of the host's own folders is on this machine; raises ValueError for another."""
+        """The path on this machine of a file in the host's own folders; raises ValueError for another."""
         for folder, own in OWN_FOLDERS.items():
             if PurePosixPath(path).is_relative_to(folder):
                 return self.files / own / PurePosixPath(path).relative_to(folder)
@@ -110,7 +110,7 @@ class SshHost:
 
     @property
     def host_key(self) -> str:
-        """The public key, as it stands in a known_hosts file behind the name."""
+        """The public key, in the format of a known_hosts line after the name."""
         return " ".join((self.files / "etc/ssh/host_key.pub").read_text().split()[:2])
 
     @property
@@ -147,9 +147,9 @@ class SshHost:
 
 
 class SshHosts:
-    """`with SshHosts({"n1": True}) as hosts:` starts n1 with systemd; afterwards no process, mount, group or file is left.
+    """`with SshHosts({"n1": True}) as hosts:` starts n1 with systemd; afterwards no process, mount, group or file remains.
 
-    `identity` is the key that root and `operator` (who has sudo) let in; `known_hosts` has the keys of all.
+    `identity` is the key that root and `operator` (who has sudo) accept; `known_hosts` has the keys of all.
     """
 
     def __init__(self, systemd: dict[str, bool]) -> None:
@@ -182,7 +182,7 @@ class SshHosts:
 
     @property
     def root(self) -> Path:
-        """The folder of everything the hosts write."""
+        """The folder of everything that the hosts write."""
         return self._root
 
     @property
@@ -220,7 +220,7 @@ class SshHosts:
         (ssh / "config_of_this_host").write_text(SSHD_CONFIG.format(port=port))
         shutil.copy(self.identity.with_suffix(".pub"), ssh / "authorized_keys")
         (ssh / "authorized_keys").chmod(0o644)
-        # the machine's own /etc/sudoers may say anything
+        # the machine's own /etc/sudoers may contain anything
         (files / "etc/sudoers").unlink(missing_ok=True)
         (files / "etc/sudoers").write_text(f"root ALL=(ALL) ALL\n{OPERATOR} ALL=(root) NOPASSWD: ALL\n")
         (files / "etc/sudoers").chmod(0o440)

@@ -1,4 +1,4 @@
-"""Where sshd and systemd are on this machine, or why no host can be started."""
+"""Finds sshd and systemd on this machine, or the reason why no host can be started."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ DEBIAN_PACKAGES = {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "sy
 
 
 def obstacle() -> str | None:
-    """Why no host can be started here, with what to do about it; None if one can."""
+    """Why no host can be started here, with a remedy; None if one can."""
     absent = [name for name in DEBIAN_PACKAGES if shutil.which(name, path=SEARCH_PATH) is None]
     if absent:
         packages = " ".join(sorted({DEBIAN_PACKAGES[name] for name in absent}))

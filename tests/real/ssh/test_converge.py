@@ -1,4 +1,4 @@
-"""A real host, with systemd or without, is brought to what it is to hold, from wherever it was left, and back."""
+"""Tests that a real host, with systemd or without, converges from any state to its intended files, and back."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ WantedBy=multi-user.target
 
 @pytest.fixture(params=["n1", "n3"], ids=["without-systemd", "with-systemd"])
 def host(request: pytest.FixtureRequest, ssh_hosts: SshHosts) -> Iterator[SshHost]:
-    """A host without systemd and one with it. Afterwards it is as it was before, or the test has failed."""
+    """A host without systemd and one with it. Asserts afterwards that it is as before."""
     yield from clean(ssh_hosts, request.param)
 
 
@@ -78,9 +78,7 @@ def runs(host: SshHost) -> int:
 
 
 @pytest.mark.parametrize("user", ["root", OPERATOR])
-def test_files_are_put_and_the_unit_is_enabled_and_started_where_systemd_runs(
-    ssh_hosts: SshHosts, host: SshHost, user: str
-) -> None:
+def test_files_are_written_and_the_unit_is_started_under_systemd(ssh_hosts: SshHosts, host: SshHost, user: str) -> None:
     state = wanted(ssh_hosts, host, user=user)
     view = brought(state)
     assert changes(state, view) == []
@@ -97,7 +95,7 @@ def test_files_are_put_and_the_unit_is_enabled_and_started_where_systemd_runs(
     assert host.listing() == before
 
 
-def test_only_what_differs_is_written_and_its_unit_restarted(ssh_hosts: SshHosts, host: SshHost) -> None:
+def test_only_differing_files_are_written_and_their_unit_restarted(ssh_hosts: SshHosts, host: SshHost) -> None:
     state = wanted(ssh_hosts, host)
     brought(state)
     stamps = {path: host.path(path).stat().st_mtime_ns for path in state.files}
@@ -111,7 +109,7 @@ def test_only_what_differs_is_written_and_its_unit_restarted(ssh_hosts: SshHosts
     assert runs(host) == 2 * host.has_systemd
 
 
-def test_what_is_no_longer_wanted_goes_and_what_others_put_beside_it_stays(ssh_hosts: SshHosts, host: SshHost) -> None:
+def test_obsolete_files_are_removed_and_other_files_are_kept(ssh_hosts: SshHosts, host: SshHost) -> None:
     state = wanted(ssh_hosts, host)
     brought(state)
     host.run("touch", "/etc/of/somebody-else")
@@ -125,7 +123,7 @@ def test_what_is_no_longer_wanted_goes_and_what_others_put_beside_it_stays(ssh_h
     host.run("rm", "-r", "/etc/of")
 
 
-def test_a_hand_at_a_file_its_mode_its_unit_and_the_manifest_is_seen_and_mended(ssh_hosts: SshHosts, host: SshHost) -> None:
+def test_manual_changes_to_files_modes_units_and_manifest_are_repaired(ssh_hosts: SshHosts, host: SshHost) -> None:
     state = wanted(ssh_hosts, host)
     brought(state)
     host.path(SCRIPT).write_text("#!/bin/sh\nexit 0\n")
@@ -139,11 +137,11 @@ def test_a_hand_at_a_file_its_mode_its_unit_and_the_manifest_is_seen_and_mended(
     assert found(state) == [FileChange(MANIFEST, "unfinished")]
     brought(state)
     assert found(state) == []
-    # which folders were made for it nobody knows without the first manifest
+    # without the first manifest it is unknown which folders were created for it
     host.path(MANIFEST).write_text(first)
 
 
-def test_a_file_of_somebody_else_is_refused_before_anything_is_written(ssh_hosts: SshHosts, host: SshHost) -> None:
+def test_a_file_of_another_owner_is_rejected_before_anything_is_written(ssh_hosts: SshHosts, host: SshHost) -> None:
     host.run("sh", "-c", f"mkdir /usr/local/sbin; echo mine >{SCRIPT}")
     before = host.listing()
     with pytest.raises(ForeignFileError, match=f"^{host.name} .*{SCRIPT} is already there"):
@@ -152,7 +150,7 @@ def test_a_file_of_somebody_else_is_refused_before_anything_is_written(ssh_hosts
     host.run("rm", "-r", "/usr/local/sbin")
 
 
-def test_a_file_with_the_very_content_is_taken_over(ssh_hosts: SshHosts, host: SshHost) -> None:
+def test_a_file_with_identical_content_is_adopted(ssh_hosts: SshHosts, host: SshHost) -> None:
     state = wanted(ssh_hosts, host)
     host.run("sh", "-c", f'mkdir /usr/local/sbin; printf "#!/bin/sh\\ndate >>{RAN}\\n" >{SCRIPT}')
     assert changes(state, brought(state)) == []
@@ -175,7 +173,7 @@ def test_a_host_of_another_cluster_is_neither_changed_nor_cleared(ssh_hosts: Ssh
 
 
 @pytest.mark.parametrize("step", range(1, 13))
-def test_a_run_cut_off_after_any_step_is_brought_to_its_end_by_the_next(
+def test_a_run_interrupted_after_any_step_is_completed_by_the_next(
     ssh_hosts: SshHosts, live_host: SshHost, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     state = wanted(ssh_hosts, live_host)
@@ -191,7 +189,7 @@ def test_a_run_cut_off_after_any_step_is_brought_to_its_end_by_the_next(
 
 
 @pytest.mark.parametrize("step", range(1, 8))
-def test_a_removal_cut_off_after_any_step_is_brought_to_its_end_by_the_next(
+def test_a_removal_interrupted_after_any_step_is_completed_by_the_next(
     ssh_hosts: SshHosts, live_host: SshHost, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     state = wanted(ssh_hosts, live_host)
@@ -208,7 +206,7 @@ def test_a_removal_cut_off_after_any_step_is_brought_to_its_end_by_the_next(
 
 
 def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Lets `step` commands through and cuts the connection then; gives the list of those that were let through."""
+    """Let `step` commands through and then cut the connection; yield the list of those that were let through."""
     taken: list[str] = []
     run = Ssh.run
 
@@ -222,7 +220,7 @@ def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
     return taken
 
 
-def test_a_unit_that_fails_is_told_and_started_again_by_the_next_run(ssh_hosts: SshHosts, live_host: SshHost) -> None:
+def test_a_failing_unit_is_reported_and_started_again_by_the_next_run(ssh_hosts: SshHosts, live_host: SshHost) -> None:
     state = wanted(ssh_hosts, live_host, script=f"echo tried >>{RAN}; exit 1")
     with pytest.raises(SshError, match=r"`systemctl reload-or-restart -- qos.service` exited with 1"):
         brought(state)
@@ -234,7 +232,7 @@ def test_a_unit_that_fails_is_told_and_started_again_by_the_next_run(ssh_hosts: 
     assert found(wanted(ssh_hosts, live_host)) == []
 
 
-def test_a_change_is_put_in_force_without_a_restart_of_what_requires_the_unit(ssh_hosts: SshHosts, live_host: SshHost) -> None:
+def test_a_change_takes_effect_without_restarting_dependents_of_the_unit(ssh_hosts: SshHosts, live_host: SshHost) -> None:
     """As slurmd requires headway-qos: the jobs of a node must not notice."""
     job = "/etc/systemd/system/job.service"
     unit = SERVICE.replace("[Install]", f"ExecReload={SCRIPT}\n[Install]\nRequiredBy=job.service")
@@ -256,7 +254,7 @@ def test_a_change_is_put_in_force_without_a_restart_of_what_requires_the_unit(ss
         live_host.run("systemctl", "daemon-reload")
 
 
-def test_an_enabled_unit_runs_when_the_host_starts_again(ssh_hosts: SshHosts, live_host: SshHost) -> None:
+def test_an_enabled_unit_starts_when_the_host_boots(ssh_hosts: SshHosts, live_host: SshHost) -> None:
     state = wanted(ssh_hosts, live_host)
     brought(state)
     live_host.power_off()

@@ -1,4 +1,4 @@
-"""A real sshd: who it is is checked, who we are is a key, and what is written is there whole or not at all."""
+"""Tests a real sshd: its identity is verified, ours is a key, and files are written completely or not at all."""
 
 import json
 import socket
@@ -45,7 +45,7 @@ def test_commands_and_files_are_roots_also_through_sudo(ssh_hosts: SshHosts, use
     assert not path.exists()
 
 
-def test_a_megabyte_goes_both_ways(ssh_hosts: SshHosts) -> None:
+def test_a_megabyte_is_transferred_in_both_directions(ssh_hosts: SshHosts) -> None:
     text = "".join(f"line {number}\n" for number in range(100_000))
     with connect(reach(ssh_hosts)) as ssh:
         ssh.put("/etc/large", text, 0o600)
@@ -53,20 +53,20 @@ def test_a_megabyte_goes_both_ways(ssh_hosts: SshHosts) -> None:
         ssh.remove(["/etc/large"])
 
 
-def test_a_failing_command_is_told_with_host_command_code_and_reason(ssh_hosts: SshHosts) -> None:
+def test_a_failing_command_is_reported_with_host_command_code_and_reason(ssh_hosts: SshHosts) -> None:
     expected = r"n1 \(root@127\.0\.0\.1:\d+\): `ls /never/was` exited with 2: .*No such file or directory"
     with connect(reach(ssh_hosts)) as ssh, pytest.raises(SshError, match=expected):
         ssh.run(["ls", "/never/was"])
 
 
-def test_a_command_that_does_not_end_is_given_up(ssh_hosts: SshHosts) -> None:
+def test_a_command_that_does_not_end_times_out(ssh_hosts: SshHosts) -> None:
     with connect(reach(ssh_hosts)) as ssh:
         with pytest.raises(SshError, match=r"no answer within 0\.5 s to `sleep 600`"):
             ssh.run(["sleep", "600"], timeout_s=0.5)
         assert ssh.run(["echo", "goes on"]) == "goes on\n"
 
 
-def test_a_text_that_comes_through_in_part_changes_nothing(ssh_hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_transferred_text_changes_nothing(ssh_hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ssh_hosts.hosts["n1"].path("/etc/put")
     with connect(reach(ssh_hosts)) as ssh:
         ssh.run(["mkdir", "/etc/put"])
@@ -79,7 +79,7 @@ def test_a_text_that_comes_through_in_part_changes_nothing(ssh_hosts: SshHosts, 
         run(["rm", "-r", "/etc/put"])
 
 
-def test_a_link_in_the_place_of_the_new_text_is_not_followed(ssh_hosts: SshHosts) -> None:
+def test_a_symlink_at_the_new_texts_path_is_not_followed(ssh_hosts: SshHosts) -> None:
     folder = ssh_hosts.hosts["n1"].path("/etc/put")
     with connect(reach(ssh_hosts)) as ssh:
         ssh.run(["mkdir", "/etc/put"])
@@ -89,10 +89,10 @@ def test_a_link_in_the_place_of_the_new_text_is_not_followed(ssh_hosts: SshHosts
         ssh.run(["rm", "-r", "/etc/put"])
 
 
-# --- who is who -------------------------------------------------------------------------------------------------------
+# --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_that_nobody_knows_is_refused_with_the_line_to_add(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+def test_an_unknown_host_is_rejected_with_the_line_to_add(ssh_hosts: SshHosts, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.touch()
     stranger = replace(reach(ssh_hosts), known_hosts=str(known))
@@ -104,7 +104,7 @@ def test_a_host_that_nobody_knows_is_refused_with_the_line_to_add(ssh_hosts: Ssh
         assert ssh.run(["true"]) == ""
 
 
-def test_a_host_with_another_key_is_refused_with_both(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+def test_a_host_with_another_key_is_rejected_with_both_keys(ssh_hosts: SshHosts, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{ssh_hosts.hosts['n1'].port} {ssh_hosts.hosts['n2'].host_key}\n")
     with pytest.raises(ConnectError, match=r"presented ssh-ed25519 SHA256:\S+, but \S+ has ssh-ed25519 SHA256:.*ssh-keygen -R"):
@@ -122,7 +122,7 @@ def test_a_host_with_another_key_is_refused_with_both(ssh_hosts: SshHosts, tmp_p
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_why_there_is_no_connection_is_said(
+def test_the_reason_for_a_failed_connection_is_reported(
     ssh_hosts: SshHosts, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], reason: str
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -136,7 +136,7 @@ def test_why_there_is_no_connection_is_said(
 @contextmanager
 def relay(port: int, garbled: int) -> Iterator[tuple[int, list[int]]]:
     """Yield a port that leads to `port`, and a list that gets the number of each connection. The first `garbled` connections get the
-    host's banner and then bytes that mean nothing."""
+    host's banner and then meaningless bytes."""
     numbers: list[int] = []
 
     def serve(client: socket.socket, number: int) -> None:
@@ -174,7 +174,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("garbled", [1, 2])
-def test_a_key_exchange_that_was_misread_is_tried_once_more(ssh_hosts: SshHosts, tmp_path: Path, garbled: int) -> None:
+def test_a_misread_key_exchange_is_retried_once(ssh_hosts: SshHosts, tmp_path: Path, garbled: int) -> None:
     direct = reach(ssh_hosts)
     with relay(direct.port, garbled) as (port, numbers):
         known = tmp_path / "known_hosts"
@@ -189,7 +189,7 @@ def test_a_key_exchange_that_was_misread_is_tried_once_more(ssh_hosts: SshHosts,
         assert len(numbers) == 2
 
 
-def test_a_host_has_its_own_files_and_first_process(ssh_hosts: SshHosts) -> None:
+def test_a_host_has_its_own_files_and_init_process(ssh_hosts: SshHosts) -> None:
     firsts = {name: host.run("cat", "/proc/1/comm").stdout.strip() for name, host in ssh_hosts.hosts.items()}
     assert firsts == {"n1": "bash", "n2": "bash", "n3": "systemd"}
     ssh_hosts.hosts["n1"].run("touch", "/usr/local/of-n1")
@@ -199,7 +199,7 @@ def test_a_host_has_its_own_files_and_first_process(ssh_hosts: SshHosts) -> None
     ssh_hosts.hosts["n1"].run("rm", "/usr/local/of-n1")
 
 
-def test_hosts_leave_nothing_also_beside_others(ssh_hosts: SshHosts) -> None:
+def test_hosts_are_cleaned_up_also_when_others_are_running(ssh_hosts: SshHosts) -> None:
     with SshHosts({"other": True}) as second:
         root, namespace = second.root, pid_namespace(second.hosts["other"].machine.pid)
         assert ssh_hosts.hosts["n1"].run("hostname").stdout == "n1\n"
@@ -218,7 +218,7 @@ with SshHosts({"a": True, "b": False}) as hosts:
 """
 
 
-def test_hosts_of_a_killed_process_leave_nothing(ssh_here: None) -> None:
+def test_hosts_of_a_killed_process_are_cleaned_up(ssh_here: None) -> None:
     command = leashed([sys.executable, "-c", HOLDS_HOSTS])
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as holder:
         try:

@@ -1,4 +1,4 @@
-"""The processors of each rank, from a machine's /proc and /sys."""
+"""Tests which CPUs each rank is bound to, on a machine's real layout of /proc and /sys."""
 
 from pathlib import Path
 
@@ -27,24 +27,24 @@ def machine(root: Path, *numa_of_gpus: int, nodes: int = 2, driver: str = "proc/
 
 
 @pytest.mark.parametrize("driver", ["proc/driver/nvidia/gpus", "sys/bus/pci/drivers/amdgpu"])
-def test_a_rank_has_the_processors_of_its_gpus_node(driver: str, tmp_path: Path) -> None:
+def test_a_rank_is_bound_to_the_cpus_of_its_gpus_numa_node(driver: str, tmp_path: Path) -> None:
     found = cpus_of_ranks(2, {}, ALL, machine(tmp_path, 1, 0, driver=driver))
     assert found == {"0": [4, 5, 6, 7, 10], "1": [0, 1, 2, 3, 8, 9]}
 
 
-def test_only_processors_that_the_scheduler_gave_are_used(tmp_path: Path) -> None:
+def test_only_cpus_granted_by_the_scheduler_are_used(tmp_path: Path) -> None:
     root = machine(tmp_path, 1, 0)
     assert cpus_of_ranks(2, {}, {0, 4}, root) == {"0": [4], "1": [0]}
     assert cpus_of_ranks(2, {}, {0, 1}, root) == {}
 
 
-def test_of_a_part_of_a_node_slurm_says_which_gpus_they_are(tmp_path: Path) -> None:
+def test_on_part_of_a_node_slurm_identifies_the_gpus(tmp_path: Path) -> None:
     root = machine(tmp_path, 0, 0, 1, 1)
     assert cpus_of_ranks(2, {"SLURM_STEP_GPUS": "1,3"}, ALL, root) == {"0": [0, 1, 2, 3, 8, 9], "1": [4, 5, 6, 7, 10]}
     assert cpus_of_ranks(2, {}, ALL, root) == {}
 
 
-def test_nothing_is_bound_where_the_node_is_unknown_or_alone(tmp_path: Path) -> None:
+def test_nothing_is_bound_if_the_numa_node_is_unknown_or_the_only_one(tmp_path: Path) -> None:
     assert cpus_of_ranks(2, {}, ALL, machine(tmp_path / "a", 0, -1)) == {}
     assert cpus_of_ranks(1, {}, {0}, machine(tmp_path / "b", 0, nodes=1)) == {}
     assert cpus_of_ranks(1, {}, ALL, tmp_path / "c") == {}
@@ -54,7 +54,7 @@ def test_nothing_is_bound_where_the_node_is_unknown_or_alone(tmp_path: Path) -> 
     ("backend", "options", "expected"),
     [("nccl", {}, True), ("gloo", {}, False), ("nccl", {"torchrun": {"shown": None}}, False)],
 )
-def test_ranks_of_a_job_on_gpus_are_bound_and_those_of_a_torchrun_command_never(
+def test_ranks_of_gpu_jobs_are_bound_but_never_those_of_torchrun_commands(
     backend: str, options: dict[str, object], expected: bool
 ) -> None:
     config = RunConfig(

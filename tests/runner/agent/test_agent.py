@@ -1,4 +1,4 @@
-"""A node as its coordinator sees it: a real supervisor and agent with real processes as workers; the other end is played here."""
+"""Tests a node as its coordinator sees it: supervisor, agent and workers are real processes; the test plays the coordinator."""
 
 import asyncio
 import json
@@ -38,8 +38,9 @@ from headway.runner.rundir import open_run
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 60
-NODE = 1  # node 0 would start a coordinator of its own
-# Rank 0 does as a file says, the other one waits for its end.
+# Node 0 would start a coordinator.
+NODE = 1
+# Rank 0 exits as a file specifies; the other rank waits for its own end.
 SCRIPT = """
 echo "$RANK of $WORLD_SIZE" >> ran
 if [ "$RANK" = 1 ]; then sleep 600; fi
@@ -65,13 +66,13 @@ class Node:
     listener: Listener | None = None
 
     async def coordinate(self) -> None:
-        """Listens where the node looks for its coordinator."""
+        """Listen where the node looks for its coordinator."""
         run = json.loads(self.directory.run_json.read_text())["run"]
         self.listener = await listen("127.0.0.1", 0, self.directory.secret(), run, self._hear, lambda _, __: None)
         write_atomic(self.directory.coordinator, json.dumps({"host": "127.0.0.1", "port": self.listener.port}).encode())
 
     def leave(self) -> None:
-        """Is no coordinator any more."""
+        """Stop being a coordinator."""
         if self.link is not None:
             self.link.close()
         if self.listener is not None:
@@ -98,7 +99,7 @@ class Node:
         return [each for body in self.of("exited") for each in body["exits"]]
 
     def began(self) -> int:
-        """How many processes have run the script's first line: a process that a heartbeat names may not have come that far."""
+        """How many processes have run the script's first line; a heartbeat may name a process before that."""
         ran = self.cwd / "ran"
         return len(ran.read_text().splitlines()) if ran.exists() else 0
 
@@ -116,7 +117,7 @@ class Node:
         return await asyncio.wait_for(asyncio.to_thread(self.process.wait), LIMIT_S)
 
     def children(self, module: str) -> list[int]:
-        """The companions of the supervisor that run this module."""
+        """The children of the supervisor that run this module."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return [int(pid) for pid in found if module.encode() in words_of(pid)]
 
@@ -131,7 +132,7 @@ def words_of(pid: str) -> list[bytes]:
 
 @asynccontextmanager
 async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
-    """A node that has joined the coordinator played here."""
+    """A node that has joined the coordinator that the test plays."""
     directory = open_run(tmp_path, "case-0123abcd-1", config(**more), 0)
     argv = [sys.executable, "-m", "headway.runner", str(directory.run_json), "--attempt", "0", "--node", str(NODE)]
     environment = {**os.environ, "HEADWAY_NODES": "127.0.0.1,127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -145,7 +146,8 @@ async def node(tmp_path: Path, **more: Any) -> AsyncIterator[Node]:
         process.kill()
         process.wait()
         case.leave()
-        await asyncio.sleep(0)  # the event loop closes what it was told to
+        # The event loop closes what it was ordered to close.
+        await asyncio.sleep(0)
 
 
 async def going(case: Node) -> None:
@@ -153,7 +155,7 @@ async def going(case: Node) -> None:
     await case.until(lambda: case.running() == {"0", "1"} and case.began() == 2, "a beat of both ranks, which have begun")
 
 
-def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
+def test_a_node_starts_reports_and_ends_workers_on_order(tmp_path: Path) -> None:
     async def scenario() -> int:
         async with node(tmp_path) as case:
             (joined,) = case.of("join")
@@ -176,7 +178,7 @@ def test_a_node_starts_reports_and_ends_what_it_is_told(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2"] * 2 + ["1 of 2"] * 2
 
 
-def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
+def test_a_repeated_start_starts_nothing_twice(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -188,9 +190,7 @@ def test_a_start_that_comes_twice_starts_nothing_twice(tmp_path: Path) -> None:
     assert sorted((tmp_path / "ran").read_text().splitlines()) == ["0 of 2", "1 of 2"]
 
 
-def test_a_node_that_has_no_room_for_its_logs_says_that_its_ranks_have_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_space_for_logs_reports_ranks_as_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full").write_text("a file where folders should be made")
     monkeypatch.setenv("HEADWAY_LOGS", str(tmp_path / "full" / "logs"))
 
@@ -210,7 +210,7 @@ def an_agent(tmp_path: Path, page: HeartbeatPage) -> Agent:
     return Agent(AgentState(config(), RunDirectory(tmp_path, 0), 0, "here", page), 0)
 
 
-def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_path: Path) -> None:
+def test_worker_events_are_kept_up_to_the_limit_for_resending(tmp_path: Path) -> None:
     agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
 
     async def scenario() -> None:
@@ -224,7 +224,7 @@ def test_what_workers_say_over_weeks_is_kept_as_far_as_it_can_be_said_again(tmp_
     assert [event["step"] for event in agent._state.events] == list(range(9 * EVENTS_KEPT, 10 * EVENTS_KEPT))
 
 
-def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_began(
+def test_without_a_heartbeat_a_worker_is_silent_since_its_generation_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
@@ -247,7 +247,7 @@ def test_a_worker_that_has_given_no_sign_yet_is_silent_since_its_generation_bega
         pytest.param([[None], []], 2, id="they end"),
     ],
 )
-def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
+def test_ranks_may_save_after_a_failure_unless_all_wait_in_collectives(
     looks: list[list[str | None]], looked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = an_agent(tmp_path, HeartbeatPage(memoryview(bytearray(1024))))
@@ -269,7 +269,7 @@ def test_ranks_may_save_behind_a_failure_unless_all_wait_in_collectives(
     assert asked == [KillWorkers(4, signal.SIGKILL)]
 
 
-def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> None:
+def test_a_rank_saves_at_sigterm_after_another_rank_failed(tmp_path: Path) -> None:
     script = """
     if [ "$RANK" = 0 ]; then while [ ! -e ready ]; do sleep 0.05; done; exit 3; fi
     trap 'while [ ! -e looked ]; do sleep 0.05; done; echo saved > saved; exit 7' TERM
@@ -281,7 +281,7 @@ def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> 
             case.start(1, moved=[[0, NODE]])
             await case.until(lambda: len(case.exits()) == 1, "the failure of rank 0")
             case.send("stop", 1, {})
-            # Longer than until the first look at what it does.
+            # Longer than until the first look at its activity.
             await asyncio.sleep(1.5 * rank_processes.UNHEARD_S)
             (tmp_path / "looked").touch()
             await case.until(lambda: len(case.exits()) == 2, "the end of rank 1")
@@ -292,7 +292,7 @@ def test_a_rank_saves_at_sigterm_when_another_one_has_failed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("section", [-1, len(SECTIONS), 1 << 40])
-def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, tmp_path: Path) -> None:
+def test_an_overwritten_page_still_yields_a_heartbeat(section: int, tmp_path: Path) -> None:
     page = HeartbeatPage(memoryview(bytearray(1024)))
     page.write(0, step=3, section=section, pulse=7)
     agent = an_agent(tmp_path, page)
@@ -300,7 +300,7 @@ def test_a_page_that_somebody_has_written_over_still_makes_a_beat(section: int, 
 
 
 @pytest.mark.parametrize("told", ["assign", "start"])
-def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -> None:
+def test_a_replaced_node_ends_its_workers(told: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -315,7 +315,7 @@ def test_a_node_that_was_replaced_ends_what_it_runs(told: str, tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_an_agent_that_dies_costs_no_worker_and_its_successor_says_again_what_has_ended(tmp_path: Path) -> None:
+def test_a_dead_agents_successor_keeps_workers_and_resends_their_exits(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as case:
             await going(case)
@@ -330,12 +330,12 @@ def test_an_agent_that_dies_costs_no_worker_and_its_successor_says_again_what_ha
     asyncio.run(scenario())
 
 
-def test_a_probe_shows_processes_that_know_nothing_of_us(tmp_path: Path) -> None:
+def test_a_probe_shows_uninstrumented_processes(tmp_path: Path) -> None:
     async def scenario() -> dict[str, Any]:
         async with node(tmp_path) as case:
             await going(case)
             found: list[dict[str, Any]] = []
-            # It may be on its way to sleep.
+            # It may still be on its way to sleep.
             while not found or found[-1]["ranks"]["1"]["state"] != "S":
                 case.send("probe", 1, {"ranks": [1]})
                 seen = len(found)
@@ -376,12 +376,12 @@ def test_without_a_shared_store_no_node_takes_over(tmp_path: Path, monkeypatch: 
     assert asyncio.run(scenario()) == Exit.RETRY_ELSEWHERE
 
 
-def test_a_node_asked_to_stop_without_a_coordinator_leaves_within_its_grace(tmp_path: Path) -> None:
+def test_a_node_stopped_without_a_coordinator_exits_within_its_grace(tmp_path: Path) -> None:
     async def scenario() -> int:
         async with node(tmp_path, grace_s=1.5) as case:
             await going(case)
             case.process.send_signal(signal.SIGTERM)
             await case.until(lambda: bool(case.of("evidence", "preempted")), "word of the signal")
-            return await case.ended()  # the coordinator says nothing
+            return await case.ended()  # the coordinator does not respond
 
     assert asyncio.run(scenario()) == Exit.PREEMPTED

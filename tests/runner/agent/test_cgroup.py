@@ -1,4 +1,4 @@
-"""Memory limits and out-of-memory kills, as both versions of control groups say them."""
+"""Tests memory limits and out-of-memory kills as both versions of control groups report them."""
 
 import os
 import signal
@@ -30,11 +30,11 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_without_control_groups_the_machine_is_the_limit(system: Path) -> None:
+def test_without_control_groups_the_limit_is_the_machines_memory(system: Path) -> None:
     assert (cgroup.available_bytes(), cgroup.out_of_memory_kills()) == (FREE, 0)
 
 
-def test_version_2_limits_and_counts(system: Path) -> None:
+def test_version_2_limits_and_kills_are_read(system: Path) -> None:
     write(system / "proc/self/cgroup", "0::/job/step\n")
     group = system / "cgroup/job/step"
     write(group / "memory.max", "8000000000\n")
@@ -44,13 +44,13 @@ def test_version_2_limits_and_counts(system: Path) -> None:
     assert (cgroup.available_bytes(), cgroup.out_of_memory_kills()) == (1_500_000_000, 3)
 
 
-def test_version_2_without_a_limit_of_its_own(system: Path) -> None:
+def test_version_2_without_a_limit(system: Path) -> None:
     write(system / "proc/self/cgroup", "0::/\n")
     write(system / "cgroup/memory.max", "max\n")
     assert cgroup.available_bytes() == FREE
 
 
-def test_version_1_limits_and_counts(system: Path) -> None:
+def test_version_1_limits_and_kills_are_read(system: Path) -> None:
     write(system / "proc/self/cgroup", "5:cpu:/a\n4:memory:/b\n0::/\n")
     group = system / "cgroup/memory/b"
     write(group / "memory.limit_in_bytes", "2000\n")
@@ -59,7 +59,7 @@ def test_version_1_limits_and_counts(system: Path) -> None:
     assert (cgroup.available_bytes(), cgroup.out_of_memory_kills()) == (500, 2)
 
 
-def test_a_container_that_sees_only_its_own_group_finds_it_at_the_top(system: Path) -> None:
+def test_a_container_that_sees_only_its_own_group_finds_it_at_the_root(system: Path) -> None:
     write(system / "proc/self/cgroup", "4:memory:/kubepods/pod1/container2\n")
     write(system / "cgroup/memory/memory.oom_control", "oom_kill 1\n")
     assert cgroup.out_of_memory_kills() == 1
@@ -78,7 +78,7 @@ def small_group() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_the_kernel_counts_a_kill_before_its_parent_hears_of_it(small_group: Path) -> None:
+def test_the_kernel_counts_a_kill_before_the_parent_is_notified(small_group: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a node reports of a coordinator that it cannot reach."""
+"""Tests what a node reports about a coordinator that it cannot reach."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ CONFIG = RunConfig(
 
 
 def search(directory: RunDirectory, asked: list[Request]) -> CoordinatorSearch:
-    """That of the second node; what it asks of its supervisor is in `asked`."""
+    """The agent of the second node; its requests to the supervisor are in `asked`."""
     config = from_json(RunConfig, directory.run_json.read_text())
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(1))))
     return CoordinatorSearch(AgentState(config, directory, 1, "n2", page), 0, asked.append, lambda _: None)
@@ -31,14 +31,14 @@ def search(directory: RunDirectory, asked: list[Request]) -> CoordinatorSearch:
     ("name", "address", "shown"),
     [("localhost", "localhost", "localhost:{port}"), ("n1", "127.0.0.1", "n1 (127.0.0.1:{port})")],
 )
-def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
+def test_the_log_has_name_address_and_port_of_an_unreachable_coordinator(
     name: str, address: str, shown: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(coordinator_search, "UNREACHED_S", 0.0)
     asked: list[Request] = []
     directory = open_run(tmp_path, "case-0123abcd-1", CONFIG, 0)
     with socket.socket() as silent:
-        # Nothing listens there.
+        # Nothing listens on this port.
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         assert Term.take(directory, 0, name).publish(address, port)
@@ -57,7 +57,7 @@ def test_the_name_address_and_port_of_an_unreachable_coordinator_are_in_the_log(
     assert line in caplog.messages
 
 
-def test_a_coordinator_that_is_reached_again_soon_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_brief_loss_of_the_coordinator_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     directory = open_run(tmp_path, "case-0123abcd-1", CONFIG, 0)
     Term.take(directory, 0, "n1").publish("127.0.0.1", 1)
     asked: list[Request] = []

@@ -1,4 +1,4 @@
-"""What is asked of NVML: whose processes still hold memory, and which devices a job uses. A fake stands in for the bindings."""
+"""Tests the questions to NVML: which processes still hold memory, and which devices a job uses. A fake replaces the bindings."""
 
 import asyncio
 import threading
@@ -19,12 +19,12 @@ BUSES = ("0000:3b:00", "0000:5e:00", "0000:86:00", "0000:af:00")
 
 
 class NVMLError(Exception):
-    """As pynvml's."""
+    """Like pynvml's exception."""
 
 
 @dataclass
 class Nvml:
-    """A machine with devices at these addresses. `holders`: by device, processes with memory, numbered as the machine numbers them."""
+    """A machine with devices at these addresses. `holders`: processes with memory, by device, with the host's PIDs."""
 
     NVMLError = NVMLError
     buses: tuple[str, ...] = BUSES
@@ -70,7 +70,7 @@ def there(monkeypatch: pytest.MonkeyPatch, nvml: Nvml, *, in_container: bool = F
 # --- memory of dead processes -----------------------------------------------------------------------------------------
 
 
-def test_a_dead_process_is_waited_for_as_long_as_the_driver_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_process_is_awaited_while_the_driver_lists_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = there(monkeypatch, Nvml(holders={1: {4711, 9999}}))
 
     async def scenario() -> bool:
@@ -84,19 +84,19 @@ def test_a_dead_process_is_waited_for_as_long_as_the_driver_lists_it(monkeypatch
     assert asyncio.run(scenario())
 
 
-def test_it_is_waited_for_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_stops_at_the_requested_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, Nvml(holders={1: {4711}}))
     assert not asyncio.run(devices.until_free([4711], 0.0))
 
 
-def test_in_a_container_a_stranger_with_the_number_of_one_of_ours_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers there are small, and the machine has the same for others."""
+def test_an_unrelated_process_with_an_equal_pid_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PIDs there are small, and the host uses the same ones for other processes."""
     nvml = there(monkeypatch, Nvml(holders={1: {17}}), in_container=True)
     assert asyncio.run(devices.until_free([17], 60.0))
     assert nvml.asked == 0
 
 
-def test_whether_numbers_are_the_machines_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_pids_are_the_hosts_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Path("/proc/self/ns/pid").stat().st_ino == devices.FIRST_PID_NAMESPACE
     assert devices.numbers_are_the_machines() == found
     monkeypatch.setattr(devices, "PID_NAMESPACE", tmp_path)  # another inode
@@ -105,8 +105,8 @@ def test_whether_numbers_are_the_machines_is_read_from_the_kernel(tmp_path: Path
     assert not devices.numbers_are_the_machines()
 
 
-def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is off the bus may leave NVML waiting."""
+def test_a_driver_that_does_not_respond_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is off the bus may block NVML."""
     nvml = there(monkeypatch, Nvml(holders={0: {4711}}))
     monkeypatch.setattr(devices, "ANSWER_S", 0.01)
     answers = threading.Event()
@@ -140,7 +140,7 @@ def test_a_driver_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.Monke
         ({}, 2, None),
     ],
 )
-def test_the_devices_of_a_job_are_those_that_it_may_see(
+def test_the_devices_of_a_job_are_those_visible_to_it(
     named: Mapping[str, str], processes: int, expected: set[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there(monkeypatch, Nvml())
@@ -148,27 +148,27 @@ def test_the_devices_of_a_job_are_those_that_it_may_see(
     assert found == (None if expected is None else frozenset(expected))
 
 
-def test_devices_that_a_control_group_keeps_from_us_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_denied_by_a_control_group_are_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, Nvml(allowed=(False, False, True, True)))
     assert asyncio.run(devices.used({}, 2)) == frozenset(BUSES[2:])
     assert asyncio.run(devices.used({"CUDA_VISIBLE_DEVICES": "0,1"}, 2)) == frozenset(BUSES[2:])
 
 
-def test_numbers_of_unequal_devices_are_known_only_in_the_order_of_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexes_of_unequal_devices_are_trusted_only_in_pci_bus_order(monkeypatch: pytest.MonkeyPatch) -> None:
     there(monkeypatch, Nvml(models=("T4", "H100", "H100", "H100")))
     named = {"CUDA_VISIBLE_DEVICES": "0"}
     assert asyncio.run(devices.used(named, 1)) is None
     assert asyncio.run(devices.used({**named, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1)) == frozenset(BUSES[:1])
 
 
-def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_the_devices_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "CONTROL", Path("/nowhere"))
     assert asyncio.run(devices.used({}, 1)) is None
     assert asyncio.run(devices.until_free([1], 60.0))
 
 
 @pytest.mark.parametrize(("named", "kind"), [("0", CauseKind.HARDWARE), ("1", CauseKind.CRASH), (None, CauseKind.CRASH)])
-def test_a_node_is_blamed_for_a_device_only_where_this_job_uses_it(
+def test_a_node_is_blamed_for_a_device_only_if_this_job_uses_it(
     named: str | None, kind: CauseKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there(monkeypatch, Nvml())

@@ -1,4 +1,4 @@
-"""What an agent says of a silence and of an end beside the processes' own state: what was recorded, and what the driver has reported."""
+"""Tests what an agent adds to a silence or an exit: recorded collectives and reports of the driver."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from headway.runner.health.xid import Xid
 from headway.runner.messages import Message
 
 CONFIG = RunConfig(slots=2, procs_per_slot=2, mesh=Mesh(dp_shard=4), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
-# As torch 2.13 writes it (test_flight.py has real ones).
+# The format of torch 2.13 (test_flight.py has real dumps).
 DUMP = {
     "entries": [
         {
@@ -41,7 +41,7 @@ WAITS = newest(DUMP)
 
 
 class CoordinatorLink:
-    """The link to a coordinator: what it gets is read as a coordinator reads it."""
+    """The link to a coordinator: messages are parsed as a coordinator parses them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -51,7 +51,7 @@ class CoordinatorLink:
 
 
 def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
-    """Of the second node, with ranks 2 and 3 in generation 5."""
+    """An agent of the second node, with ranks 2 and 3 in generation 5."""
     directory = RunDirectory(tmp_path, 0)
     directory.evidence.mkdir(parents=True)
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(2))))
@@ -65,9 +65,9 @@ def agent(tmp_path: Path) -> tuple[Agent, CoordinatorLink]:
 @pytest.mark.parametrize(
     ("devices", "ours"),
     [(frozenset({"0000:3b:00"}), True), (None, None), (frozenset({"0000:5e:00"}), False)],
-    ids=["of this job", "perhaps of this job", "of another job"],
+    ids=["this job", "possibly this job", "another job"],
 )
-def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
+def test_driver_reports_accompany_each_rank_exit_on_their_node(
     devices: frozenset[str] | None, ours: bool | None, tmp_path: Path
 ) -> None:
     found, said = agent(tmp_path)
@@ -91,7 +91,7 @@ def test_what_the_driver_reports_comes_with_the_end_of_each_rank_of_its_node(
     assert [(each.rank, each.xids) for each in exited.exits] == [(2, lost), (3, lost)]
 
 
-def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinator(tmp_path: Path) -> None:
+def test_the_supervisors_reports_of_undying_ranks_reach_the_coordinator(tmp_path: Path) -> None:
     found, said = agent(tmp_path)
 
     async def scenario() -> None:
@@ -104,8 +104,8 @@ def test_what_the_supervisor_says_of_ranks_that_do_not_end_reaches_the_coordinat
     assert said.events == [RanksUndead(1, 5, {3: "D"})]
 
 
-@pytest.mark.parametrize("moves", [False, True], ids=["while it stands still", "and not once it has moved"])
-def test_what_a_rank_has_recorded_is_said_at_the_second_look(
+@pytest.mark.parametrize("moves", [False, True], ids=["while it stalls", "and not once it has advanced"])
+def test_a_ranks_recorded_collectives_are_sent_at_the_second_probe(
     moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "RECORDED_S", 0.5 if moves else 60.0)
@@ -148,7 +148,7 @@ def test_what_a_rank_has_recorded_is_said_at_the_second_look(
     assert said.events == ([] if moves else [Recorded(1, 5, {3: WAITS}, None)])
 
 
-def test_what_nccl_says_is_kept_and_its_finding_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ras_report_is_stored_and_its_finding_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, said = agent(tmp_path)
     text = "Errors\n======\n\nDEAD\n  1 job process is considered dead\n"
 

@@ -1,4 +1,4 @@
-"""torch's flight recorder of real gloo ranks, asked and read from outside; and what is not read."""
+"""Tests reading torch's flight recorder of real gloo ranks from outside, and which dumps are not read."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ from headway.runner.contract import RunDirectory
 from headway.runner.health.collectives import Collective, at_odds, missing
 
 S = 1_000_000_000
-# Two ranks of one import of torch; the second one does not come to the third collective.
+# Two ranks share one import of torch; the second rank does not enter the third collective.
 JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -45,7 +45,7 @@ def dumped(asked: dict[int, tuple[Path, int]], enough: int) -> dict[int, tuple[C
 
 
 @pytest.mark.slow
-def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_path: Path) -> None:
+def test_real_ranks_dump_their_collectives_and_the_missing_rank_follows(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
     environment = {**os.environ, **asks.variables(3)}
     argv = [sys.executable, "-c", JOB, str(tmp_path / "store")]
@@ -54,7 +54,7 @@ def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_p
             assert job.stdout is not None
             assert job.stdout.readline() == "there\n"
             found: dict[int, tuple[Collective, ...]] = {}
-            while not (found and found[0][0].number == 3 and found[1][0].done):  # rank 0 may not have come to it yet
+            while not (found and found[0][0].number == 3 and found[1][0].done):  # rank 0 may not have reached it yet
                 found = dumped(asks.ask(3, [0, 1]), 2)
         finally:
             os.killpg(job.pid, 9)
@@ -66,7 +66,7 @@ def test_real_ranks_dump_what_they_have_entered_and_who_is_missing_follows(tmp_p
     assert (tmp_path / "run/attempts/0/evidence/flight-3-0").is_file()
 
 
-def test_each_generation_dumps_under_names_of_its_own_and_what_the_user_has_set_stands(tmp_path: Path) -> None:
+def test_dump_names_differ_by_generation_and_user_settings_are_kept(tmp_path: Path) -> None:
     evidence = tmp_path / "run/attempts/0/evidence"
     ours = recorder(tmp_path).variables(2)
     assert ours == {
@@ -80,7 +80,7 @@ def test_each_generation_dumps_under_names_of_its_own_and_what_the_user_has_set_
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in given
 
 
-def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_not_configured_for_a_pipe_if_none_can_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -90,13 +90,13 @@ def test_where_no_pipe_can_be_made_torch_is_not_told_to_make_one(tmp_path: Path,
     assert asks.ask(1, [0]) == {}
 
 
-def test_nobody_is_asked_who_has_no_pipe_or_does_not_read_it(tmp_path: Path) -> None:
+def test_ranks_without_a_read_pipe_are_not_asked(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
     os.mkfifo(tmp_path / "run/attempts/0/pipes/rank-1.pipe")
     assert asks.ask(1, [0, 1]) == {}
 
 
-def test_no_pipe_is_left_in_the_runs_directory_at_its_end(tmp_path: Path) -> None:
+def test_no_pipe_remains_in_the_runs_directory_at_the_end(tmp_path: Path) -> None:
     asks, pipes = recorder(tmp_path), tmp_path / "run/attempts/0/pipes"
     for rank in (0, 1, 2):
         os.mkfifo(pipes / f"rank-{rank}.pipe")
@@ -106,9 +106,9 @@ def test_no_pipe_is_left_in_the_runs_directory_at_its_end(tmp_path: Path) -> Non
     assert not pipes.exists()
 
 
-def test_a_rank_is_asked_at_the_second_look_of_a_silence_and_then_ever_more_seldom(tmp_path: Path) -> None:
+def test_a_rank_is_asked_at_the_second_probe_and_then_ever_less_often(tmp_path: Path) -> None:
     asks = recorder(tmp_path)
-    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80, 89, 92]  # seconds after the last sign of life
+    looks = [1, 2, 3, 8, 9, 14, 20, 21, 40, 41, 80, 89, 92]  # seconds after the last heartbeat
     assert [at_s for at_s in looks if asks.to_ask({0: 100 * S}, (100 + at_s) * S)] == [2, 8, 14, 20, 40, 80, 92]
     assert not asks.to_ask({0: 200 * S}, 201 * S), "it has moved since"
     assert asks.to_ask({0: 200 * S, 1: 5 * S}, 202 * S) == {0}
@@ -129,22 +129,22 @@ class Harmful:
         pickle.dumps({"entries": [{}]}),
         pickle.dumps([]),
     ],
-    ids=["a call", "a call inside", "empty", "torn", "of another format", "no dump"],
+    ids=["a call", "a nested call", "empty", "torn", "another format", "not a dump"],
 )
-def test_what_is_no_dump_is_not_read_and_nothing_of_it_is_run(data: bytes, tmp_path: Path) -> None:
+def test_data_that_is_not_a_dump_is_neither_loaded_nor_executed(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "dump").write_bytes(data)
     assert read(tmp_path / "dump") is None
     assert not Path("/tmp/headway-was-here").exists()
 
 
-def test_a_dump_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oversized_dump_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dump").write_bytes(pickle.dumps({"entries": []}))
     assert read(tmp_path / "dump") == ()
     monkeypatch.setattr(flight, "DUMP_BYTES", 4)
     assert read(tmp_path / "dump") is None
 
 
-def test_nccl_says_itself_when_a_collective_is_complete_and_one_that_timed_out_is_not() -> None:
+def test_nccls_state_decides_completion_and_a_timeout_is_not_completed() -> None:
     def entry(number: int, state: str, *, retired: bool, p2p: bool = False) -> dict[str, object]:
         facts = {
             "process_group": ("0", "default_pg"),
@@ -175,7 +175,7 @@ def gloo(number: int, operation: str, sizes: list[list[int]], *, done: bool) -> 
     return {**facts, "profiling_name": f"gloo:{operation}", "input_dtypes": ["Float"] * len(sizes), "input_sizes": sizes}
 
 
-def test_a_rank_waits_in_the_first_collective_that_has_not_completed_after_the_last_that_has() -> None:
+def test_a_rank_waits_in_the_first_collective_after_the_last_completed() -> None:
     once = [gloo(1, "barrier", [], done=True), gloo(2, "all_reduce", [[4]], done=False), gloo(3, "all_reduce", [[4]], done=True)]
     pending = [gloo(4, "all_reduce", [[8, 2], [3]], done=False), gloo(5, "broadcast", [[7]], done=False)]
     (waiting,) = flight.newest({"entries": [*once, *pending]})
@@ -187,32 +187,32 @@ def test_a_rank_waits_in_the_first_collective_that_has_not_completed_after_the_l
 
 
 @pytest.mark.parametrize(("one", "other"), [("send", "recv"), ("coalesced", "all_reduce")])
-def test_operations_that_may_differ_by_rank_are_not_held_against_anybody(one: str, other: str) -> None:
+def test_operations_that_may_differ_by_rank_are_not_a_mismatch(one: str, other: str) -> None:
     first, second = (flight.newest({"entries": [gloo(1, name, [[4]], done=False)]}) for name in (one, other))
     assert at_odds({0: first, 1: second}) is None
 
 
 @pytest.mark.parametrize(("one", "other"), [("_all_gather_base", "all_gather"), ("_broadcast_oop", "broadcast")])
-def test_what_is_one_operation_under_two_names_meets(one: str, other: str) -> None:
+def test_two_names_of_one_operation_match(one: str, other: str) -> None:
     first, second = (flight.newest({"entries": [gloo(1, name, [[4]], done=False)]}) for name in (one, other))
     assert at_odds({0: first, 1: second}) is None
 
 
-def test_a_group_that_was_made_again_is_judged_by_its_new_life_only() -> None:
+def test_a_recreated_group_is_judged_by_its_new_entries_only() -> None:
     old = [{**gloo(number, "broadcast", [[4]], done=True), "pg_id": 0} for number in (1, 2)]
     (found,) = flight.newest({"entries": [*old, {**gloo(1, "barrier", [], done=False), "pg_id": 1}]})
     assert (found.number, [each.name for each in found.recent]) == (1, ["barrier"])
     assert flight.newest({"entries": old})[0].number == 2
 
 
-def test_an_operation_is_not_judged_where_one_before_it_is_not_recorded() -> None:
-    """One in a captured CUDA graph counts and leaves no entry."""
+def test_an_operation_after_an_unrecorded_one_is_not_judged() -> None:
+    """An operation in a captured CUDA graph is counted without an entry."""
     (found,) = flight.newest({"entries": [gloo(1, "barrier", [], done=True), gloo(3, "broadcast", [[4]], done=False)]})
     assert found.waits == 3
     assert [each.number for each in found.recent] == [1]
 
 
-def test_the_dump_of_a_world_in_which_the_process_has_another_rank_tells_nothing(tmp_path: Path) -> None:
+def test_a_dump_from_a_world_with_other_ranks_is_ignored(tmp_path: Path) -> None:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     path = tmp_path / "dump"
     path.write_bytes(pickle.dumps({"entries": [gloo(1, "barrier", [], done=False)], "pg_config": config}))
@@ -220,7 +220,7 @@ def test_the_dump_of_a_world_in_which_the_process_has_another_rank_tells_nothing
     assert read(path, 2) is None
 
 
-def test_groups_of_one_name_and_other_ranks_are_two_groups() -> None:
+def test_groups_with_the_same_name_but_different_ranks_are_distinct() -> None:
     config = [{"0": {"name": "0", "desc": "default_pg", "ranks": ranks}} for ranks in ("[0, 1]", "[2, 3]")]
     entries = [[gloo(1, name, [[4]], done=False)] for name in ("broadcast", "all_reduce")]
     (one,), (other,) = (flight.newest({"entries": each, "pg_config": known}) for each, known in zip(entries, config, strict=True))
@@ -228,7 +228,7 @@ def test_groups_of_one_name_and_other_ranks_are_two_groups() -> None:
     assert at_odds({0: [one], 2: [other]}) is None
 
 
-def test_two_ranks_count_alike_where_what_they_did_before_is_the_same() -> None:
+def test_ranks_are_compared_only_if_their_earlier_operations_match() -> None:
     alike = [gloo(number, "all_reduce", [[4]], done=True) for number in range(1, 200)]
     one, other = ([*alike, gloo(200, operation, [[4]], done=False)] for operation in ("all_reduce", "broadcast"))
     shifted = [*alike[:150], gloo(151, "barrier", [], done=True), *alike[151:], gloo(200, "broadcast", [[4]], done=False)]

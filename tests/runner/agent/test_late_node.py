@@ -1,4 +1,4 @@
-"""A node of an attempt that has ended: a pod that comes again after its run."""
+"""Tests a node that joins an attempt after its end, such as a pod that is recreated after its run."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from headway.runner.rundir import open_run
 
 
 @pytest.mark.slow
-def test_a_node_that_comes_after_the_verdict_ends_with_its_code_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_node_that_joins_after_the_verdict_exits_with_its_code(tmp_path: Path) -> None:
     config = RunConfig(slots=1, spares=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="0" * 64)
     directory = open_run(tmp_path, "case-00000000-1", config, 0)
     verdict = Verdict(directory.root.name, 0, 1, "completed", "completed", exit_code=0)

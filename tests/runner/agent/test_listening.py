@@ -1,4 +1,4 @@
-"""Where a node listens, so that the other nodes find it there."""
+"""Tests the address that a node listens on, so that other nodes find it."""
 
 import socket
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ HERE = "198.51.100.7"
 
 
 def known(monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, list[str]]) -> None:
-    """A machine whose resolver knows these hosts, and no others."""
+    """A machine whose resolver has these hosts, and no others."""
 
     def resolve(host: str, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
         if host not in hosts:
@@ -28,18 +28,18 @@ def known(monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, list[str]]) -> No
     ("hosts", "expected"),
     [
         ({"n1": [HERE], "n2": ["198.51.100.8"]}, "n1"),
-        # Debian, and installers that name the machine beside localhost.
+        # Debian, and installers that put the machine's name on localhost's line.
         ({"n1": ["127.0.1.1"], "n2": ["198.51.100.8"]}, "towards n2"),
         ({"n1": ["127.0.0.1", "::1"], "n2": ["198.51.100.8"]}, "towards n2"),
         ({"n1": ["127.0.1.1"], "n2": ["127.0.1.1"], "n3": ["198.51.100.9"]}, "towards n3"),
         ({"n1": ["127.0.1.1", HERE], "n2": ["198.51.100.8"]}, HERE),
-        # Nothing says that another address were better.
+        # Nothing indicates that another address is better.
         ({"n1": ["127.0.1.1"]}, "n1"),
         ({"n1": ["127.0.1.1"], "n2": ["127.0.0.1"]}, "n1"),
         ({"n2": ["198.51.100.8"]}, "n1"),
     ],
 )
-def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
+def test_a_node_listens_on_its_name_unless_others_cannot_resolve_it(
     hosts: Mapping[str, list[str]], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(monkeypatch, hosts)
@@ -49,7 +49,7 @@ def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
 @pytest.mark.parametrize(
     ("hosts", "interfaces", "expected"),
     [
-        # Slurm knows addresses of its own: that of the node which has started the tasks.
+        # Slurm has separate addresses, such as that of the node that started the tasks.
         ({}, "", "towards 198.51.100.1"),
         ({"n2": ["198.51.100.8"]}, "", "towards n2"),
         ({}, "management", HERE),
@@ -58,7 +58,7 @@ def test_a_node_listens_on_its_name_unless_others_cannot_find_it_there(
         ({"n1": ["198.51.100.9"]}, "management", "n1"),
     ],
 )
-def test_a_node_whose_name_leads_nowhere_has_the_address_of_its_way_to_the_others(
+def test_a_node_with_an_unresolvable_name_uses_its_route_address(
     hosts: Mapping[str, list[str]], interfaces: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(monkeypatch, hosts)
@@ -66,6 +66,6 @@ def test_a_node_whose_name_leads_nowhere_has_the_address_of_its_way_to_the_other
     assert reachable_address("n1", ["n2", "n3"], interfaces, "198.51.100.1") == expected
 
 
-def test_loopback_is_an_interface_with_its_address() -> None:
+def test_interface_of_finds_loopback_by_its_address() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("192.0.2.1") is None

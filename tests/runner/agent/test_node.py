@@ -1,4 +1,4 @@
-"""The process of a node before and after its supervisor: its own name, an early signal, and what it ends with."""
+"""Tests the process of a node before and after its supervisor: its name, an early signal, and its exit code."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ from headway.runner.posix import write_atomic
 from headway.runner.rundir import open_run
 
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("builtin"), spec_hash="ab", steps=10)
-# Of TEST-NET-1 (RFC 5737): an address of no machine, as the name of a pod may still be another's.
+# An address in TEST-NET-1 (RFC 5737), which no machine has, as a pod's name may still resolve to another pod's.
 ELSEWHERE = "192.0.2.1"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_an_own_name_is_found_at_once(host: str) -> None:
+def test_a_nodes_own_name_resolves_at_once(host: str) -> None:
     assert await_own_name(host, 0) == ""
 
 
-def test_a_name_that_leads_elsewhere_is_waited_for_and_then_named() -> None:
+def test_a_name_that_resolves_elsewhere_is_retried_and_then_reported() -> None:
     wrong = await_own_name(ELSEWHERE, 0.3)
     assert wrong.startswith(f"after 0 s `{ELSEWHERE}` does not resolve to this machine: ")
 
@@ -41,7 +41,7 @@ def start(directory: RunDirectory, host: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_name_is_waited_for_ends_as_asked_to_stop(directory: RunDirectory) -> None:
+def test_a_signal_while_waiting_for_the_name_ends_as_a_requested_stop(directory: RunDirectory) -> None:
     with start(directory, ELSEWHERE) as process:
         until = time.monotonic() + 60
         while not catches(process.pid, signal.SIGTERM):
@@ -57,7 +57,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-# Found by every Python of the node at its start: its agent ends at once, each time; at the first one the run is decided elsewhere.
+# Every Python process of the node imports this at its start: its agent exits at once, and the first agent writes the verdict.
 NO_AGENT = """
 import os, sys
 if "headway.runner.agent.main" in sys.orig_argv:
@@ -69,7 +69,7 @@ VERDICT = Verdict("case-0123abcd-1", 0, 1, "unverified", "decided before", int(E
 
 
 @pytest.mark.slow
-def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
+def test_a_node_exits_with_the_verdicts_code_even_if_its_agent_failed(
     directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided = tmp_path / "decided"
@@ -83,7 +83,7 @@ def test_the_verdict_is_what_a_node_ends_with_whatever_became_of_its_agent(
 
 
 @pytest.mark.slow
-def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDirectory) -> None:
+def test_a_node_that_joins_after_the_verdict_starts_nothing(directory: RunDirectory) -> None:
     write_atomic(directory.verdict, to_json(VERDICT).encode())
     with start(directory, "127.0.0.1") as process:
         assert process.communicate(timeout=60)[1] == ""
@@ -101,7 +101,7 @@ def test_a_node_that_comes_when_all_is_decided_starts_nothing(directory: RunDire
         (3, {"HEADWAY_NODES": "a,b,c"}, ("", "this is node 3, but HEADWAY_NODES lists 3, counted from 0")),
     ],
 )
-def test_a_node_finds_its_host_in_what_the_scheduler_says(
+def test_a_node_finds_its_host_in_the_schedulers_variables(
     node: int, environment: dict[str, str], expected: tuple[str, str]
 ) -> None:
     assert own_host(node, 1 if not environment else 2, environment) == expected

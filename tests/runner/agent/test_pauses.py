@@ -1,4 +1,4 @@
-"""What an agent leaves out of the time since a sign of life: when it did not run itself."""
+"""Tests which time an agent subtracts from the age of a heartbeat: its own pauses."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ from headway.runner.contract import HeartbeatPage, Mesh, RunConfig, RunDirectory
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(dp_shard=1), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 
 
-def test_only_what_is_late_is_a_pause() -> None:
+def test_only_a_late_wakeup_is_a_pause() -> None:
     pauses = Pauses(0.0)
     for now_s in (0.5, 1.0, 1.5 + NOTICED_S):
         pauses.runs(now_s, 0.5)
@@ -25,7 +25,7 @@ def test_only_what_is_late_is_a_pause() -> None:
     assert pauses.since(0.0) == 100.0
 
 
-def test_a_pause_counts_as_far_as_it_came_after() -> None:
+def test_a_pause_counts_only_for_the_part_after_the_given_time() -> None:
     pauses = Pauses(0.0)
     pauses.runs(60.0, 0.0)
     pauses.runs(61.0, 0.0)
@@ -48,14 +48,14 @@ def agent() -> Agent:
 
 
 def age_s(found: Agent) -> float | None:
-    """What the next beat says."""
+    """The age in the next heartbeat."""
     said: list[dict[int, list[float | None]]] = []
     found._reports.link = SimpleNamespace(send=lambda kind, generation, node, body: said.append(body["ranks"]))  # type: ignore[assignment]
     found._reports.beat()
     return said[0][0][3]
 
 
-def test_the_first_beat_after_a_pause_does_not_count_it(clock: SimpleNamespace) -> None:
+def test_the_first_heartbeat_after_a_pause_excludes_it(clock: SimpleNamespace) -> None:
     found = agent()
     found._state.page.write(0, monotonic_ns=999 * 10**9)
     clock.s = 1000.5
@@ -69,17 +69,17 @@ def test_the_first_beat_after_a_pause_does_not_count_it(clock: SimpleNamespace) 
     assert age_s(found) == 0.5
 
 
-def test_a_worker_that_went_on_while_the_agent_did_not_is_as_old_as_it_is(clock: SimpleNamespace) -> None:
+def test_a_worker_that_ran_during_the_agents_pause_has_its_true_age(clock: SimpleNamespace) -> None:
     found = agent()
     age_s(found)
     found._state.page.write(0, monotonic_ns=1050 * 10**9)
     clock.s = 1060.0
-    assert age_s(found) == 0.0, "nobody can tell for how long it has stood still"
+    assert age_s(found) == 0.0, "the duration of its stall is unknown"
     clock.s = 1060.5
     assert age_s(found) == 0.5
 
 
-def test_a_node_that_was_paused_without_a_coordinator_has_its_whole_patience(
+def test_a_node_paused_without_a_coordinator_keeps_its_full_timeout(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = agent()

@@ -1,4 +1,4 @@
-"""Looks at real processes: what they stand in, what they use, and that looking changes nothing."""
+"""Tests probes of real processes: where they wait, what they use, and that a probe changes nothing."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from headway.runner.agent.processes import signal_main_thread
 from headway.runner.contract import STACKS_SIGNAL
 from headway.runner.health.watch import Probe
 
-# What a worker of ours does first; then it stands somewhere.
+# What each worker does first; then it waits in `there`.
 BEGIN = """
 import faulthandler, os, queue, sys, threading, time
 faulthandler.register(int(sys.argv[2]), file=open(sys.argv[1], "a"), all_threads=True)
@@ -34,7 +34,7 @@ own_code()
 
 @contextmanager
 def process(there: str, stacks: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that stands in `there`."""
+    """A process that waits in `there`."""
     argv = [sys.executable, "-c", BEGIN.replace("{there}", there), str(stacks), str(STACKS_SIGNAL)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as standing:
         try:
@@ -66,7 +66,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "DUMP_S", 20.0)
 
 
-def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path: Path) -> None:
+def test_a_waiting_processs_main_thread_is_shown_innermost_first(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
         seen = look(standing.pid, tmp_path / "stacks")
@@ -77,10 +77,10 @@ def test_the_main_thread_of_a_waiting_process_is_shown_innermost_first(tmp_path:
 
 
 @pytest.mark.parametrize(("other", "locked"), [("threading.Event().wait()", True), ("time.sleep(600)", False)])
-def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
+def test_a_lock_that_another_thread_may_release_is_not_a_deadlock(
     other: str, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop that waits for its uploader is no deadlock, however quiet the uploader is."""
+    """A loop that waits for its uploader is not a deadlock, however quiet the uploader is."""
     monkeypatch.setitem(globals(), "BEGIN", BEGIN.replace("time.sleep(600)", other))
     with process("queue.SimpleQueue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
@@ -89,8 +89,8 @@ def test_a_lock_that_another_thread_may_come_to_release_is_not_shown_as_one(
 
 
 @pytest.mark.parametrize("there", ["time.sleep(600)", "signal.pause()", "signal.sigtimedwait([signal.SIGUSR1], 600)"])
-def test_a_wait_that_a_signal_would_cut_short_gets_none(there: str, tmp_path: Path) -> None:
-    """Torchrun sends nothing either, and no such wait is proof of a hang."""
+def test_a_wait_that_a_signal_would_interrupt_is_not_signalled(there: str, tmp_path: Path) -> None:
+    """Torchrun sends no signal either, and no such wait proves a hang."""
     asked: list[Collection[int]] = []
     with process(f"import signal; {there}", tmp_path / "stacks") as standing:
         until(lambda: re.search("nanosleep|pause|sigtimedwait", Path(f"/proc/{standing.pid}/wchan").read_text()) is not None)
@@ -100,7 +100,7 @@ def test_a_wait_that_a_signal_would_cut_short_gets_none(there: str, tmp_path: Pa
     assert seen.state == "S"
 
 
-def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Path) -> None:
+def test_oversized_stack_files_are_truncated_at_the_next_probe(tmp_path: Path) -> None:
     with process("queue.Queue().get()", tmp_path / "stacks") as standing:
         until(lambda: probe.waits_for_a_lock(standing.pid))
         (tmp_path / "stacks").write_text("x" * probe.STACKS_BYTES)
@@ -109,9 +109,7 @@ def test_stacks_that_have_grown_long_begin_anew_with_the_next_look(tmp_path: Pat
     assert not (tmp_path / "stacks").read_text().startswith("x")
 
 
-def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_computing_process_is_not_signalled_and_its_cpu_time_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without py-spy, which may be installed.
     monkeypatch.setenv("PATH", "")
     with process("\n    while True: pass", tmp_path / "stacks") as standing:
@@ -123,7 +121,7 @@ def test_a_process_that_computes_is_not_signalled_and_shows_its_use_of_cpu(
     assert after.cpu_s >= before.cpu_s + 0.1
 
 
-def test_a_stopped_process_is_seen_as_stopped_and_stays_so(tmp_path: Path) -> None:
+def test_a_stopped_process_is_reported_as_stopped_and_stays_stopped(tmp_path: Path) -> None:
     with process("time.sleep(600)", tmp_path / "stacks") as standing:
         standing.send_signal(signal.SIGSTOP)
         until(lambda: probe.state(standing.pid) == "T")
@@ -140,13 +138,13 @@ def test_a_process_without_a_handler_is_not_signalled(tmp_path: Path) -> None:
     assert (seen.stack, seen.where) == ((), None)
 
 
-def test_a_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_reported_as_gone(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     assert look(gone.pid, tmp_path / "stacks") == Probe("X", 0.0, 0)
 
 
-def test_children_count_to_what_a_process_uses(tmp_path: Path) -> None:
+def test_cpu_time_of_children_counts_for_their_process(tmp_path: Path) -> None:
     there = "import subprocess; subprocess.run(['sh', '-c', 'i=0; while :; do i=$((i+1)); done'])"
     with process(there, tmp_path / "stacks") as standing:
         until(lambda: len(probe.below(standing.pid)) == 1)
@@ -188,16 +186,16 @@ SITE = "/venv/lib/python3.11/site-packages"
         ((), None),
     ],
 )
-def test_a_stack_speaks_for_what_its_innermost_known_frame_does(stack: tuple[str, ...], where: str | None) -> None:
+def test_a_stack_is_classified_by_its_innermost_known_frame(stack: tuple[str, ...], where: str | None) -> None:
     assert probe.where(stack) == where
 
 
-def test_a_half_written_dump_is_no_stack() -> None:
+def test_a_half_written_dump_is_not_a_stack() -> None:
     assert probe.main_thread('Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n') == ()
     assert probe.main_thread('Current thread 0x1 (most recent call first):\n  File "a b.py", line 3 in f\n\n') == ("a b.py:3 f",)
 
 
-def test_the_main_thread_is_found_in_what_py_spy_prints() -> None:
+def test_the_main_thread_is_found_in_py_spys_output() -> None:
     text = """Process 1: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 

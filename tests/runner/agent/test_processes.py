@@ -1,4 +1,4 @@
-"""Spawned processes: where they run, where their output goes, how their end reads, and that none outlives who started it."""
+"""Tests spawned processes: their session and output, how their exit is described, and that none outlives its starter."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def finish(pid: int) -> str:
 
 
 def run_python(code: str, log: Path, **environment: str) -> str:
-    """Spawns Python with `code`; returns how it ended. What it printed is in `log`."""
+    """Spawn Python with `code` and return how it ended. Its output is in `log`."""
     return finish(spawn([sys.executable, "-c", code], environment, log=log, errors=log))
 
 
@@ -39,14 +39,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """No such process, or a zombie that only waits to be reaped by init."""
+    """Whether there is no such process, or only a zombie that waits to be reaped by init."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
 
-def test_a_child_leads_a_session_of_its_own(tmp_path: Path) -> None:
+def test_a_child_leads_a_separate_session(tmp_path: Path) -> None:
     log = tmp_path / "log"
     pid = spawn([sys.executable, "-c", "import os; print(os.getpid(), os.getsid(0), os.getpgid(0))"], {}, log=log, errors=log)
     assert finish(pid) == "exit code 0"
@@ -54,21 +54,21 @@ def test_a_child_leads_a_session_of_its_own(tmp_path: Path) -> None:
     assert os.getsid(0) != pid
 
 
-def test_both_outputs_are_appended_to_the_log_whose_folder_is_made(tmp_path: Path) -> None:
+def test_both_streams_are_appended_to_the_log_and_its_folder_is_created(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "0" / "1.log"
     for _ in range(2):
         run_python("import sys; print('out', flush=True); print('err', file=sys.stderr)", log)
     assert log.read_text() == "out\nerr\n" * 2
 
 
-def test_a_child_sees_the_given_environment_only_and_an_empty_stdin(tmp_path: Path) -> None:
+def test_a_child_has_only_the_given_environment_and_an_empty_stdin(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "import os, sys; print(os.environ.get('HEADWAY_TEST'), 'HOME' in os.environ, repr(sys.stdin.read()))"
     assert run_python(code, log, HEADWAY_TEST="yes") == "exit code 0"
     assert log.read_text() == "yes False ''\n"
 
 
-def test_only_the_named_descriptors_are_passed_on(tmp_path: Path) -> None:
+def test_only_the_given_descriptors_are_inherited(tmp_path: Path) -> None:
     read, write = os.pipe2(os.O_CLOEXEC)
     log = tmp_path / "log"
     code = f"import os; os.write({write}, b'hello')\ntry: os.fstat({read})\nexcept OSError: print('closed')"
@@ -89,7 +89,7 @@ def test_a_child_starts_with_default_signal_handlers(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_cannot_be_started_says_so_in_its_log(tmp_path: Path) -> None:
+def test_a_program_that_cannot_start_is_reported_in_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert finish(spawn(["/no/such/program"], {}, log=log, errors=log)) == "exit code 127"
     assert log.read_text().startswith("cannot start /no/such/program: ")
@@ -105,11 +105,11 @@ def test_what_cannot_be_started_says_so_in_its_log(tmp_path: Path) -> None:
     ],
     ids=["0", "82", "SIGKILL", "SIGABRT"],
 )
-def test_the_end_of_a_process_in_words(code: str, words: str, tmp_path: Path) -> None:
+def test_an_exit_status_is_described_in_words(code: str, words: str, tmp_path: Path) -> None:
     assert run_python(code, tmp_path / "log") == words
 
 
-def test_the_state_of_a_process_is_its_letter_until_it_is_gone(tmp_path: Path) -> None:
+def test_a_processs_state_is_its_letter_until_it_has_ended(tmp_path: Path) -> None:
     pid = spawn([sys.executable, "-c", "import time; time.sleep(600)"], {}, log=tmp_path / "log")
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state_of(pid) == "T")
@@ -119,7 +119,7 @@ def test_the_state_of_a_process_is_its_letter_until_it_is_gone(tmp_path: Path) -
     assert state_of(pid) == ""
 
 
-def test_a_group_is_killed_with_its_grandchildren(tmp_path: Path) -> None:
+def test_a_group_is_killed_including_grandchildren(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "import os, time\nprint(os.fork(), flush=True)\ntime.sleep(600)"
     pid = spawn([sys.executable, "-c", code], {}, log=log, errors=log)
@@ -128,7 +128,8 @@ def test_a_group_is_killed_with_its_grandchildren(tmp_path: Path) -> None:
     kill_group(pid, signal.SIGKILL)
     assert finish(pid) == "killed by SIGKILL"
     until(lambda: gone(grandchild))
-    kill_group(pid, signal.SIGKILL)  # nobody is left, and that is fine
+    # No process is left, which is not an error.
+    kill_group(pid, signal.SIGKILL)
 
 
 def test_a_child_dies_with_its_killed_parent(tmp_path: Path) -> None:
@@ -155,8 +156,8 @@ while True:
 ASK = "ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)"
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked-to-hear", "on-its-own"])
-def test_who_was_to_hear_of_its_parents_death_dies_of_it_and_nobody_else(asked: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [True, False], ids=["parent-death-signal", "without-it"])
+def test_only_a_child_with_a_parent_death_signal_dies_with_its_parent(asked: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     parent = (
         "import subprocess, sys, time\n"

@@ -1,4 +1,4 @@
-"""NCCL's RAS report over its text protocol, from a server that speaks it as src/ras/client_support.cc does."""
+"""Tests reading NCCL's RAS report, from a server with the text protocol of src/ras/client_support.cc."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -87,15 +87,15 @@ async def _something_else(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_the_whole_report_is_had() -> None:
+def test_the_whole_report_is_returned() -> None:
     assert asked(nccl(HEAD + FINDINGS + WARNINGS)) == HEAD + FINDINGS + WARNINGS
 
 
-def test_of_a_report_that_never_ends_there_is_what_has_come() -> None:
+def test_an_unfinished_report_is_returned_as_far_as_it_arrived() -> None:
     assert asked(nccl(HEAD, ends=False), 0.5) == HEAD
 
 
-def test_who_speaks_another_protocol_and_who_is_not_there_say_nothing() -> None:
+def test_another_protocol_or_an_unreachable_server_yields_no_report() -> None:
     assert asked(_something_else) is None
     assert asyncio.run(ras.report({"NCCL_RAS_ADDR": "127.0.0.1:1"})) is None
     assert asyncio.run(ras.report({"NCCL_RAS_ADDR": "nowhere"})) is None
@@ -115,5 +115,5 @@ def test_who_speaks_another_protocol_and_who_is_not_there_say_nothing() -> None:
     ],
     ids=["an error", "a warning", "nothing found", "no report"],
 )
-def test_the_first_finding_is_told_in_a_line(report: str, told: str | None) -> None:
+def test_the_first_finding_is_summarized_in_one_line(report: str, told: str | None) -> None:
     assert ras.summary(report) == told

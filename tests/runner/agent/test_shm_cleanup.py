@@ -1,4 +1,4 @@
-"""Shared memory that dead workers leave: removed when it was theirs and nobody has it, and never otherwise."""
+"""Tests the removal of shared memory that dead workers leave: only their own, and only if no process has it open."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from headway.runner.agent import shm_cleanup
 
-# Opens or maps the named files, says so, and waits for its end.
+# Opens or maps the named files, reports it, and waits for the end of its input.
 HOLDER = """
 import mmap, os, sys
 how, *paths = sys.argv[1:]
@@ -28,7 +28,7 @@ Hold = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for /dev/shm: a directory of its own in the same kind of file system, where no other test has files."""
+    """Replaces /dev/shm: a separate directory in the same kind of file system, where no other test has files."""
     monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     for name in ("nccl-a", "torch_7_8_9", "other"):
         (tmp_path / name).write_bytes(b"x" * 4096)
@@ -52,7 +52,8 @@ def hold(shared_memory: Path) -> Iterator[Hold]:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    process.communicate()  # the end of its input is what it and its child wait for
+    # The process and its child wait for the end of this input.
+    process.communicate()
 
 
 def names(folder: Path) -> set[str]:
@@ -60,7 +61,7 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["open", "mapped", "child"])
-def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
+def test_shared_memory_of_a_dead_worker_is_removed(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold(how, "nccl-a", "torch_7_8_9")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
     end(worker)
@@ -69,7 +70,7 @@ def test_what_a_dead_worker_had_is_removed(how: str, hold: Hold, shared_memory: 
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])
-def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory: Path) -> None:
+def test_shared_memory_that_a_living_process_has_open_is_kept(how: str, hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a", "torch_7_8_9")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
     hold(how, "torch_7_8_9")
@@ -78,7 +79,7 @@ def test_what_a_living_process_has_too_stays(how: str, hold: Hold, shared_memory
     assert names(shared_memory) == {"torch_7_8_9", "other"}
 
 
-# What its library gives at random is left by a killed process; what a person gives is a person's.
+# A killed process leaves names that its library generated; a name that a person chose may be in use.
 GIVEN = [
     "torch_1234_567890123_0",
     "nccl-Xy12Zw",
@@ -90,7 +91,7 @@ GIVEN = [
 OWN = ["train.bin", "torch_dataset.pt", "torch_model_7", "psm_shared_cache", "nccl.conf", "my-nccl-a", "sem.of-mine", "dataset"]
 
 
-def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: Path) -> None:
+def test_only_names_that_libraries_generate_are_removed(hold: Hold, shared_memory: Path) -> None:
     for name in (*GIVEN, *OWN):
         (shared_memory / name).write_bytes(b"x")
     worker = hold("open", *GIVEN, *OWN)
@@ -100,10 +101,10 @@ def test_only_names_that_libraries_give_are_removed(hold: Hold, shared_memory: P
     assert names(shared_memory) >= set(OWN)
 
 
-def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: Path) -> None:
+def test_a_recreated_file_of_the_same_name_is_kept(hold: Hold, shared_memory: Path) -> None:
     worker = hold("open", "nccl-a")
     theirs = shm_cleanup.shared_memory_of([worker.pid])
-    kept = (shared_memory / "nccl-a").rename(shared_memory.parent / "elsewhere")  # so that its number is not used again
+    kept = (shared_memory / "nccl-a").rename(shared_memory.parent / "elsewhere")  # so that its inode is not reused
     (shared_memory / "nccl-a").write_bytes(b"of somebody else")
     end(worker)
     assert shm_cleanup.remove_unused(theirs) == []
@@ -111,7 +112,7 @@ def test_a_file_made_anew_under_the_same_name_stays(hold: Hold, shared_memory: P
     assert names(shared_memory) == {"nccl-a", "torch_7_8_9", "other"}
 
 
-def test_files_of_another_user_are_not_looked_at(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_user_are_ignored(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = hold("open", "nccl-a")
     another = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: another)

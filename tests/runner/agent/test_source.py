@@ -1,4 +1,4 @@
-"""Whether a script may change its environment before it imports torch, by its source."""
+"""Tests whether a script's source shows that it may change its environment before it imports torch."""
 
 import subprocess
 import sys
@@ -53,18 +53,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("text", SETS)
-def test_what_may_set_a_variable_is_seen(text: str, folder: Path) -> None:
+def test_code_that_may_set_a_variable_is_detected(text: str, folder: Path) -> None:
     (folder / "train.py").write_text(text)
     assert may_set_environment([str(folder / "train.py"), "--lr"])
 
 
 @pytest.mark.parametrize("text", DOES_NOT)
-def test_what_only_reads_or_comes_after_torch_costs_no_warm_start(text: str, folder: Path) -> None:
+def test_code_that_only_reads_or_runs_after_torch_keeps_the_warm_start(text: str, folder: Path) -> None:
     (folder / "train.py").write_text(text)
     assert not may_set_environment([str(folder / "train.py")])
 
 
-def test_a_module_is_looked_at_with_its_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_examined_with_its_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert may_set_environment(["-m", "package.inside"])
     assert not may_set_environment(["-m", "imports_torch"])
@@ -72,7 +72,7 @@ def test_a_module_is_looked_at_with_its_packages(folder: Path, monkeypatch: pyte
     assert not may_set_environment(["-m", "package.inside"])
 
 
-def test_what_cannot_be_read_may_do_anything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_source_may_do_anything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert may_set_environment([str(folder / "absent.py")])
     assert may_set_environment(["-m", "no.such.module"])
     assert may_set_environment(["-m"])
@@ -81,14 +81,14 @@ def test_what_cannot_be_read_may_do_anything(folder: Path, monkeypatch: pytest.M
     assert may_set_environment([str(folder / "train.py")])
 
 
-def test_first_workers_of_such_a_script_import_nothing_ahead_of_it(folder: Path) -> None:
+def test_first_workers_of_a_script_that_sets_variables_import_nothing(folder: Path) -> None:
     (folder / "sets.py").write_text(SETS[0])
     (folder / "does_not.py").write_text(DOES_NOT[0])
     assert [warm.first_imports([str(folder / name)]) for name in ("sets.py", "does_not.py")] == [(), warm.ALWAYS]
     assert warm.first_imports([]) == warm.ALWAYS, "the builtin trainer's"
 
 
-def test_boot_imports_neither_torch_nor_numpy_ahead_of_a_script() -> None:
+def test_boot_imports_neither_torch_nor_numpy_before_the_script() -> None:
     program = (
         "import sys, headway.runner.boot; headway.runner.boot.prepare(); sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
     )

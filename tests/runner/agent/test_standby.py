@@ -1,4 +1,4 @@
-"""Warm standbys: what they become is what a fresh process would have been, and one that cannot is not used."""
+"""Tests warm standbys: each becomes what a fresh process would have been, and one that cannot is not used."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from headway.runner.agent import standby as becoming
 from headway.runner.agent.processes import describe_status, spawn
 from headway.runner.start import START
 
-# A worker that shows everything it could tell apart by, but for what is imported.
+# A worker that shows every difference it could observe, except what is imported.
 WORKER = """
 import gc, json, os, resource, signal, sys
 names = ["HOME", "RANK", "LEFT", "HEADWAY_ROOM", "HEADWAY_ORDERS_FD"]
@@ -82,7 +82,7 @@ def finish(pid: int) -> str:
     return describe_status(os.waitpid(pid, 0)[1])
 
 
-def test_a_standby_becomes_what_a_fresh_process_is_but_for_its_imports(module: str, event: int, tmp_path: Path) -> None:
+def test_a_standby_equals_a_fresh_process_except_for_its_imports(module: str, event: int, tmp_path: Path) -> None:
     fresh, warmed = tmp_path / "fresh.log", tmp_path / "warm.log"
     os.set_inheritable(event, True)
     assert finish(spawn(argv(module), environment(EVENTS_FD=str(event)), [event], fresh, fresh)) == "exit code 5"
@@ -93,7 +93,7 @@ def test_a_standby_becomes_what_a_fresh_process_is_but_for_its_imports(module: s
     assert warmed.read_text() == fresh.read_text().replace('"slow": false', '"slow": true')
 
 
-def test_a_standby_that_died_is_not_used(module: str, event: int, tmp_path: Path) -> None:
+def test_a_dead_standby_is_not_used(module: str, event: int, tmp_path: Path) -> None:
     parked = start(module)
     until([parked])
     os.kill(parked.pid, signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_a_standby_that_died_is_not_used(module: str, event: int, tmp_path: Path
     assert warm.hand_over([(parked, order(module, tmp_path / "log", event))]) == ({}, {0: "it has ended"})
 
 
-def test_a_standby_that_is_stopped_is_killed_and_not_waited_for(
+def test_a_stopped_standby_is_killed_and_not_awaited(
     module: str, event: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm, "ANSWER_S", 0.05)
@@ -113,14 +113,14 @@ def test_a_standby_that_is_stopped_is_killed_and_not_waited_for(
     assert (tmp_path / "log").read_text() == ""
 
 
-def test_a_standby_that_still_imports_is_not_waited_for(module: str, event: int, tmp_path: Path) -> None:
+def test_a_standby_that_is_still_importing_is_not_awaited(module: str, event: int, tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("import time\nwhile True:\n    time.sleep(1)\n")
     parked = start(module, ["endless"])
     assert warm.hand_over([(parked, order(module, tmp_path / "log", event))]) == ({}, {0: "it was still importing"})
     assert finish(parked.pid) == "killed by SIGKILL"
 
 
-def test_one_that_began_with_its_node_takes_its_order_while_it_imports(module: str, event: int, tmp_path: Path) -> None:
+def test_an_early_standby_accepts_its_order_while_importing(module: str, event: int, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     (tmp_path / "gated.py").write_text(f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n")
     began = warm.start_standby(argv(module), environment(), dict(os.environ), ["gated"], first=True)
@@ -132,12 +132,12 @@ def test_one_that_began_with_its_node_takes_its_order_while_it_imports(module: s
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"])
-def test_one_that_began_with_its_node_is_not_used_where_imports_may_have_read_something_else(
+def test_an_early_standby_is_unused_if_its_imports_may_differ(
     name: str, module: str, event: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
     began = warm.start_standby(argv(module), environment(), dict(os.environ), (), first=True)
-    added = frozenset({"CUDA_VISIBLE_DEVICES", "RANK"})  # the threads are the node's
+    added = frozenset({"CUDA_VISIBLE_DEVICES", "RANK"})  # the thread count is the node's
     given = replace(order(module, tmp_path / "log", event, **{name: "1"}), added=added)
     assert warm.hand_over([(began, given)]) == ({}, {0: f"the environment differs: {name}"})
     assert finish(began.pid) == "killed by SIGKILL"
@@ -153,7 +153,7 @@ def test_one_that_began_with_its_node_is_not_used_where_imports_may_have_read_so
     ],
     ids=["libraries-rank", "libraries-generation", "torch-rank", "threads"],
 )
-def test_what_was_imported_under_another_environment_is_not_used(
+def test_imports_made_in_another_environment_are_not_used(
     modules: list[str],
     changed: dict[str, str],
     named: str | None,
@@ -179,7 +179,7 @@ def test_a_standby_whose_imports_make_a_device_context_gives_up(module: str, tmp
 
 
 def test_a_standby_whose_imports_open_a_device_gives_up(module: str, tmp_path: Path) -> None:
-    """By the name that its driver gives it, whoever has opened it."""
+    """Devices are recognized by the name that their driver gives them, whichever library opens them."""
     (tmp_path / "opens.py").write_text(
         "import re\nfrom headway.runner.agent import processes\nprocesses._DEVICE = re.compile('.*/opens.py')\nkept = open(__file__)\n"
     )
@@ -192,11 +192,11 @@ def test_a_standby_whose_imports_open_a_device_gives_up(module: str, tmp_path: P
     ("name", "computes"),
     [("nvidia0", True), ("nvidia-uvm", True), ("kfd", True), ("dri/renderD128", True), ("nvidiactl", False), ("null", False)],
 )
-def test_what_computes_is_told_from_what_looks(name: str, computes: bool) -> None:
+def test_compute_devices_are_distinguished_from_control_devices(name: str, computes: bool) -> None:
     assert bool(processes._DEVICE.fullmatch(f"/dev/{name}")) is computes
 
 
-def test_each_library_is_imported_under_what_the_script_had_set_for_it(module: str, event: int, tmp_path: Path) -> None:
+def test_each_library_is_imported_with_the_variables_set_by_the_script(module: str, event: int, tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(
             "import os\nopen(__file__ + '.saw', 'w').write(repr([os.environ.get(n) for n in ('A', 'LEFT')]))\n"
@@ -210,14 +210,14 @@ def test_each_library_is_imported_under_what_the_script_had_set_for_it(module: s
     assert '"LEFT": ""' in (tmp_path / "log").read_text(), "the worker's environment is its own"
 
 
-def test_a_standby_ends_with_the_one_who_would_order(module: str) -> None:
+def test_a_standby_ends_with_its_supervisor(module: str) -> None:
     parked = start(module)
     until([parked])
     parked.orders.close()
     assert finish(parked.pid) == "exit code 0"
 
 
-def test_an_order_larger_than_a_socket_takes_arrives_whole(module: str, event: int, tmp_path: Path) -> None:
+def test_an_order_larger_than_a_socket_buffer_arrives_whole(module: str, event: int, tmp_path: Path) -> None:
     parked = start(module, LARGE="x" * 100_000, LARGER="y" * 100_000, LARGEST="z" * 100_000)
     until([parked])
     parked.orders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -226,7 +226,7 @@ def test_an_order_larger_than_a_socket_takes_arrives_whole(module: str, event: i
     assert finish(parked.pid) == "exit code 5"
 
 
-def test_only_libraries_of_the_list_are_imported_and_fewer_where_the_rank_is_not_known() -> None:
+def test_only_listed_libraries_are_imported_and_fewer_for_an_unknown_rank() -> None:
     imported = ["os", "train", "numpy", "torch.optim", "lightning.fabric", "my.transformers"]
     known = becoming.worth_importing(imported, of_any_rank=False)
     assert known == [*warm.ALWAYS, "numpy", "torch.optim", "lightning.fabric"]

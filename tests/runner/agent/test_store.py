@@ -1,4 +1,4 @@
-"""The process that serves a generation's rendezvous store: it serves what it is ordered to, whoever it was forked from."""
+"""Tests the process that serves a generation's rendezvous store: it obeys its orders, whichever process it was forked from."""
 
 import os
 import select
@@ -28,7 +28,7 @@ def client(listening: socket.socket) -> Any:
 
 
 def hear(host: StoreHost, ready: Callable[[], bool]) -> bool:
-    """Until `ready`, or the host has ended: False."""
+    """Wait until `ready`. False if the host has ended first."""
     until = time.monotonic() + LIMIT_S
     while not ready():
         assert time.monotonic() < until
@@ -56,13 +56,13 @@ def test_a_store_is_served_on_the_address_of_its_node(name: str, host: StoreHost
     mine = client(listening)
     listening.close()
     mine.set("a", "1")
-    assert hear(host, lambda: host.unserved is None), "its socket is nobody else's once it is served"
+    assert hear(host, lambda: host.unserved is None), "no other process has its socket once it is served"
     other = TCPStore(where[0], where[1], is_master=False, timeout=timedelta(seconds=LIMIT_S), wait_for_workers=False)
     assert other.get("a") == b"1"
 
 
 @pytest.mark.slow
-def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
+def test_each_generation_has_a_separate_store(host: StoreHost) -> None:
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
         host.serve(first.dup())
         old = client(first)
@@ -74,7 +74,7 @@ def test_each_generation_has_a_store_of_its_own(host: StoreHost) -> None:
 
 
 @pytest.mark.slow
-def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(host: StoreHost) -> None:
+def test_a_store_waits_for_its_predecessor_on_the_same_socket(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         old = client(listening)
@@ -88,9 +88,7 @@ def test_on_one_socket_the_store_before_has_ended_when_the_next_is_waited_for(ho
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on_its_socket(
-    tmp_path: Path, host: StoreHost
-) -> None:
+def test_a_host_that_does_not_end_its_store_is_killed_and_replaced(tmp_path: Path, host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         host.wait(LIMIT_S)
@@ -108,7 +106,7 @@ def test_a_host_that_does_not_end_its_store_is_killed_and_the_next_one_serves_on
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost) -> None:
+def test_a_scheduler_that_signals_every_process_does_not_end_the_store(host: StoreHost) -> None:
     with listen("127.0.0.1") as listening:
         host.serve(listening.dup())
         mine = client(listening)
@@ -119,7 +117,7 @@ def test_a_scheduler_that_signals_every_process_does_not_end_it(host: StoreHost)
 
 
 @pytest.mark.slow
-def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, host: StoreHost) -> None:
+def test_the_next_host_can_serve_what_the_previous_had_not_begun_to_serve(tmp_path: Path, host: StoreHost) -> None:
     os.kill(host.pid, signal.SIGSTOP)
     other = store.start(dict(os.environ), tmp_path / "other.log")
     with listen("127.0.0.1") as listening:
@@ -134,7 +132,7 @@ def test_what_a_host_has_not_begun_to_serve_the_next_one_can(tmp_path: Path, hos
     os.waitpid(other.pid, 0)
 
 
-# A process that has torch, becomes something else, and leaves a host behind; orphans come to it.
+# A process with torch loaded execs something else and leaves a host behind; it adopts orphans.
 FORKS = """
 import os, sys, time
 from headway.runner.agent import store
@@ -173,6 +171,6 @@ print("it has ended with its supervisor")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["host", "away"])
-def test_one_that_is_forked_keeps_nothing_and_ends_with_its_supervisor(how: str) -> None:
+def test_a_forked_host_keeps_no_files_open_and_ends_with_its_supervisor(how: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORKS, how], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.stdout == "it has ended with its supervisor\n", done.stderr

@@ -1,4 +1,4 @@
-"""What a supervisor keeps and bears, without its processes: events of workers, and companions that die over weeks."""
+"""Tests the supervisor's limits and restarts without its processes: events of workers, and daemons that die over weeks."""
 
 import json
 import os
@@ -35,12 +35,12 @@ from headway.runner.contract import Mesh, RunConfig, RunDirectory, Trainer
 CONFIG = RunConfig(slots=1, procs_per_slot=1, mesh=Mesh(), trainer=Trainer("script", {"argv": ["x.py"]}), spec_hash="")
 
 
-Beside = tuple[Supervisor, socket.socket]
+Serving = tuple[Supervisor, socket.socket]
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
-    """A supervisor with the sockets of one that serves, and the agent's end."""
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    """A supervisor with the sockets of a serving one, and the agent's end of them."""
     found = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "here", hosts_coordinator=False)
     ours, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     found._agent.connect(ours)
@@ -49,8 +49,8 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     agent.close()
 
 
-def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside: Beside) -> None:
-    node, _ = beside
+def test_a_standby_that_dies_during_its_handover_costs_nothing_else(serving: Serving) -> None:
+    node, _ = serving
     orders, ended = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked, asks = socket.socketpair()
     node._standbys.keep(0, Standby(0, orders, {}, libraries=False))
@@ -61,7 +61,7 @@ def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside:
 
     node._selector.register(asked, selectors.EVENT_READ, take)
     with asked, asks:
-        # In this order the selector names them.
+        # The selector returns them in this order.
         asks.send(b"x")
         ended.close()
         node._hear(0)
@@ -69,14 +69,14 @@ def test_a_standby_that_ends_while_its_place_is_taken_costs_nothing_else(beside:
         node._hear(0)
 
 
-def test_the_last_order_of_an_agent_counts_though_it_is_reaped_during_the_one_before(
-    beside: Beside, capfd: pytest.CaptureFixture[str]
+def test_an_agents_last_order_counts_even_if_the_agent_was_just_reaped(
+    serving: Serving, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    node, agent = beside
+    node, agent = serving
     for request in (KillWorkers(1, 9), ExitNode(0)):
         agent.send(encode(request))
     agent.close()
-    # It has ended before its orders are read, and nobody has reaped it.
+    # It has ended before its orders are read, and has not been reaped.
     node._agent.daemon.pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, node._agent.daemon.pid, os.WEXITED | os.WNOWAIT)
     node._hear(0)
@@ -88,8 +88,8 @@ def said(*events: dict[str, Any]) -> bytes:
     return b"".join(encode(WorkerEvent(event)) for event in events)
 
 
-def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Beside) -> None:
-    node, agent = beside
+def test_an_oversized_event_is_dropped_and_the_node_continues(serving: Serving) -> None:
+    node, agent = serving
     before, behind = {"what": "loaded", "rank": 0, "step": 1}, {"what": "committed", "rank": 0, "step": 2}
     for event in (before, {"what": "retired", "checkpoints": "x" * EVENT_BYTES}, behind):
         node._worker_end.send(json.dumps(event).encode())
@@ -98,13 +98,13 @@ def test_an_event_that_is_too_long_costs_that_event_and_not_the_node(beside: Bes
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"what": "explode"}', b'{"what": "kill", "generation": "x"}'])
-def test_an_unreadable_request_is_an_error_that_shows_it(line: bytes) -> None:
+def test_an_unreadable_request_is_quoted_in_its_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=re.escape(f"unreadable request {line!r}: ")):
         request_of(line)
 
 
-def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> None:
-    node, agent = beside
+def test_events_resent_to_a_new_agent_fit_into_the_socket_at_once(serving: Serving) -> None:
+    node, agent = serving
     node._agent._events.extend({"what": "note", "number": number, "text": "x" * 4096} for number in range(EVENTS_KEPT))
     node._agent.report(NodeState([], node._agent.newest_events(), None, None))
     hello = b""
@@ -115,8 +115,8 @@ def test_what_is_said_again_to_another_agent_leaves_at_once(beside: Beside) -> N
     assert len(numbers) == agent_link.REPEATED_BYTES // len(json.dumps(node._agent._events[-1]))
 
 
-def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, _ = beside
+def test_only_a_process_that_dies_repeatedly_makes_a_node_unusable(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = serving
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
@@ -134,7 +134,7 @@ def test_only_what_dies_again_and_again_makes_a_node_unusable(beside: Beside, mo
 
 
 def kills(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[tuple[int, int]]]:
-    """Virtual time, and the signals that are sent in it."""
+    """Virtual time, and the signals sent in it."""
     now, sent = [1000.0], list[tuple[int, int]]()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(workers, "kill_group", lambda pid, number: sent.append((pid, number)))
@@ -149,8 +149,8 @@ def heard(agent: socket.socket) -> list[dict[str, Any]]:
         return []
 
 
-def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, agent = beside
+def test_a_worker_that_survives_sigkill_is_killed_again_and_reported(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = serving
     now, sent = kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers.by_pid = {pid: WorkerProcess(pid - 500, pid - 500, 1, pid) for pid in (500, 501)}
@@ -172,13 +172,13 @@ def test_a_worker_that_sigkill_does_not_end_is_killed_again_and_told(beside: Bes
     assert sent == [(501, 9)] * int(workers.UNDEAD_S / workers.KILL_AGAIN_S)
     now[0] += workers.KILL_AGAIN_S
     node._workers.watch()
-    assert heard(agent) == said, "until somebody decides"
+    assert heard(agent) == said, "until the coordinator decides"
     node._worker_ended(node._workers.by_pid[501], 9)
     assert node._workers.watch() is None
 
 
-def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, _ = beside
+def test_a_worker_asked_to_save_is_not_killed_again(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, _ = serving
     kills(monkeypatch)
     monkeypatch.setattr(node, "_reap", lambda: None)
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
@@ -187,10 +187,10 @@ def test_a_worker_that_was_asked_to_save_is_not_killed_again(beside: Beside, mon
 
 
 @pytest.mark.parametrize("does", ["nothing", "computes", "writes"])
-def test_only_a_process_that_does_nothing_after_its_script_is_ended(
-    does: str, beside: Beside, monkeypatch: pytest.MonkeyPatch
+def test_only_a_process_that_is_idle_after_its_script_is_ended(
+    does: str, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, agent = beside
+    node, agent = serving
     now, _ = kills(monkeypatch)
     killed, done = list[int](), [0, 0]
     monkeypatch.setattr(workers, "activity", lambda _: tuple(done))
@@ -198,7 +198,7 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
     node._worker_end.send(json.dumps({"what": "leaving", "rank": 0, "code": 3}).encode())
     node._workers.read_events()
-    assert heard(agent) == [], "nobody else's business"
+    assert heard(agent) == [], "it is not reported"
     for _ in range(5):
         assert node._workers.watch() == workers.LEAVE_S
         now[0] += workers.LEAVE_S
@@ -211,8 +211,8 @@ def test_only_a_process_that_does_nothing_after_its_script_is_ended(
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, agent = beside
+def test_a_script_without_optimizer_steps_is_reported_once(step: int, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, agent = serving
     now, _ = kills(monkeypatch)
     node._workers._heartbeats.write(0, step=step)
     node._workers.by_pid = {500: WorkerProcess(0, 0, 1, 500)}
@@ -227,7 +227,7 @@ def test_a_script_that_steps_nothing_is_said_once(step: int, beside: Beside, mon
     assert [each["event"] for each in heard(agent)] == ([] if step else [note])
 
 
-# A rank that is through and one that crashed have left a process each, and one was there before the supervisor.
+# A completed rank and a crashed one have left a process each, and another process was older than the supervisor.
 LEFT = """
 import json, os, subprocess, sys, time
 from pathlib import Path
@@ -277,15 +277,15 @@ for pid in (before.pid, left[0][1]):
 
 
 @pytest.mark.slow
-def test_what_a_rank_that_was_through_has_left_and_what_was_there_before_are_not_ended(tmp_path: Path) -> None:
+def test_leftovers_of_a_completed_rank_and_older_processes_are_not_ended(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", LEFT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["['before', '00', '01']", "['before', '01']", "['before', '01']"], done.stderr
 
 
-def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
-    beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_shared_memory_newer_than_the_generation_is_removed(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, _ = beside
+    node, _ = serving
     monkeypatch.setattr(shm_cleanup, "SHARED_MEMORY", tmp_path)
     before, after = (tmp_path / f"torch_1_2_{number}" for number in (1, 2))
     before.touch()
@@ -296,7 +296,7 @@ def test_only_shared_memory_that_is_newer_than_the_generation_is_removed(
     assert (before.exists(), after.exists(), node._strays._shared_memory) == (True, False, set())
 
 
-def test_a_node_of_ipv6_alone_listens(tmp_path: Path) -> None:
+def test_a_node_with_only_ipv6_listens(tmp_path: Path) -> None:
     node = Supervisor(CONFIG, RunDirectory(tmp_path, 0), 0, "::1", hosts_coordinator=False)
     node._rendezvous.open()
     assert node._rendezvous.port() is not None
@@ -305,7 +305,7 @@ def test_a_node_of_ipv6_alone_listens(tmp_path: Path) -> None:
     node._close()
 
 
-# Leaves a worker's process group and session in every way there is, under a name that its children have too.
+# Leaves a worker's process group and session in every possible way, under a name that its children share.
 LEAVES = """
 import ctypes, os, sys, time
 def fork():
@@ -361,8 +361,8 @@ print(json.dumps([before >= 4, named()]))
 """
 
 
-def test_what_has_left_its_workers_session_in_any_way_ends_before_the_next_generation(tmp_path: Path) -> None:
-    """Orphans come to the supervisor whatever they have done, so that no control group is needed to find them."""
+def test_processes_that_left_their_workers_session_end_before_a_restart(tmp_path: Path) -> None:
+    """Orphans are adopted by the supervisor whatever they have done, so that no control group is needed to find them."""
     argv = [sys.executable, "-c", NODE, f"leaves-{uuid.uuid4()}", str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "[true, 0]\n", done.stderr

@@ -1,5 +1,5 @@
-"""A run whose processes are all stopped for longer than any of its bounds, and go on: what `scontrol suspend`, `docker pause`, a control
-group's freezer and a paused virtual machine do to it."""
+"""Tests a run whose processes are all stopped for longer than any timeout and then continue, as under `scontrol suspend`, `docker pause`,
+a control group's freezer and a paused virtual machine."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ dist.destroy_process_group()
 
 
 def below(pid: int) -> Iterator[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -67,8 +67,8 @@ def steps(place: Path) -> int:
         pytest.param(False, id="one node of two, without a spare", marks=pytest.mark.variant),
     ],
 )
-def test_a_run_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(all_nodes: bool, tmp_path: Path) -> None:
-    """The sections' bounds are shorter than the pause; that of a silent node is longer, and holds where only one is paused."""
+def test_a_run_that_is_suspended_for_a_while_continues_undisturbed(all_nodes: bool, tmp_path: Path) -> None:
+    """The sections' timeouts are shorter than the pause; that of a silent node is longer and applies if only one is paused."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = {"argv": ["train.py"], "logs": False}
     short = {name: Timeout(BOUND_S) for name in ("data", "compute", "evaluation", "agent")}
@@ -88,7 +88,8 @@ def test_a_run_that_is_stopped_for_a_while_goes_on_as_if_nothing_had_been(all_no
     nodes = [subprocess.Popen([*words, str(node)], env=environment, cwd=tmp_path) for node in (0, 1)]
     try:
         until = time.monotonic() + LIMIT_S
-        for enough in (40, 42):  # then each step takes its time, so that the nodes are heard before a rank goes on
+        # Then each step takes time, so that the nodes' heartbeats arrive before a rank continues.
+        for enough in (40, 42):
             while steps(tmp_path) < enough:
                 assert time.monotonic() < until, "no steps"
                 assert all(node.poll() is None for node in nodes)

@@ -1,4 +1,4 @@
-"""Replicas compared while a script runs: what differs is found and blamed, and what may differ raises no alarm."""
+"""Tests the comparison of replicas while a script runs: differences are found and attributed, and permitted differences raise no alarm."""
 
 import re
 import shutil
@@ -41,11 +41,11 @@ def boot(tmp_path: Path) -> Iterator[Booted]:
         (2, "waits_in_vain"),
     ],
 )
-def test_replicas(ranks: int, stories: str, tmp_path: Path) -> None:
+def test_replicas_are_compared(ranks: int, stories: str, tmp_path: Path) -> None:
     run_world("tests.support.ranks.comparing", ranks, tmp_path, *stories.split())
 
 
-# --- who is blamed ----------------------------------------------------------------------------------------------------
+# --- blame ------------------------------------------------------------------------------------------------------------
 
 
 def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
@@ -65,13 +65,11 @@ def held(kind: str, *groups: tuple[int, ...]) -> ReplicaHolding:
     ],
     ids=["one", "two of five", "either of two", "half", "no more than half", "clear elsewhere", "two sets"],
 )
-def test_the_minority_is_blamed_and_where_there_is_none_all_are_suspected(
-    differing: list[ReplicaHolding], ranks: list[int]
-) -> None:
+def test_the_minority_is_blamed_and_without_one_all_are_suspected(differing: list[ReplicaHolding], ranks: list[int]) -> None:
     assert suspected(differing) == ranks
 
 
-def test_the_line_says_who_differs_in_what_and_since_when() -> None:
+def test_the_message_names_ranks_difference_and_last_equal_step() -> None:
     kinds = [held("parameters", (0, 2), (1,)), held("exp_avg", (0, 2), (1,))]
     assert describe(kinds, 30, 20) == (
         "rank 1 and ranks 0, 2 must hold the same parameters, optimizer state exp_avg but differ at step 30; ranks 0, 2 agree; "
@@ -86,7 +84,7 @@ def test_the_line_says_who_differs_in_what_and_since_when() -> None:
     assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2039 more agree" in describe(many, 30, 20)
 
 
-def test_only_ranks_that_speak_of_the_same_are_held_against_each_other() -> None:
+def test_only_ranks_with_comparable_values_are_compared() -> None:
     def said(rank: int, *sums: Sum) -> ReplicaReport:
         return ReplicaReport.from_json(ReplicaReport(rank, 5, 0.1, False, sums).to_json())
 
@@ -104,11 +102,11 @@ def test_only_ranks_that_speak_of_the_same_are_held_against_each_other() -> None
     ]
 
 
-# --- when -------------------------------------------------------------------------------------------------------------
+# --- schedule ---------------------------------------------------------------------------------------------------------
 
 
 def due(schedule: ComparisonSchedule, steps: int, clock: list[float], step_s: float) -> list[int]:
-    """The steps of so many at which a comparison is due, by a rank whose steps take so long."""
+    """The steps, out of `steps`, at which a comparison is due on a rank whose steps take this long."""
     found = []
     for step in range(1, steps + 1):
         clock[0] += step_s
@@ -119,13 +117,13 @@ def due(schedule: ComparisonSchedule, steps: int, clock: list[float], step_s: fl
     return found
 
 
-def test_steps_are_counted_from_the_first_which_all_others_are_compared_with() -> None:
+def test_steps_are_counted_from_the_first_at_which_others_are_compared() -> None:
     clock = [0.0]
     assert due(ComparisonSchedule(Every(steps=10), lambda: clock[0]), 35, clock, 1.0) == [1, 10, 20, 30]
     assert due(ComparisonSchedule(Every(steps=1), lambda: clock[0]), 3, clock, 1.0) == [1, 2, 3]
 
 
-def test_seconds_become_steps_by_how_long_they_take() -> None:
+def test_an_interval_in_seconds_becomes_steps_by_the_step_time() -> None:
     clock = [0.0]
     assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 60, clock, 0.5) == [1, 2, 4, 8, 16, 32, 52]
     assert due(ComparisonSchedule(Every(seconds=10.0), lambda: clock[0]), 6, clock, 30.0) == [1, 2, 3, 4, 5, 6]
@@ -143,7 +141,7 @@ def counting(boot: Booted, every: Every) -> tuple[heartbeat.StepCounter, torch.o
     return counter, optimizer
 
 
-def test_one_rank_alone_says_once_that_nothing_is_compared(boot: Booted) -> None:
+def test_a_single_rank_reports_once_that_nothing_is_compared(boot: Booted) -> None:
     _, optimizer = counting(boot, Every(steps=1))
     for _ in range(3):
         optimizer.step()
@@ -151,7 +149,7 @@ def test_one_rank_alone_says_once_that_nothing_is_compared(boot: Booted) -> None
     assert boot.said() == []
 
 
-def test_what_fails_in_the_check_stops_no_step_and_is_not_tried_again(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_check_stops_no_step_and_disables_the_check(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def breaks(*_: Any) -> None:
@@ -167,7 +165,7 @@ def test_what_fails_in_the_check_stops_no_step_and_is_not_tried_again(boot: Boot
 
 
 @pytest.mark.slow
-def test_a_compiled_step_is_ended_by_what_is_found(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mismatch_ends_a_compiled_step(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     heartbeat.see_dynamo(torch._dynamo)
@@ -193,9 +191,7 @@ resilience: {spares: 1, corruption: {compare: 4 steps}}
 
 
 @pytest.mark.slow
-def test_a_script_on_a_broken_node_goes_back_without_it_and_ends_as_if_nothing_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_excludes_a_broken_node_and_ends_as_if_fault_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sound", "faulty"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "sound")

@@ -1,4 +1,4 @@
-"""A script ends under boot as `python` ends it: the same bytes on both streams, the same code, the same files, whatever way it ends."""
+"""Tests that a script ends under boot as under `python`: the same output on both streams, the same exit code and files."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Sockets = tuple[socket.socket, socket.socket]
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process printed, and what it ended with."""
+    """The output and the exit code of a process."""
 
     code: int
     out: str
@@ -31,14 +31,14 @@ class Ended:
 
 @pytest.fixture
 def events() -> Iterator[Sockets]:
-    """The supervisor's end, and the worker's."""
+    """The supervisor's end and the worker's end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         yield ours, theirs
 
 
 def plain(folder: Path, *words: str) -> Ended:
-    """As torchrun starts it."""
+    """Run the script as torchrun starts it."""
     return run([sys.executable, "-u", *words], folder, dict(os.environ))
 
 
@@ -126,7 +126,9 @@ def test_modules_folders_and_archives_run_as_under_python(words: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_compiled_script_and_a_safe_path_are_pythons(tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_script_and_a_safe_path_behave_as_under_python(
+    tmp_path: Path, events: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.path[:2], type(__loader__).__name__)\n1 / 0\n")
     compiled = "import py_compile; py_compile.compile('train.py', 'train.pyc')"
     subprocess.run([sys.executable, "-c", compiled], cwd=tmp_path, check=True)
@@ -145,7 +147,7 @@ archive = zipfile.ZipFile("archive.zip", "w"); archive.writestr("a.txt", "hello"
 """
 
 
-def test_files_that_a_script_leaves_open_are_whole(tmp_path: Path, events: Sockets) -> None:
+def test_files_that_a_script_leaves_open_are_complete(tmp_path: Path, events: Sockets) -> None:
     found = []
     for name in ("plain", "boot"):
         folder = tmp_path / name
@@ -158,7 +160,7 @@ def test_files_that_a_script_leaves_open_are_whole(tmp_path: Path, events: Socke
     assert min(found[1].values()) > 0
 
 
-def said(ours: socket.socket) -> list[dict[str, object]]:
+def events_of(ours: socket.socket) -> list[dict[str, object]]:
     found = []
     while True:
         try:
@@ -171,14 +173,14 @@ def said(ours: socket.socket) -> list[dict[str, object]]:
     ("script", "code"),
     [("pass", 0), ("1 / 0", 1), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT), ("exit('x')", 1)],
 )
-def test_a_rank_says_that_it_leaves_last_of_all_and_its_forked_child_says_nothing(
+def test_a_rank_reports_leaving_last_and_its_forked_child_reports_nothing(
     script: str, code: int, tmp_path: Path, events: Sockets
 ) -> None:
     (tmp_path / "train.py").write_text(
         f"import os\nif (child := os.fork()) == 0:\n    raise ValueError('of the child')\nos.waitpid(child, 0)\n{script}\n"
     )
     assert under_boot(tmp_path, events, "train.py").code == code
-    heard = said(events[0])
+    heard = events_of(events[0])
     assert [each["code"] for each in heard if each["what"] == "leaving"] == [code]
     assert heard[-1]["what"] == "leaving"
     assert not any(each.get("text") == "of the child" for each in heard)

@@ -1,4 +1,4 @@
-"""Hooks of saves and loads: the file is what it would be, nothing is beside it, and what is damaged is not loaded."""
+"""Tests the hooks of saves and loads: files are unchanged, no file is added, and damaged files are not loaded."""
 
 import errno
 import gzip
@@ -27,7 +27,7 @@ from headway.runner.checkpoint.sources import DirectorySource
 from tests.runner.boot.test_saved import names
 from tests.support.worker import Booted, booted, flip
 
-# One process is what is wanted here.
+# These tests use a single process.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:Detected an existing checkpoint")
 
 STATE: dict[str, Any] = {"weight": torch.arange(1000.0), "step": 30}
@@ -47,7 +47,7 @@ def found(path: Path) -> FileState:
     return verify(path, saved.here()).found
 
 
-def test_a_file_is_what_torch_writes_and_loads_again(tmp_path: Path, boot: Booted) -> None:
+def test_a_file_has_torchs_bytes_and_loads_again(tmp_path: Path, boot: Booted) -> None:
     torch.save(STATE, tmp_path / "state.pt")
     expected = (tmp_path / "state.pt").read_bytes()
     save(STATE, tmp_path / "state.pt")
@@ -58,7 +58,7 @@ def test_a_file_is_what_torch_writes_and_loads_again(tmp_path: Path, boot: Boote
 
 
 @pytest.mark.parametrize("given", [str, Path, lambda path: open(path, "wb")], ids=["text", "path", "open file"])  # noqa: PTH123, SIM115
-def test_there_is_a_record_whatever_names_a_file(given: Callable[[str], Any], tmp_path: Path, boot: Booted) -> None:
+def test_every_kind_of_file_argument_is_recorded(given: Callable[[str], Any], tmp_path: Path, boot: Booted) -> None:
     target = given(str(tmp_path / "state.pt"))
     save(obj=STATE, f=target)
     if isinstance(target, io.IOBase):
@@ -66,14 +66,14 @@ def test_there_is_a_record_whatever_names_a_file(given: Callable[[str], Any], tm
     assert found(tmp_path / "state.pt") is FileState.GOOD
 
 
-def test_a_stream_that_is_closed_after_the_save_is_no_damage(tmp_path: Path, boot: Booted) -> None:
+def test_a_stream_closed_after_the_save_is_not_damaged(tmp_path: Path, boot: Booted) -> None:
     with gzip.open(tmp_path / "state.pt.gz", "wb") as stream:
         save(STATE, stream)
     with gzip.open(tmp_path / "state.pt.gz") as stream:
         assert load(stream)["step"] == 30
 
 
-def test_who_dies_while_a_file_is_written_over_leaves_no_checksum_of_what_was_there(tmp_path: Path, boot: Booted) -> None:
+def test_a_process_killed_while_overwriting_leaves_no_stale_checksum(tmp_path: Path, boot: Booted) -> None:
     save(STATE, tmp_path / "state.pt")
 
     def dies(*_: Any) -> None:
@@ -101,7 +101,7 @@ def safetensors_file(path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 5, 900, -1], ids=["nothing", "its first bytes", "a part", "all but one byte"])
 @pytest.mark.parametrize(("write", "suffix"), [(torch_file, ".pt"), (safetensors_file, ".safetensors")])
-def test_a_file_whose_save_was_killed_is_refused_before_the_script_and_the_one_before_stays(
+def test_a_file_of_a_killed_save_is_refused_before_the_script_starts(
     write: Callable[[Path], None], suffix: str, left: int, tmp_path: Path, boot: Booted
 ) -> None:
     def dies(path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_whose_save_was_killed_is_refused_before_the_script_and_the_one_b
 
 
 @pytest.mark.parametrize(("write", "suffix"), [(torch_file, ".pt"), (old_torch_file, ".pt"), (safetensors_file, ".safetensors")])
-def test_a_file_that_is_whole_stays_where_its_checksum_was_not_written_any_more(
+def test_a_complete_file_without_its_checksum_is_kept(
     write: Callable[[Path], None], suffix: str, tmp_path: Path, boot: Booted
 ) -> None:
     def dies(path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_file_that_is_whole_stays_where_its_checksum_was_not_written_any_more(
     assert names(tmp_path) == ["run", f"step-20{suffix}"]
 
 
-def test_a_safetensors_file_with_a_header_that_is_none_is_cut_off(tmp_path: Path, boot: Booted) -> None:
+def test_a_safetensors_file_with_an_invalid_header_is_truncated(tmp_path: Path, boot: Booted) -> None:
     path = tmp_path / "step-20.safetensors"
     files.begin(path)
     path.write_bytes((8).to_bytes(8, "little") + bytes(100))
@@ -140,14 +140,14 @@ def test_a_safetensors_file_with_a_header_that_is_none_is_cut_off(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "s3://bucket/state.pt"])
-def test_what_is_no_file_of_this_machine_gets_no_mark(name: str, boot: Booted) -> None:
+def test_a_name_that_is_not_a_local_file_is_not_recorded(name: str, boot: Booted) -> None:
     files.begin(name)
     files.ended(name)
     assert not registry_of(boot.worker).exists()
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["now", "since"])
-def test_what_somebody_writes_after_a_killed_save_is_not_cut_off(
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_a_file_written_by_another_process_after_a_killed_save_is_kept(
     later: bool, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "step-20.pt"
@@ -166,7 +166,7 @@ def test_what_somebody_writes_after_a_killed_save_is_not_cut_off(
     assert boot.said() == []
 
 
-def test_what_is_saved_into_memory_leaves_no_trace(tmp_path: Path, boot: Booted) -> None:
+def test_a_save_into_memory_leaves_no_trace(tmp_path: Path, boot: Booted) -> None:
     memory = io.BytesIO()
     save(STATE, memory)
     memory.seek(0)
@@ -175,7 +175,7 @@ def test_what_is_saved_into_memory_leaves_no_trace(tmp_path: Path, boot: Booted)
     assert boot.said() == []
 
 
-def test_a_flipped_bit_is_not_loaded_and_the_file_gets_out_of_the_way(tmp_path: Path, boot: Booted) -> None:
+def test_a_file_with_a_flipped_bit_is_not_loaded_and_is_moved(tmp_path: Path, boot: Booted) -> None:
     path = tmp_path / "state.pt"
     save(STATE, path)
     files.settle()
@@ -197,9 +197,7 @@ def test_a_damaged_file_that_cannot_be_moved_is_not_loaded_either(
         load(tmp_path / "state.pt")
 
 
-def test_a_file_that_is_loaded_twice_is_read_for_its_checksum_once(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_loaded_twice_is_hashed_once(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     save(STATE, tmp_path / "state.pt")
     looked: list[Path] = []
     original = saved.damage_of_file
@@ -217,7 +215,7 @@ def test_a_file_that_is_loaded_twice_is_read_for_its_checksum_once(
     assert len(looked) == 2
 
 
-def test_a_save_whose_checksum_cannot_be_written_is_a_save_and_is_said(
+def test_a_save_succeeds_if_its_checksum_cannot_be_written_and_reports_it(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -227,7 +225,7 @@ def test_a_save_whose_checksum_cannot_be_written_is_a_save_and_is_said(
     assert [note["calls"] for note in boot.said()] == [["a hook failed: begin: OSError"]]
 
 
-def test_a_load_that_fails_fails_as_torch_says(tmp_path: Path, boot: Booted) -> None:
+def test_a_failing_load_raises_torchs_error(tmp_path: Path, boot: Booted) -> None:
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.pt")
     (tmp_path / "text.pt").write_text("no checkpoint")
@@ -236,7 +234,7 @@ def test_a_load_that_fails_fails_as_torch_says(tmp_path: Path, boot: Booted) -> 
 
 
 @pytest.mark.parametrize("unit", ["step-20.pt", "checkpoint-20/state.pt"])
-def test_what_was_refused_is_not_refused_again_and_nothing_is_left_of_it(unit: str, tmp_path: Path, boot: Booted) -> None:
+def test_a_refused_file_is_not_refused_again_and_leaves_nothing(unit: str, tmp_path: Path, boot: Booted) -> None:
     folder = tmp_path / "saved"
     (folder / unit).parent.mkdir(parents=True)
     save(STATE, folder / unit)
@@ -249,7 +247,7 @@ def test_what_was_refused_is_not_refused_again_and_nothing_is_left_of_it(unit: s
     folder.rmdir()
 
 
-def test_behind_a_step_what_was_saved_has_its_checksum(tmp_path: Path, boot: Booted) -> None:
+def test_the_checksum_of_a_save_is_written_at_the_next_step(tmp_path: Path, boot: Booted) -> None:
     hooks = list[Any]()
     files.hook_optimizer(types.SimpleNamespace(register_optimizer_step_post_hook=hooks.append))
     save(STATE, tmp_path / "state.pt")
@@ -259,7 +257,7 @@ def test_behind_a_step_what_was_saved_has_its_checksum(tmp_path: Path, boot: Boo
     assert (begun["kind"], ended["kind"], ended["path"]) == ("begun", "file", str(tmp_path / "state.pt"))
 
 
-def test_a_child_does_not_read_what_its_parent_has_saved(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_does_not_read_its_parents_saves(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "TICK_S", 1e6)
     save(STATE, tmp_path / "state.pt")
     pid = os.fork()
@@ -269,7 +267,7 @@ def test_a_child_does_not_read_what_its_parent_has_saved(tmp_path: Path, boot: B
     assert len(files._pending) == 1
 
 
-def test_safetensors_are_verified_through_functions_that_were_imported_before(
+def test_safetensors_are_verified_through_previously_imported_functions(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("serialize_file", "safe_open"):
@@ -285,7 +283,7 @@ def test_safetensors_are_verified_through_functions_that_were_imported_before(
         load_file(path)
 
 
-def test_safetensors_readers_class_is_still_a_class_and_its_readers_are_of_it(
+def test_the_safetensors_reader_is_still_a_class_with_its_instances(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = safetensors.safe_open
@@ -313,7 +311,7 @@ def test_safetensors_readers_class_is_still_a_class_and_its_readers_are_of_it(
 
 @pytest.fixture
 def hooked(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> Booted:
-    """dcp.save and dcp.load as a script has them."""
+    """dcp.save and dcp.load as a script imports them."""
     monkeypatch.setattr(state_dict_saver, "_save_state_dict", dcp_calls._saving(state_dict_saver._save_state_dict))
     monkeypatch.setattr(state_dict_loader, "_load_state_dict", dcp_calls._loading(state_dict_loader._load_state_dict))
     for name in ("read_data", "read_metadata"):
@@ -330,7 +328,7 @@ def loaded(path: Path) -> torch.Tensor:
 
 @pytest.fixture
 def chosen(hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> Booted:
-    """As where the script's environment asks for headway's format."""
+    """As if the script's environment requested headway's format."""
     monkeypatch.setenv("HEADWAY_DCP", "headway")
     return hooked
 
@@ -341,7 +339,7 @@ def dcp_save(path: Path, state: dict[str, Any] | None = None, **more: Any) -> Pa
     return path
 
 
-def test_dcp_saves_are_torchs_own_byte_for_byte(tmp_path: Path, hooked: Booted) -> None:
+def test_dcp_saves_are_torchs_byte_for_byte(tmp_path: Path, hooked: Booted) -> None:
     dcp_save(tmp_path / "step-10")
     plain = state_dict_saver._save_state_dict.__wrapped__  # type: ignore[attr-defined]
     plain(STATE, FileSystemWriter(tmp_path / "plain"), no_dist=True)
@@ -354,11 +352,9 @@ def test_dcp_saves_are_torchs_own_byte_for_byte(tmp_path: Path, hooked: Booted) 
     assert loaded(tmp_path / "step-10").equal(STATE["weight"])
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before the save", "after it"])
+@pytest.mark.parametrize("before", [True, False], ids=["before the save", "after the save"])
 @pytest.mark.parametrize("name", ["checkpoint.json", ROOT])
-def test_a_scripts_own_file_beside_a_dcp_checkpoint_stays_what_it_is(
-    name: str, before: bool, tmp_path: Path, hooked: Booted
-) -> None:
+def test_a_scripts_file_next_to_a_dcp_checkpoint_is_unchanged(name: str, before: bool, tmp_path: Path, hooked: Booted) -> None:
     own = tmp_path / "step-1" / name
     own.parent.mkdir()
     if before:
@@ -372,7 +368,7 @@ def test_a_scripts_own_file_beside_a_dcp_checkpoint_stays_what_it_is(
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
-def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_before_the_script(name: str, tmp_path: Path, hooked: Booted) -> None:
+def test_a_flipped_bit_in_a_dcp_checkpoint_is_refused_before_the_script(name: str, tmp_path: Path, hooked: Booted) -> None:
     for step in (10, 20):
         dcp_save(tmp_path / f"step-{step}")
     flip(tmp_path / "step-20" / name)
@@ -383,8 +379,8 @@ def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_before_the_script(name: st
 
 
 @pytest.mark.parametrize("thread_count", [1, 3])
-@pytest.mark.parametrize("single", [True, False], ids=["a file a rank", "a file a tensor"])
-def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_at_its_load(
+@pytest.mark.parametrize("single", [True, False], ids=["a file per rank", "a file per tensor"])
+def test_a_flipped_bit_in_a_dcp_checkpoint_is_refused_when_loaded(
     single: bool, thread_count: int, tmp_path: Path, hooked: Booted
 ) -> None:
     writer = FileSystemWriter(tmp_path / "step-10", single_file_per_rank=single, thread_count=thread_count)
@@ -399,7 +395,9 @@ def test_a_flipped_bit_of_a_dcp_checkpoint_is_refused_at_its_load(
     assert [Path(note["path"]).name for note in hooked.said()] == ["step-10"]
 
 
-def test_of_a_dcp_file_only_what_is_read_is_compared(tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_bytes_read_from_a_dcp_file_are_compared(
+    tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records, "BLOCK_BYTES", 1000)
     dcp_save(tmp_path / "step-10", {"weight": torch.arange(1000.0), "other": torch.arange(20_000.0)})
     compared, original = list[int](), records.differ
@@ -415,7 +413,7 @@ def test_of_a_dcp_file_only_what_is_read_is_compared(tmp_path: Path, hooked: Boo
     assert len(compared) == len(set(compared)), "once each"
 
 
-def test_a_dcp_checkpoint_that_somebody_else_has_written_over_is_his(tmp_path: Path, hooked: Booted) -> None:
+def test_a_dcp_checkpoint_overwritten_by_another_program_is_kept(tmp_path: Path, hooked: Booted) -> None:
     dcp_save(tmp_path / "step-10")
     plain = state_dict_saver._save_state_dict.__wrapped__  # type: ignore[attr-defined]
     plain({"weight": torch.ones(1000)}, FileSystemWriter(tmp_path / "step-10"), no_dist=True)
@@ -429,7 +427,7 @@ def test_a_dcp_checkpoint_that_somebody_else_has_written_over_is_his(tmp_path: P
     assert hooked.said() == []
 
 
-def test_a_first_dcp_save_that_was_killed_hides_no_older_one(tmp_path: Path, hooked: Booted) -> None:
+def test_a_killed_first_dcp_save_does_not_hide_an_older_checkpoint(tmp_path: Path, hooked: Booted) -> None:
     dcp_save(tmp_path / "step-10")
     flip(tmp_path / "step-10/__0_0.distcp")
     with pytest.MonkeyPatch.context() as patch:
@@ -441,7 +439,7 @@ def test_a_first_dcp_save_that_was_killed_hides_no_older_one(tmp_path: Path, hoo
 
 
 def killed_over(path: Path, left: Callable[[Path], object], state: dict[str, Any]) -> None:
-    """A save over a checkpoint, killed when `left` has been done to its data files."""
+    """A save over a checkpoint, killed after `left` was done to its data files."""
 
     def finish(*_: Any, **__: Any) -> None:
         left(path)
@@ -484,10 +482,10 @@ def touched(path: Path) -> None:
         "files of two saves",
         "all files of the new one",
         "all files of the old one",
-        "written by somebody since",
+        "rewritten since",
     ],
 )
-def test_a_save_over_a_dcp_checkpoint_that_was_killed_is_refused_where_it_cannot_be_whole(
+def test_a_killed_save_over_a_dcp_checkpoint_is_refused_unless_complete(
     left: Callable[[Path], object], state: dict[str, Any], why: str | None, tmp_path: Path, hooked: Booted
 ) -> None:
     path = tmp_path / "last"
@@ -500,9 +498,7 @@ def test_a_save_over_a_dcp_checkpoint_that_was_killed_is_refused_where_it_cannot
     assert [note["why"].endswith(why) for note in notes if why] == [True] * len(notes)
 
 
-def test_a_dcp_checkpoint_that_cannot_be_read_stays_where_it_is(
-    tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_dcp_checkpoint_stays_in_place(tmp_path: Path, hooked: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (10, 20, 30):
         dcp_save(tmp_path / f"step-{step}")
     flip(tmp_path / "step-20/__0_0.distcp")
@@ -518,8 +514,8 @@ def test_a_dcp_checkpoint_that_cannot_be_read_stays_where_it_is(
     assert names(tmp_path) == ["run", "step-10", "step-30"]
 
 
-def test_a_file_that_a_dcp_checkpoint_has_lost_is_nobodys_damage(tmp_path: Path, hooked: Booted) -> None:
-    """It may lie on another node's disk."""
+def test_a_file_missing_from_a_dcp_checkpoint_is_not_damage(tmp_path: Path, hooked: Booted) -> None:
+    """The file may be on another node's disk."""
     dcp_save(tmp_path / "step-10")
     (tmp_path / "step-10/__0_0.distcp").unlink()
     hooked.verify()
@@ -533,7 +529,7 @@ def test_a_save_in_a_thread_has_its_checksums_when_it_ends(tmp_path: Path, hooke
     assert kinds == [("dcp begun", "step-10"), ("dcp", "step-10"), ("part", "__0_0.distcp"), ("part", ".metadata")]
 
 
-def test_a_writer_of_somebody_elses_is_left_alone_and_said(tmp_path: Path, chosen: Booted) -> None:
+def test_another_librarys_storage_writer_is_left_unchanged_and_reported(tmp_path: Path, chosen: Booted) -> None:
     class Own(FileSystemWriter):
         pass
 
@@ -545,19 +541,19 @@ def test_a_writer_of_somebody_elses_is_left_alone_and_said(tmp_path: Path, chose
     assert note["calls"] == ["dcp.save through Own with a custom write method: not verified"]
 
 
-# --- headway's format, where it is asked for --------------------------------------------------------------------------
+# --- headway's format, on request -------------------------------------------------------------------------------------
 
 
-def test_where_it_is_chosen_dcp_saves_go_through_verified_storage_and_look_finished_as_torchs_do(
+def test_optional_verified_storage_of_dcp_looks_complete_as_torchs_does(
     tmp_path: Path, chosen: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dcp_save(tmp_path / "step-10")
     assert {ROOT, ".metadata"} <= {path.name for path in (tmp_path / "step-10").iterdir()}
     monkeypatch.delenv("HEADWAY_DCP")
-    assert loaded(tmp_path / "step-10").equal(STATE["weight"]), "it is told by what is there"
+    assert loaded(tmp_path / "step-10").equal(STATE["weight"]), "the format is recognized by the files"
 
 
-def test_a_flipped_bit_in_headways_format_is_refused_before_the_script_and_at_its_load(tmp_path: Path, chosen: Booted) -> None:
+def test_a_flipped_bit_in_headways_format_is_refused_at_start_and_at_load(tmp_path: Path, chosen: Booted) -> None:
     for step in (10, 20, 30):
         dcp_save(tmp_path / f"step-{step}")
     for step in (20, 30):
@@ -573,7 +569,7 @@ def test_a_flipped_bit_in_headways_format_is_refused_before_the_script_and_at_it
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("called", ["read", "read_into"])
-def test_what_cannot_be_read_in_headways_format_stays_and_the_one_before_is_verified(
+def test_unreadable_headway_storage_stays_and_the_previous_is_verified(
     called: str, number: int, tmp_path: Path, chosen: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (10, 20, 30):
@@ -596,7 +592,7 @@ def test_what_cannot_be_read_in_headways_format_stays_and_the_one_before_is_veri
 
 
 @pytest.mark.parametrize("kind", ["data-*.bin", "part-*.json"])
-def test_a_file_that_a_checkpoint_in_headways_format_has_lost_is_damage(kind: str, tmp_path: Path, chosen: Booted) -> None:
+def test_a_file_missing_from_headways_format_is_damage(kind: str, tmp_path: Path, chosen: Booted) -> None:
     dcp_save(tmp_path / "step-10")
     (lost,) = (tmp_path / "step-10").glob(kind)
     lost.unlink()
@@ -604,14 +600,14 @@ def test_a_file_that_a_checkpoint_in_headways_format_has_lost_is_damage(kind: st
     assert names(tmp_path) == ["run"]
 
 
-def test_a_directory_that_torch_has_overwritten_since_is_torchs(tmp_path: Path, chosen: Booted) -> None:
+def test_a_directory_that_torch_overwrote_is_loaded_as_torchs(tmp_path: Path, chosen: Booted) -> None:
     dcp_save(tmp_path / "step-10")
     dcp_plain = state_dict_saver._save_state_dict.__wrapped__  # type: ignore[attr-defined]
     dcp_plain({"weight": torch.ones(1000)}, FileSystemWriter(tmp_path / "step-10"), no_dist=True)
     assert loaded(tmp_path / "step-10").equal(torch.ones(1000))
 
 
-def test_what_headways_storage_cannot_hold_torch_saves_and_it_is_said(tmp_path: Path, chosen: Booted) -> None:
+def test_values_that_headways_storage_cannot_hold_are_saved_by_torch(tmp_path: Path, chosen: Booted) -> None:
     dcp_save(tmp_path / "step-10", {"weight": STATE["weight"], "odd": types.SimpleNamespace(a=1)})
     assert loaded(tmp_path / "step-10").equal(STATE["weight"])
     limitations.report_limitations()

@@ -1,4 +1,4 @@
-"""Signs of life of an unmodified loop: what its calls show on the rank's page."""
+"""Tests the heartbeats of an unmodified loop: what its calls write on the rank's page."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def sections(boot: Booted, call: Callable[..., Any]) -> tuple[str, Any]:
     return section, result
 
 
-def test_steps_of_the_first_optimizer_count_and_no_other_ones(boot: Booted) -> None:
+def test_only_steps_of_the_first_optimizer_count(boot: Booted) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     one, other = torch.optim.SGD([parameter], lr=0.1), torch.optim.SGD([parameter], lr=0.1)
     count = heartbeat.StepCounter(of_process())
@@ -53,7 +53,7 @@ def test_steps_of_the_first_optimizer_count_and_no_other_ones(boot: Booted) -> N
     assert (boot.shown("step"), boot.section) == (2, "compute")
 
 
-def test_an_optimizer_that_was_restored_goes_on_counting_where_it_was(boot: Booted) -> None:
+def test_a_restored_optimizer_continues_its_step_count(boot: Booted) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([parameter])
     parameter.grad = torch.ones(2)
@@ -68,7 +68,7 @@ def test_an_optimizer_that_was_restored_goes_on_counting_where_it_was(boot: Boot
 
 
 class Calls(TorchFunctionMode):
-    """Keeps what torch's functions are called for."""
+    """Records which of torch's functions are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return operation(*args, **(kwargs or {}))
 
 
-def test_modes_of_a_script_see_no_operation_of_the_count(boot: Booted) -> None:
+def test_torch_modes_of_a_script_see_no_operation_of_the_counter(boot: Booted) -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
     optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
     optimizer.step()
@@ -100,7 +100,7 @@ def test_modes_of_a_script_see_no_operation_of_the_count(boot: Booted) -> None:
     assert boot.shown("step") == 1
 
 
-def test_a_profile_of_python_sees_the_count(boot: Booted) -> None:
+def test_a_python_profile_contains_the_counter(boot: Booted) -> None:
     count, files = heartbeat.StepCounter(of_process()), set[str]()
     sys.setprofile(lambda frame, _event, _given: files.add(frame.f_code.co_filename))
     try:
@@ -111,7 +111,7 @@ def test_a_profile_of_python_sees_the_count(boot: Booted) -> None:
 
 
 class Captured(torch.Tensor):
-    """A number on a GPU: to read it while a graph is captured ends the capture."""
+    """A step count on a GPU: reading it during a graph capture would end the capture."""
 
     is_cuda = True
 
@@ -119,14 +119,14 @@ class Captured(torch.Tensor):
         raise AssertionError("read while a graph was captured")
 
 
-def test_a_count_on_a_gpu_is_not_read_while_a_graph_is_captured(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_step_count_is_not_read_during_graph_capture(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
     optimizer.state[optimizer.param_groups[0]["params"][0]] = {"step": torch.tensor(5.0).as_subclass(Captured)}
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert heartbeat.steps_made(optimizer) is None
 
 
-def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> None:
+def test_a_step_that_only_initializes_optimizer_state_does_not_count(boot: Booted) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([parameter])
     module = types.SimpleNamespace(_init_optim_state=dcp_state_dict._init_optim_state)
@@ -139,14 +139,14 @@ def test_a_step_that_only_gives_an_optimizer_its_state_is_none(boot: Booted) -> 
     handle.remove()
 
 
-def test_the_modules_of_the_first_step_are_written_for_whoever_warms_up(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_modules_of_the_first_step_are_written_for_warm_starts(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUP_RANK", "3")
     heartbeat.StepCounter(of_process())(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
     names = json.loads((boot.directory.attempt_directory / "modules-3.json").read_text())
     assert {"torch", "torch.utils.data.dataloader", "headway.runner.boot.heartbeat"} <= set(names)
 
 
-def test_a_call_shows_its_section_and_what_it_calls_does_not(boot: Booted) -> None:
+def test_a_call_shows_its_section_and_nested_calls_do_not(boot: Booted) -> None:
     def fetch(look: Callable[[], None]) -> None:
         heartbeat.within("restore", look)()
 
@@ -164,7 +164,7 @@ def test_a_call_that_raises_leaves_its_section(boot: Booted) -> None:
     assert boot.section == "compute"
 
 
-def test_another_thread_is_no_sign_of_the_one_that_steps(boot: Booted) -> None:
+def test_another_thread_gives_no_heartbeat_for_the_stepping_thread(boot: Booted) -> None:
     of_process().base("compute")
     before = boot.shown("pulse")
     seen: list[str] = []
@@ -175,7 +175,7 @@ def test_another_thread_is_no_sign_of_the_one_that_steps(boot: Booted) -> None:
     assert boot.shown("pulse") == before
 
 
-def test_the_thread_that_steps_is_the_one_that_counts_from_then_on(boot: Booted) -> None:
+def test_the_thread_that_steps_gives_the_heartbeats_from_then_on(boot: Booted) -> None:
     of_process().base("compute")
     thread = threading.Thread(target=of_process().stepped, args=(1,))
     thread.start()
@@ -183,7 +183,7 @@ def test_the_thread_that_steps_is_the_one_that_counts_from_then_on(boot: Booted)
     assert sections(boot, heartbeat.within("data", lambda look: look())) == ("compute", None)
 
 
-def test_a_batch_is_data(boot: Booted) -> None:
+def test_fetching_a_batch_shows_section_data(boot: Booted) -> None:
     module = types.SimpleNamespace(_BaseDataLoaderIter=type("Iterator", (dataloader._SingleProcessDataLoaderIter,), {}))
     heartbeat.see_loader(module)
     look = types.SimpleNamespace(seen=[])
@@ -201,7 +201,7 @@ def test_a_batch_is_data(boot: Booted) -> None:
     assert look.seen == ["data", "data"]
 
 
-def test_a_backward_pass_gives_a_sign_at_both_ends(boot: Booted) -> None:
+def test_a_backward_pass_gives_a_heartbeat_at_both_ends(boot: Booted) -> None:
     module = types.SimpleNamespace(backward=torch.autograd.backward)
     heartbeat.see_backward(module)
     before = boot.shown("pulse")
@@ -213,7 +213,7 @@ def test_a_backward_pass_gives_a_sign_at_both_ends(boot: Booted) -> None:
 
 
 def waiting(ns: int) -> Any:
-    """torch.distributed.distributed_c10d with a Work that waits so long."""
+    """torch.distributed.distributed_c10d with a Work that waits this long."""
 
     class Work:
         def wait(self) -> None:
@@ -226,7 +226,7 @@ def waiting(ns: int) -> Any:
     return module
 
 
-def test_what_a_rank_waits_for_others_is_not_its_own_time(boot: Booted) -> None:
+def test_waiting_for_other_ranks_is_not_a_ranks_own_time(boot: Booted) -> None:
     work = waiting(20_000_000).Work()
     boot.worker.pulse()
     own_before, at = boot.shown("own_ns"), boot.shown("monotonic_ns")
@@ -236,7 +236,7 @@ def test_what_a_rank_waits_for_others_is_not_its_own_time(boot: Booted) -> None:
     assert boot.shown("own_ns") - own_before <= passed - 20_000_000
 
 
-def test_under_distributed_data_parallel_a_backward_pass_is_not_its_own_time(boot: Booted) -> None:
+def test_a_ddp_backward_pass_is_not_a_ranks_own_time(boot: Booted) -> None:
     module = types.SimpleNamespace(DistributedDataParallel=type("Parallel", (), {"__init__": lambda self: None}))
     heartbeat.see_ddp(module)
     module.DistributedDataParallel()
@@ -251,7 +251,7 @@ def test_under_distributed_data_parallel_a_backward_pass_is_not_its_own_time(boo
     assert [len(note["calls"]) for note in boot.said()] == [1]
 
 
-def test_a_compilation_is_seen(boot: Booted) -> None:
+def test_compilation_shows_its_section(boot: Booted) -> None:
     handler = types.SimpleNamespace(starts=[], ends=[])
     handler.register_start_callback, handler.register_end_callback = handler.starts.append, handler.ends.append
     heartbeat.see_compile(types.SimpleNamespace(callback_handler=handler))
@@ -262,7 +262,7 @@ def test_a_compilation_is_seen(boot: Booted) -> None:
     assert boot.section == "compute"
 
 
-def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> None:
+def test_after_eval_the_loop_is_evaluating_until_its_next_step(boot: Booted) -> None:
     module = types.SimpleNamespace(Module=type("Module", (torch.nn.Module,), {}), torch=torch)
     heartbeat.see_evaluation(module)
     module.Module().eval()
@@ -275,7 +275,7 @@ def test_after_eval_the_loop_evaluates_until_it_steps_again(boot: Booted) -> Non
 
 
 @pytest.mark.slow
-def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_loops_steps_are_counted_and_eval_breaks_no_graph(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.StepCounter, "__call__", heartbeat.StepCounter.__call__)
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     heartbeat.see_dynamo(torch._dynamo)
@@ -296,7 +296,7 @@ def test_a_compiled_loop_has_its_steps_counted_and_no_break_at_eval(boot: Booted
     assert boot.shown("step") == 3
 
 
-def test_a_child_process_is_no_rank(boot: Booted) -> None:
+def test_a_child_process_is_not_a_rank(boot: Booted) -> None:
     before = boot.shown("pulse")
     pid = os.fork()
     if pid == 0:
@@ -306,7 +306,7 @@ def test_a_child_process_is_no_rank(boot: Booted) -> None:
     assert boot.shown("pulse") == before
 
 
-def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
+def test_an_exception_in_a_forked_process_is_not_the_ranks(boot: Booted) -> None:
     if (pid := os.fork()) == 0:
         boot.worker.raised(ValueError("mine"))
         os._exit(int(not boot.worker.forked()))
@@ -315,7 +315,7 @@ def test_what_a_forked_process_raises_is_not_the_ranks(boot: Booted) -> None:
 
 
 def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Booted) -> None:
-    """A write is about a microsecond; a step of one batch makes nine."""
+    """A write takes about a microsecond; a step with one batch makes nine."""
     before = boot.shown("pulse")
     heartbeat.within("data", lambda: None)()
     autograd = types.SimpleNamespace(backward=lambda: None)
@@ -327,7 +327,7 @@ def test_all_hooks_of_a_step_write_the_page_a_bounded_number_of_times(boot: Boot
     assert boot.shown("pulse") - before == 2 + 2 + 3 + 2 + 1
 
 
-def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no_thread_waits_before(
+def test_the_flight_recorder_can_be_read_from_the_first_process_group_on(
     boot: Booted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(flight.PIPES, f"{tmp_path}/rank-")
@@ -336,7 +336,7 @@ def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no
     heartbeat.see_groups(module)
 
     def threads() -> tuple[int, int]:
-        """Those of the process, and those that a script can list."""
+        """The process's threads, and those that a script can list."""
         return len(list(Path("/proc/self/task").iterdir())), threading.active_count()
 
     all_before, listed = threads()
@@ -346,14 +346,15 @@ def test_the_flight_recorder_can_be_asked_from_the_first_process_group_on_and_no
     assert (tmp_path / "rank-0.pipe").is_fifo()
 
 
-def test_a_script_that_has_closed_our_socket_is_heard_no_more_and_its_own_file_stays_as_it_is(
+def test_a_script_that_closes_the_event_socket_keeps_its_own_file(
     boot: Booted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     boot.worker.say("note", kind="before")
     number = boot.worker._events.fileno()
     kept = os.dup(number)
     with (tmp_path / "mine").open("wb") as mine:
-        os.dup2(mine.fileno(), number)  # the script's file has our number now
+        # The script's file now has headway's former number.
+        os.dup2(mine.fileno(), number)
         boot.worker.say("note", kind="after")
     assert (tmp_path / "mine").read_bytes() == b""
     os.close(number)

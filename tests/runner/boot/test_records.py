@@ -1,4 +1,4 @@
-"""Records of files: what counts as damage, and that whatever anybody else does to a file never does."""
+"""Tests the records of files: what counts as damage, and that writes by other programs never do."""
 
 import itertools
 import mmap
@@ -46,7 +46,7 @@ def keeping_times(path: Path, change: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 12_345, len(CONTENT) - 1])
-def test_a_bit_that_nobody_can_have_written_is_damage(place: int, path: Path) -> None:
+def test_a_flipped_bit_in_an_unmodified_file_is_damage(place: int, path: Path) -> None:
     assert found(path) is FileState.GOOD
     flip(path, place)
     verified = verify(path, saved.here())
@@ -55,7 +55,7 @@ def test_a_bit_that_nobody_can_have_written_is_damage(place: int, path: Path) ->
 
 
 @pytest.mark.parametrize("seconds", [-5, 5])
-def test_a_bit_that_somebody_has_written_is_his(seconds: int, path: Path) -> None:
+def test_a_bit_changed_by_a_program_is_not_damage(seconds: int, path: Path) -> None:
     stat = path.stat()
     flip(path)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + seconds * 10**9))
@@ -63,12 +63,12 @@ def test_a_bit_that_somebody_has_written_is_his(seconds: int, path: Path) -> Non
 
 
 @pytest.mark.parametrize("length", [0, 1, len(CONTENT) - 1, len(CONTENT) + 1])
-def test_a_file_of_another_length_is_somebody_elses(length: int, path: Path) -> None:
+def test_a_file_of_another_length_is_not_damaged(length: int, path: Path) -> None:
     keeping_times(path, lambda: os.truncate(path, length))
     assert found(path) is FileState.UNKNOWN
 
 
-def test_another_file_of_the_same_name_length_and_time_is_somebody_elses(path: Path) -> None:
+def test_another_file_with_the_same_name_length_and_time_is_not_damaged(path: Path) -> None:
     def replace() -> None:
         path.with_name("other").write_bytes(CONTENT[::-1])
         path.with_name("other").replace(path)
@@ -77,14 +77,14 @@ def test_another_file_of_the_same_name_length_and_time_is_somebody_elses(path: P
     assert found(path) is FileState.UNKNOWN
 
 
-def test_the_bytes_of_another_save_are_a_copy_and_no_damage(tmp_path: Path, path: Path) -> None:
+def test_the_bytes_of_another_save_are_a_copy_and_not_damage(tmp_path: Path, path: Path) -> None:
     """`cp --preserve` of a file that was saved within the same tick of a coarse clock."""
     other = save(tmp_path / "other.pt", CONTENT[::-1])
     keeping_times(path, lambda: shutil.copyfile(other, path))
     assert found(path) is FileState.UNKNOWN
 
 
-def test_where_mappings_leave_no_time_nothing_is_damage_and_it_is_said(
+def test_without_times_of_mapped_writes_damage_is_not_judged_and_reported(
     path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = records.file_system(path.stat().st_dev)
@@ -97,11 +97,11 @@ def test_where_mappings_leave_no_time_nothing_is_damage_and_it_is_said(
 
 
 @pytest.mark.skipif(records.file_system(os.stat("/dev/shm").st_dev) != "tmpfs", reason="/dev/shm is no tmpfs")  # noqa: PTH116
-def test_tmpfs_is_told() -> None:
+def test_tmpfs_does_not_update_times_of_mapped_writes() -> None:
     assert "tmpfs" in records.TIMELESS
 
 
-def test_there_is_no_record_of_a_file_that_is_written_over_before_it_is_read(tmp_path: Path, boot: Booted) -> None:
+def test_a_file_overwritten_before_it_is_read_has_no_record(tmp_path: Path, boot: Booted) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(CONTENT)
     files.expect(boot.worker, str(path), FILE)
@@ -110,9 +110,7 @@ def test_there_is_no_record_of_a_file_that_is_written_over_before_it_is_read(tmp
     assert [line["kind"] for line in records.read(records.registry_of(boot.worker), None)] == [records.ENDED]
 
 
-def test_there_is_no_record_of_a_file_that_is_written_over_while_it_is_read(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_overwritten_while_it_is_read_has_no_record(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(CONTENT)
     original = records._hashes
@@ -126,7 +124,7 @@ def test_there_is_no_record_of_a_file_that_is_written_over_while_it_is_read(
     assert record_of(str(path), Identity.of(path.stat())) is None
 
 
-def test_a_file_is_read_once_later_writes_must_show_in_its_time(
+def test_a_file_is_read_only_once_later_writes_would_change_its_time(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
@@ -145,7 +143,7 @@ def test_a_file_is_read_once_later_writes_must_show_in_its_time(
     assert kept == [[], [], ["fine"], ["fine"], ["fine", "coarse"]]
 
 
-def test_a_long_file_has_hashes_of_its_blocks_and_any_of_them_is_compared_alone(tmp_path: Path) -> None:
+def test_a_long_file_has_block_hashes_that_are_compared_separately(tmp_path: Path) -> None:
     path = tmp_path / "long"
     with path.open("wb") as file:
         for value in range(3):
@@ -162,7 +160,7 @@ def test_a_long_file_has_hashes_of_its_blocks_and_any_of_them_is_compared_alone(
     assert records.differ(path, size, record.blocks[3:], 3)
 
 
-def test_two_files_of_one_identity_say_nothing_of_each_other(path: Path, tmp_path: Path) -> None:
+def test_two_files_with_one_identity_prove_nothing_about_each_other(path: Path, tmp_path: Path) -> None:
     known = Known()
     record = record_of(str(path), Identity.of(path.stat()))
     assert record is not None
@@ -173,7 +171,7 @@ def test_two_files_of_one_identity_say_nothing_of_each_other(path: Path, tmp_pat
     assert known.of(record.identity) is None
 
 
-def test_what_is_kept_in_mind_is_bounded(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_records_is_bounded(boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MOST", 10)
     known = Known()
     for number in range(25):
@@ -181,7 +179,7 @@ def test_what_is_kept_in_mind_is_bounded(boot: Booted, monkeypatch: pytest.Monke
     assert len(known.by_path) == 5
 
 
-# --- foreign hands ----------------------------------------------------------------------------------------------------
+# --- other programs ---------------------------------------------------------------------------------------------------
 
 NAMES = ("a.pt", "b.pt", "backup.pt")
 
@@ -220,7 +218,7 @@ FOREIGN: dict[str, Callable[[Path, random.Random], object]] = {
     "append": appended,
     "mmap": mapped,
     "utime": touched,
-    # Not to nothing: an empty file right after a save, before its checksum is due, is a save that was cut off.
+    # Not to zero bytes: an empty file right after a save, before its checksum is due, is a killed save.
     "truncate": lambda path, rng: os.truncate(path, 1 + rng.randrange(path.stat().st_size)),
     "rewrite": lambda path, rng: path.write_bytes(rng.randbytes(rng.choice([64, 4000]))),
     "rename": lambda path, rng: path.rename(another(path, rng)),
@@ -233,7 +231,7 @@ actions = st.lists(st.tuples(st.sampled_from(["save", "load", "settle", *FOREIGN
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(actions, st.randoms(use_true_random=False), st.booleans())
-def test_no_foreign_hand_is_ever_damage_and_a_bit_that_nobody_wrote_is(
+def test_writes_by_other_programs_are_never_damage_but_silent_changes_are(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, str]], rng: random.Random, late: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("story")
@@ -241,7 +239,7 @@ def test_no_foreign_hand_is_ever_damage_and_a_bit_that_nobody_wrote_is(
         times = itertools.count(10**18, 1_000_003)
 
         def write(path: Path, content: bytes) -> None:
-            """At a time of its own, however coarse the clock is: what is written later has another."""
+            """Write at a distinct time, however coarse the clock is, so that later writes have another time."""
             path.write_bytes(content)
             now = next(times)
             os.utime(path, ns=(now, now))
@@ -276,7 +274,7 @@ def test_no_foreign_hand_is_ever_damage_and_a_bit_that_nobody_wrote_is(
         assert len(boot.said()) == 1
 
 
-def test_a_complete_save_that_something_else_empties_at_once_was_not_cut_off(tmp_path: Path, boot: Booted) -> None:
+def test_a_save_truncated_later_by_another_program_is_not_a_killed_save(tmp_path: Path, boot: Booted) -> None:
     path = tmp_path / "a.pt"
     files.saving(lambda path, content: path.write_bytes(content), 0, "path")(path, b"x" * 64)
     os.truncate(path, 0)
@@ -288,7 +286,7 @@ def test_a_complete_save_that_something_else_empties_at_once_was_not_cut_off(tmp
 
 
 def listings(folder: Path) -> dict[str, list[str]]:
-    """Names by every way that there is."""
+    """The names that each kind of listing shows."""
     return {
         "listdir": sorted(os.listdir(folder)),  # noqa: PTH208
         "scandir": sorted(entry.name for entry in os.scandir(folder)),
@@ -299,7 +297,7 @@ def listings(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def test_every_listing_shows_the_scripts_own_files_at_every_moment(tmp_path: Path, boot: Booted) -> None:
+def test_every_listing_shows_only_the_scripts_files_at_every_moment(tmp_path: Path, boot: Booted) -> None:
     folder = tmp_path / "ckpt"
     folder.mkdir()
     seen = []
@@ -319,8 +317,8 @@ def test_every_listing_shows_the_scripts_own_files_at_every_moment(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_operating_systems_functions_are_pythons_own() -> None:
-    """In a process that has set all hooks."""
+def test_the_os_functions_remain_pythons_own() -> None:
+    """Run in a process with all hooks installed."""
     code = (
         "import os, posix, pickle\nfrom headway.runner.boot.hooks import prepare\nprepare()\nimport torch\n"
         "names = ['rename', 'replace', 'rmdir', 'listdir', 'scandir', 'unlink', 'open']\n"

@@ -1,4 +1,4 @@
-"""Checkpoints that a script saved: the newest of each family is verified, and what is damaged gets out of every search's way."""
+"""Tests that the newest of a script's checkpoints are verified, and damaged ones moved where no search finds them."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ def boot(tmp_path: Path) -> Iterator[Booted]:
 
 
 def save(path: Path, content: bytes = b"") -> Path:
-    """A file as a hooked torch.save leaves it."""
+    """Write a file as a hooked torch.save leaves it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.begin(path)
     path.write_bytes(content or os.urandom(5000))
@@ -34,11 +34,11 @@ def save(path: Path, content: bytes = b"") -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """What a script's listing shows it."""
+    """The names that a script's listing shows."""
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def test_of_files_in_a_folder_the_newest_good_one_stays_the_newest(tmp_path: Path, boot: Booted) -> None:
+def test_the_newest_intact_file_of_a_folder_stays_the_newest(tmp_path: Path, boot: Booted) -> None:
     files = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20, 30, 40)]
     flip(files[1])
     flip(files[2])
@@ -53,7 +53,7 @@ def test_of_files_in_a_folder_the_newest_good_one_stays_the_newest(tmp_path: Pat
     assert [note["path"] for note in boot.said()] == [str(files[at]) for at in (1, 3, 2, 0)]
 
 
-def test_a_refused_checkpoint_is_said_with_both_checksums_and_its_new_name(tmp_path: Path, boot: Booted) -> None:
+def test_a_refused_checkpoint_is_reported_with_both_checksums_and_new_name(tmp_path: Path, boot: Booted) -> None:
     path = save(tmp_path / "ckpt/model.pt", b"as it was saved")
     flip(path, 10)
     damaged = path.read_bytes()
@@ -67,14 +67,14 @@ def test_a_refused_checkpoint_is_said_with_both_checksums_and_its_new_name(tmp_p
     assert note["why"].endswith(" was saved")
 
 
-def test_a_second_refusal_of_the_same_name_keeps_the_first(tmp_path: Path, boot: Booted) -> None:
+def test_a_second_refusal_with_the_same_name_keeps_the_first_file(tmp_path: Path, boot: Booted) -> None:
     for _ in range(2):
         flip(save(tmp_path / "ckpt/model.pt"))
         boot.verify()
     assert names(tmp_path / "run/shared/refused") == ["model.pt", "model.pt-2"]
 
 
-def test_on_another_file_system_than_the_runs_it_is_hidden_beside_its_name(
+def test_on_another_file_system_a_refused_file_is_hidden_in_its_folder(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename
@@ -92,7 +92,7 @@ def test_on_another_file_system_than_the_runs_it_is_hidden_beside_its_name(
     assert list((tmp_path / "run/shared/refused").iterdir()) == []
 
 
-def test_a_numbered_directory_is_one_checkpoint_and_goes_as_a_whole(tmp_path: Path, boot: Booted) -> None:
+def test_a_numbered_directory_is_one_checkpoint_and_is_moved_as_a_whole(tmp_path: Path, boot: Booted) -> None:
     for step in (10, 20):
         for name in ("model.safetensors", "optimizer.pt"):
             save(tmp_path / f"out/checkpoint-{step}/{name}")
@@ -103,7 +103,7 @@ def test_a_numbered_directory_is_one_checkpoint_and_goes_as_a_whole(tmp_path: Pa
     assert note["why"].startswith("optimizer.pt: xxh3_128 is ")
 
 
-def test_directories_that_hold_the_same_names_are_checkpoints_whatever_they_are_called(tmp_path: Path, boot: Booted) -> None:
+def test_directories_with_the_same_file_names_are_checkpoints(tmp_path: Path, boot: Booted) -> None:
     for name in ("first", "second"):
         save(tmp_path / f"out/{name}/model.pt")
     flip(tmp_path / "out/second/model.pt")
@@ -112,7 +112,7 @@ def test_directories_that_hold_the_same_names_are_checkpoints_whatever_they_are_
 
 
 @pytest.mark.parametrize("argv", [["{0}/train.py"], ["{1}/__main__.py", "{0}/train.py"]], ids=["in the script", "before it"])
-def test_a_numbered_directory_in_which_something_runs_is_no_checkpoint(
+def test_a_numbered_directory_with_a_running_process_is_not_a_checkpoint(
     argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "step1/deep").mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_numbered_directory_in_which_something_runs_is_no_checkpoint(
             saved.refuse(tmp_path / "step1", "damaged")
 
 
-def test_a_numbered_directory_of_several_checkpoints_is_none_itself(tmp_path: Path, boot: Booted) -> None:
+def test_a_numbered_directory_of_several_checkpoints_is_not_a_checkpoint(tmp_path: Path, boot: Booted) -> None:
     files = [save(tmp_path / f"step1/step-{step}.pt") for step in (10, 20, 30)]
     for step in (10, 20):
         save(tmp_path / f"epoch2/checkpoint-{step}/model.pt")
@@ -146,14 +146,14 @@ def test_a_numbered_directory_of_several_checkpoints_is_none_itself(tmp_path: Pa
     assert names(tmp_path / "step1") == []
 
 
-def test_files_that_accelerate_numbers_are_of_one_checkpoint(tmp_path: Path, boot: Booted) -> None:
+def test_files_numbered_by_accelerate_belong_to_one_checkpoint(tmp_path: Path, boot: Booted) -> None:
     for name in ("custom_checkpoint_0.pkl", "custom_checkpoint_1.pkl", "random_states_0.pkl"):
         flip(save(tmp_path / "checkpoint_7" / name))
     boot.verify()
     assert names(tmp_path) == ["run"]
 
 
-def test_folders_that_hold_several_checkpoints_each_are_none_themselves(tmp_path: Path, boot: Booted) -> None:
+def test_folders_that_hold_several_checkpoints_each_are_not_checkpoints(tmp_path: Path, boot: Booted) -> None:
     for step in (10, 20, 30):
         for rank in (0, 1):
             save(tmp_path / f"ck/rank{rank}/step-{step}.pt")
@@ -166,7 +166,7 @@ def test_folders_that_hold_several_checkpoints_each_are_none_themselves(tmp_path
     assert names(tmp_path / "best") == []
 
 
-def test_folders_that_are_written_in_between_each_other_are_no_checkpoints(tmp_path: Path, boot: Booted) -> None:
+def test_folders_written_alternately_are_not_checkpoints(tmp_path: Path, boot: Booted) -> None:
     for name in ("first", "a", "b", "a", "last"):
         save(tmp_path / f"out/{name}/model.pt")
         save(tmp_path / f"out/{name}/optimizer.pt")
@@ -177,14 +177,14 @@ def test_folders_that_are_written_in_between_each_other_are_no_checkpoints(tmp_p
     assert left == {"a": ["model.pt"], "b": ["model.pt"], "first": ["model.pt", "optimizer.pt"]}
 
 
-def test_a_single_file_of_a_folder_takes_nothing_else_with_it(tmp_path: Path, boot: Booted) -> None:
+def test_a_single_file_of_a_folder_is_moved_alone(tmp_path: Path, boot: Booted) -> None:
     flip(save(tmp_path / "experiment-7/model.pt"))
     (tmp_path / "experiment-7/notes.txt").write_text("mine")
     boot.verify()
     assert names(tmp_path / "experiment-7") == ["notes.txt"]
 
 
-def test_the_name_that_lightning_resumes_from_goes_to_the_newest_good_file(tmp_path: Path, boot: Booted) -> None:
+def test_lightnings_resume_link_points_to_the_newest_intact_file(tmp_path: Path, boot: Booted) -> None:
     folder = tmp_path / "lightning"
     good = save(folder / "epoch=0-step=10.ckpt")
     damaged = [save(folder / "epoch=1-step=20.ckpt"), save(folder / "last.ckpt")]
@@ -202,10 +202,10 @@ def test_the_name_that_lightning_resumes_from_goes_to_the_newest_good_file(tmp_p
         ("latest_checkpointed_iteration.txt", ("iter_0000010/state.pt", "iter_0000020/state.pt"), ("20", "10")),
     ],
 )
-def test_the_file_that_names_the_newest_names_the_newest_good_directory(
+def test_the_latest_file_names_the_newest_intact_directory(
     pointer: str, states: tuple[str, str], named: tuple[str, str], tmp_path: Path, boot: Booted
 ) -> None:
-    """DeepSpeed and Megatron would start from the beginning, or fail, where it names a directory that is not there."""
+    """DeepSpeed and Megatron would start from scratch or fail if it named a missing directory."""
     folder = tmp_path / "saved"
     save(folder / states[0])
     flip(save(folder / states[1]))
@@ -215,7 +215,7 @@ def test_the_file_that_names_the_newest_names_the_newest_good_directory(
     assert (folder / pointer).read_text() == named[1]
 
 
-def test_a_file_that_names_another_directory_than_the_refused_one_stays(tmp_path: Path, boot: Booted) -> None:
+def test_a_latest_file_that_names_another_directory_is_unchanged(tmp_path: Path, boot: Booted) -> None:
     folder = tmp_path / "saved"
     save(folder / "global_step10/state.pt")
     flip(save(folder / "global_step20/state.pt"))
@@ -224,7 +224,7 @@ def test_a_file_that_names_another_directory_than_the_refused_one_stays(tmp_path
     assert (folder / "latest").read_text() == "best"
 
 
-def test_what_was_deleted_or_overwritten_since_is_no_damage(tmp_path: Path, boot: Booted) -> None:
+def test_deleted_or_overwritten_files_are_not_damaged(tmp_path: Path, boot: Booted) -> None:
     save(tmp_path / "ckpt/step-10.pt").unlink()
     shutil.rmtree(save(tmp_path / "out/checkpoint-10/optimizer.pt").parent)
     rewritten = save(tmp_path / "ckpt/step-20.pt")
@@ -248,7 +248,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, number: int, *paths: Path) -> No
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOENT])
-def test_where_nothing_can_be_read_nothing_is_refused_and_it_is_said(
+def test_if_nothing_is_readable_nothing_is_refused_and_it_is_reported(
     number: int, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     paths = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20)]
@@ -262,7 +262,7 @@ def test_where_nothing_can_be_read_nothing_is_refused_and_it_is_said(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_behind_what_cannot_be_read_the_older_are_verified_and_it_stays_itself(
+def test_older_checkpoints_are_verified_if_the_newest_is_unreadable(
     number: int, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [save(tmp_path / f"ckpt/step-{step}.pt") for step in (10, 20, 30, 40)]
@@ -273,7 +273,7 @@ def test_behind_what_cannot_be_read_the_older_are_verified_and_it_stays_itself(
     assert [note["path"] for note in boot.said()] == [str(found[2])]
 
 
-def test_what_cannot_be_moved_is_said_and_the_others_are_verified(
+def test_a_file_that_cannot_be_moved_is_reported_and_others_are_verified(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = [save(tmp_path / f"{folder}/step-{step}.pt") for step in (10, 20) for folder in ("a", "b")]
@@ -298,7 +298,7 @@ def lines_of(boot: Booted) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(registry_of(boot.worker).iterdir()) for line in file.read_text().splitlines()]
 
 
-def test_lines_of_a_registry_that_lack_something_are_passed_over(tmp_path: Path, boot: Booted) -> None:
+def test_incomplete_registry_lines_are_skipped(tmp_path: Path, boot: Booted) -> None:
     flip(save(tmp_path / "a/step-10.pt"))
     whole = lines_of(boot)[-1]
     for lacking in whole:
@@ -310,7 +310,7 @@ def test_lines_of_a_registry_that_lack_something_are_passed_over(tmp_path: Path,
     assert names(tmp_path / "a") == []
 
 
-def test_of_a_long_registry_only_the_end_is_read(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_long_registry_is_read(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "a/step-10.pt")
     new = save(tmp_path / "b/step-20.pt")
     (file,) = registry_of(boot.worker).iterdir()
@@ -323,9 +323,7 @@ def test_of_a_long_registry_only_the_end_is_read(tmp_path: Path, boot: Booted, m
     assert [unit.path for unit in saved.units(registry_of(boot.worker), None)] == [new]
 
 
-def test_each_host_notes_its_saves_for_itself_and_all_are_found(
-    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_host_records_its_own_saves_and_all_are_found(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     one = save(tmp_path / "a/step-10.pt")
     monkeypatch.setattr("socket.gethostname", lambda: "another.example")
     monkeypatch.setattr(records, "_appending", records._Appending())
@@ -337,7 +335,7 @@ def test_each_host_notes_its_saves_for_itself_and_all_are_found(
     assert saved.units(registry, "a third") == []
 
 
-def test_what_earlier_generations_appended_is_merged_and_of_each_folder_the_newest_is_kept(
+def test_records_of_earlier_generations_are_merged_newest_per_folder(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "KEEP_BYTES", 2000)
@@ -357,7 +355,7 @@ def test_what_earlier_generations_appended_is_merged_and_of_each_folder_the_newe
     assert len(list(registry_of(boot.worker).iterdir())) == 2
 
 
-def test_a_file_that_is_appended_to_without_end_is_followed_by_another_and_two_stay(
+def test_an_endless_registry_is_rotated_and_two_files_are_kept(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "ROTATE_BYTES", 1000)
@@ -369,11 +367,12 @@ def test_a_file_that_is_appended_to_without_end_is_followed_by_another_and_two_s
     assert max(path.stat().st_size for path in found) < 2000
 
 
-def test_a_script_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Path, boot: Booted) -> None:
+def test_a_script_that_closes_every_descriptor_keeps_its_files(tmp_path: Path, boot: Booted) -> None:
     save(tmp_path / "a/step-10.pt")
     ours = records._appending._descriptor
     with (tmp_path / "mine").open("wb") as mine:
-        os.dup2(mine.fileno(), ours)  # as when it was closed, and the next file opened
+        # As if the descriptor had been closed and the next file opened with its number.
+        os.dup2(mine.fileno(), ours)
         save(tmp_path / "a/step-20.pt")
         os.close(ours)
         save(tmp_path / "a/step-30.pt")
@@ -382,7 +381,9 @@ def test_a_script_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_of_a_hundred_thousand_files_are_examined(
+    tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = save(tmp_path / "feat/0.pt")
     *_, line = lines_of(boot)
     records.append(
@@ -401,10 +402,10 @@ def test_of_a_hundred_thousand_files_few_are_looked_at(tmp_path: Path, boot: Boo
     assert sum(name.startswith(str(path.parent)) for name in looked) < 30
 
 
-# --- renamed since ----------------------------------------------------------------------------------------------------
+# --- files renamed after their save -----------------------------------------------------------------------------------
 
 
-def test_a_file_is_known_by_the_name_that_anybody_has_given_it(tmp_path: Path, boot: Booted) -> None:
+def test_a_file_is_recognized_by_the_name_it_was_renamed_or_linked_to(tmp_path: Path, boot: Booted) -> None:
     folder = tmp_path / "ckpt"
     for step in (10, 20, 30):
         save(folder / "part.tmp").rename(folder / f"step-{step}.pt")
@@ -417,7 +418,7 @@ def test_a_file_is_known_by_the_name_that_anybody_has_given_it(tmp_path: Path, b
 
 
 @pytest.mark.parametrize("inner", ["", "deep/er"])
-def test_a_directory_that_was_renamed_into_place_is_known_by_its_new_name(inner: str, tmp_path: Path, boot: Booted) -> None:
+def test_a_directory_renamed_into_place_is_recognized_by_its_new_name(inner: str, tmp_path: Path, boot: Booted) -> None:
     for step in (10, 20):
         save(tmp_path / f"out/tmp-checkpoint-{step}" / inner / "optimizer.pt")
         (tmp_path / f"out/tmp-checkpoint-{step}").rename(tmp_path / f"out/checkpoint-{step}")
@@ -429,7 +430,7 @@ def test_a_directory_that_was_renamed_into_place_is_known_by_its_new_name(inner:
     assert boot.said() == []
 
 
-def test_what_was_deleted_in_turn_is_not_looked_for(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_deleted_by_rotation_are_not_searched_for(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (10, 20, 30):
         save(tmp_path / f"out/checkpoint-{step}/optimizer.pt")
     for step in (10, 20):

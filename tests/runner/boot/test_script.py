@@ -1,4 +1,4 @@
-"""A script run as `python` runs it, and what comes before its first line."""
+"""Tests running a script as `python` runs it, and the steps before its first line."""
 
 import os
 import signal
@@ -16,9 +16,7 @@ from headway.runner.contract import HeartbeatPage
 from headway.runner.start import START
 
 
-def test_a_script_knows_its_file_by_an_absolute_path_and_its_arguments_as_they_were_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_has_an_absolute_file_path_and_its_arguments_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("argv", sys.argv), ("path", [*sys.path])):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -32,7 +30,7 @@ def test_a_script_knows_its_file_by_an_absolute_path_and_its_arguments_as_they_w
     assert sys.modules["__main__"].found == (file, ["of/train.py", "--lr=1"], str(tmp_path / "of"), file)
 
 
-def test_what_takes_too_long_is_left_and_the_scripts_own_alarm_is_untouched() -> None:
+def test_a_call_beyond_its_time_limit_ends_and_the_scripts_alarm_is_kept() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(TooLongError), at_most(0.001):
         threading.Event().wait()
@@ -50,7 +48,7 @@ print(gc.isenabled(), gc.get_freeze_count() > 10_000, seen() is None)
 """
 
 
-def test_collections_pass_over_what_is_imported_before_the_script_and_collect_what_it_makes(tmp_path: Path) -> None:
+def test_garbage_collection_skips_imports_but_not_the_scripts_objects(tmp_path: Path) -> None:
     script, page = tmp_path / "script.py", os.memfd_create("heartbeat")
     script.write_text(_COLLECTS)
     os.ftruncate(page, HeartbeatPage.bytes_for(1))

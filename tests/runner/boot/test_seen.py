@@ -1,4 +1,4 @@
-"""What a script had set when it first imported a library is noted, per local rank, and found by whoever imports ahead of it later."""
+"""Tests the record of a script's environment at its first import of a library, per local rank, which later warm starts read."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_each_librarys_first_import_counts(tmp_path: Path) -> None:
     assert recorded(modules, 0) == {}
 
 
-def test_an_environment_is_what_it_was_afterwards() -> None:
+def test_the_environment_is_restored_afterwards() -> None:
     before = dict(os.environ)
     with under({"HEADWAY_TEST_NEW": "1", "PATH": None}):
         assert (os.environ["HEADWAY_TEST_NEW"], "PATH" in os.environ) == ("1", False)

@@ -1,4 +1,4 @@
-"""What was saved, verified by all ranks together: each reads a share of it, and rank 0 decides. The ranks are forks that share a store."""
+"""Tests verification by all ranks together: each reads a share, and rank 0 decides. The ranks are forks that share a store."""
 
 import dataclasses
 import errno
@@ -43,7 +43,7 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Booted]:
 
 @contextmanager
 def others(boot: Booted, store: Path, prepare: Callable[[int], None] = lambda _: None) -> Iterator[None]:
-    """The other ranks, each a fork that verifies; they have all ended when the block is left."""
+    """The other ranks, each a fork that verifies; all have ended when the block is left."""
     pids = [_fork(boot, rank, store, prepare) for rank in range(1, RANKS)]
     try:
         yield
@@ -70,12 +70,12 @@ def _fork(boot: Booted, rank: int, store: Path, prepare: Callable[[int], None]) 
 
 
 def verify(boot: Booted, tmp_path: Path, prepare: Callable[[int], None] = lambda _: None) -> None:
-    """All ranks come to it."""
+    """All ranks enter the verification."""
     with others(boot, tmp_path / "store", prepare):
         verify_first(boot.worker, FileStore(str(tmp_path / "store"), RANKS), VERIFY_S)
 
 
-def test_every_block_is_read_once_and_by_all_ranks_alike(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_is_read_once_and_evenly_by_all_ranks(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
     save(tmp_path / "ckpt/step-20.pt", os.urandom(100_000))
     save(tmp_path / "other/state.pt", os.urandom(300_000))
@@ -102,7 +102,7 @@ def test_every_block_is_read_once_and_by_all_ranks_alike(tmp_path: Path, boot: B
 
 
 @pytest.mark.parametrize("at", [0, 40_000, 99_999])
-def test_damage_in_any_ranks_share_is_refused_and_the_one_before_is_verified_too(at: int, tmp_path: Path, boot: Booted) -> None:
+def test_damage_in_any_share_is_refused_and_the_previous_is_verified_too(at: int, tmp_path: Path, boot: Booted) -> None:
     files = [save(tmp_path / f"ckpt/step-{step}.pt", os.urandom(100_000)) for step in (10, 20, 30)]
     flip(files[1])
     flip(files[2], at)
@@ -126,7 +126,7 @@ def save_in_headways_format(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("save", [save_in_torchs_format, save_in_headways_format])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_directories_of_dcp_are_shared_out(name: str, save: Callable[[Path], None], tmp_path: Path, boot: Booted) -> None:
+def test_dcp_directories_are_divided_among_ranks(name: str, save: Callable[[Path], None], tmp_path: Path, boot: Booted) -> None:
     for each in ("a", "b"):
         save(tmp_path / each / "step-10")
         save(tmp_path / each / "step-20")
@@ -137,24 +137,24 @@ def test_directories_of_dcp_are_shared_out(name: str, save: Callable[[Path], Non
     }
 
 
-def test_what_another_rank_sees_otherwise_rank_0_verifies_itself(
+def test_rank_0_verifies_files_that_another_rank_sees_differently(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where each node has a file of that name on a disk of its own."""
+    """As if each node had a file of that name on its own disk."""
     path = save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
     flip(path)
     verify(boot, tmp_path, lambda _: monkeypatch.setattr(shares, "_mark", lambda _: (0, 0, 0)))
     assert names(tmp_path / "ckpt") == []
 
 
-def test_a_few_bytes_are_asked_of_nobody_else(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_verified_by_rank_0_alone(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "SHARE_BYTES", 1 << 20)
     flip(save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000)))
     verify(boot, tmp_path, lambda _: monkeypatch.setattr(shares, "verify_share", lambda _: os._exit(7)))
     assert names(tmp_path / "ckpt") == []
 
 
-def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
+def test_a_rank_that_does_not_respond_is_not_awaited_forever(
     tmp_path: Path, boot: Booted, capfd: pytest.CaptureFixture[str]
 ) -> None:
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
@@ -164,7 +164,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_for_ever(
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 
-def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_gets_the_remaining_time(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     store, given_s = HashStore(), list[float]()
     lead = shares._Lead(store, 2, 7.0)
     lead._tell({1: [VerificationShare(0, records.FILE, str(tmp_path / "a"), (0, 0, 0), 0, 1)]})
@@ -175,7 +175,7 @@ def test_a_rank_is_told_the_time_that_is_left(tmp_path: Path, boot: Booted, monk
     assert 0 < left_s <= 7
 
 
-def test_a_share_that_was_not_read_in_time_makes_nothing_good(
+def test_a_share_that_was_not_read_in_time_leaves_the_state_unknown(
     tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
@@ -186,7 +186,7 @@ def test_a_share_that_was_not_read_in_time_makes_nothing_good(
     assert verdict.state is saved.SavedState.UNKNOWN
 
 
-def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_path: Path, boot: Booted) -> None:
+def test_damage_in_one_share_outweighs_an_unreadable_other_share(tmp_path: Path, boot: Booted) -> None:
     save(tmp_path / "ckpt/step-10.pt", os.urandom(100_000))
     store = HashStore()
     for rank, state in enumerate(("unread", "damaged", "failed"), 1):
@@ -195,7 +195,7 @@ def test_damage_in_one_share_counts_more_than_another_that_cannot_be_read(tmp_pa
     assert verdict.state is saved.SavedState.DAMAGED
 
 
-def test_a_registry_that_cannot_be_looked_at_stops_no_rank(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_registry_stops_no_rank(tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setattr(shares, "_has_registry", lambda _: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale file handle")))
     save(tmp_path / "ckpt/step-10.pt")
@@ -203,8 +203,8 @@ def test_a_registry_that_cannot_be_looked_at_stops_no_rank(tmp_path: Path, boot:
     assert names(tmp_path / "ckpt") == ["step-10.pt"]
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["that rank 0 has seen", "of its own"])
-def test_a_node_verifies_what_it_has_saved_and_nobody_has_verified_yet(
+@pytest.mark.parametrize("seen", [True, False], ids=["also seen by rank 0", "only its own"])
+def test_a_node_verifies_its_own_saves_that_are_not_yet_verified(
     seen: bool, tmp_path: Path, boot: Booted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
@@ -221,7 +221,7 @@ lengths = st.lists(st.tuples(st.integers(1, BLOCKS), st.integers(0, 1 << 40)), m
 
 
 @given(lengths, st.integers(1, 50), st.sampled_from([0, 1 << 26]))
-def test_shares_are_whole_and_none_is_much_larger_than_another(lengths: list[tuple[int, int]], ranks: int, least: int) -> None:
+def test_shares_are_complete_and_of_similar_size(lengths: list[tuple[int, int]], ranks: int, least: int) -> None:
     pieces = [
         (VerificationShare(at, "file", str(at), (0, 0, 0), 0, blocks), length) for at, (blocks, length) in enumerate(lengths)
     ]

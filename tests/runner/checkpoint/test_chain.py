@@ -1,4 +1,4 @@
-"""The chain: every record once and in order, one generation in charge at a time, and no commit that returned is lost."""
+"""Tests the chain: every record exists once and in order, one generation is in charge at a time, and no returned commit is lost."""
 
 import errno
 import json
@@ -72,7 +72,7 @@ def files(directory: Path) -> list[str]:
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
-def test_records_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_before(directory: Path) -> None:
+def test_records_are_numbered_without_gaps_and_hold_the_previous_hash(directory: Path) -> None:
     chain = opened(directory)
     generation = claim(chain)
     commit(chain, 10, generation)
@@ -87,7 +87,7 @@ def test_records_are_numbered_without_a_gap_and_each_holds_the_hash_of_the_one_b
         previous = path.read_bytes()
 
 
-def test_what_was_appended_is_read_back_equal(directory: Path) -> None:
+def test_appended_records_are_read_back_equal(directory: Path) -> None:
     chain = opened(directory)
     base = Base(7, 1, "cd", tier="memory")
     written = [
@@ -121,7 +121,7 @@ def test_a_superseded_generation_cannot_append(directory: Path) -> None:
     assert files(directory) == before
 
 
-def test_one_reading_claims_once(directory: Path) -> None:
+def test_a_view_of_the_chain_claims_only_once(directory: Path) -> None:
     slow, quick = opened(directory), opened(directory)
     quick.claim(None, 0, "quick")
     with pytest.raises(SupersededError, match="quick claimed generation 1 first"):
@@ -129,7 +129,7 @@ def test_one_reading_claims_once(directory: Path) -> None:
     assert files(directory) == ["000000001.json"]
 
 
-def test_a_claim_does_not_roll_back_what_was_committed_after_its_base_was_chosen(directory: Path) -> None:
+def test_a_claim_does_not_roll_back_commits_made_after_its_base_is_chosen(directory: Path) -> None:
     worker, claimer = opened(directory), opened(directory)
     claim(worker)
     base = newest_base(claimer.read())
@@ -139,7 +139,7 @@ def test_a_claim_does_not_roll_back_what_was_committed_after_its_base_was_chosen
     assert claimer.claim(newest_base(claimer.read()), 0, "claimer").entry == Claim(late)
 
 
-def test_a_claim_from_a_base_that_was_retired_meanwhile_is_not_made(directory: Path) -> None:
+def test_a_claim_from_a_base_retired_meanwhile_is_refused(directory: Path) -> None:
     worker, claimer = opened(directory), opened(directory)
     claim(worker)
     old = commit(worker, 10, 1)
@@ -150,7 +150,7 @@ def test_a_claim_from_a_base_that_was_retired_meanwhile_is_not_made(directory: P
         claimer.claim(old, 0, "claimer")
 
 
-def test_a_claim_stands_although_something_was_retired_meanwhile(directory: Path) -> None:
+def test_a_claim_is_kept_although_another_checkpoint_was_retired_meanwhile(directory: Path) -> None:
     worker, claimer = opened(directory), opened(directory)
     claim(worker)
     old, new = commit(worker, 10, 1), commit(worker, 20, 1)
@@ -163,7 +163,7 @@ def test_a_claim_stands_although_something_was_retired_meanwhile(directory: Path
 
 
 def racing(writers: int, work: Callable[[int], None]) -> None:
-    """Runs `work(0)` .. `work(writers - 1)` in threads that start together; their errors are raised here."""
+    """Run `work(0)` to `work(writers - 1)` in threads that start together, and raise their errors here."""
     gate, errors = threading.Barrier(writers), list[BaseException]()
 
     def run(number: int) -> None:
@@ -195,11 +195,11 @@ def test_racing_threads_append_every_record_once(directory: Path) -> None:
     assert [record.seq for record in records] == list(range(1, 102))
     steps = [record.entry.step for record in records if isinstance(record.entry, Commit)]
     assert sorted(steps) == sorted(writer * 100 + n for writer in range(4) for n in range(25))
-    assert len(files(directory)) == 101  # no temporary file is left
+    assert len(files(directory)) == 101  # no temporary file remains
 
 
 def test_racing_processes_append_every_record_once(directory: Path) -> None:
-    """Processes of their own: nothing in memory is shared but the directory."""
+    """Separate processes share nothing but the directory."""
     claim(opened(directory))
     children = []
     for writer in range(3):
@@ -217,7 +217,7 @@ def test_racing_processes_append_every_record_once(directory: Path) -> None:
     assert sorted(steps) == sorted(writer * 100 + n for writer in range(3) for n in range(20))
 
 
-def test_of_racing_claims_one_stands_for_each_reading(directory: Path) -> None:
+def test_one_of_racing_claims_wins_for_each_view_of_the_chain(directory: Path) -> None:
     won: list[int] = []
 
     def work(number: int) -> None:
@@ -235,7 +235,7 @@ def test_of_racing_claims_one_stands_for_each_reading(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_sees_a_prefix_and_never_a_gap(directory: Path) -> None:
+def test_a_concurrent_reader_sees_a_prefix_without_gaps(directory: Path) -> None:
     done = threading.Event()
     claim(opened(directory))
 
@@ -276,13 +276,13 @@ def test_a_gap_is_named(long_chain: Path) -> None:
     assert refusal(long_chain) == f"{long_chain}/000000002.json is missing, but 000000004.json exists"
 
 
-def test_a_chain_without_its_beginning_is_named(long_chain: Path) -> None:
+def test_a_chain_without_its_first_record_is_named(long_chain: Path) -> None:
     (long_chain / "000000001.json").unlink()
     assert f"{long_chain}/000000001.json is missing" in refusal(long_chain)
 
 
 @pytest.mark.slow
-def test_every_changed_byte_is_noticed_at_the_latest_by_the_next_record(long_chain: Path) -> None:
+def test_every_changed_byte_is_detected_by_the_next_record_at_the_latest(long_chain: Path) -> None:
     for path in sorted(long_chain.iterdir())[:-1]:
         raw, following = path.read_bytes(), f"{int(path.stem) + 1:09d}.json"
         for at in range(len(raw)):
@@ -308,7 +308,7 @@ def test_swapped_records_are_named(long_chain: Path) -> None:
     assert refusal(long_chain) == f"{first} is record 3 of run 'run-1'; expected 2 of 'run-1'"
 
 
-def test_a_record_that_follows_another_one_is_named(long_chain: Path) -> None:
+def test_a_record_with_another_predecessor_is_named(long_chain: Path) -> None:
     last = chain_of(long_chain).read()[-1]
     (long_chain / "000000005.json").write_bytes(replace(last, seq=5, prev_xxh3_128="0" * 32).to_bytes())
     assert "000000005.json does not follow the previous record" in refusal(long_chain)
@@ -318,19 +318,19 @@ def test_a_record_that_follows_another_one_is_named(long_chain: Path) -> None:
     "raw",
     [b"", b"{}", b"[]", b"1", b"null", b"\xff", b'{"schema": "headway.chain/1"}', b'{"schema": "headway.chain/2"}'],
 )
-def test_what_is_no_record_is_named(raw: bytes, long_chain: Path) -> None:
+def test_a_file_that_is_not_a_record_is_named(raw: bytes, long_chain: Path) -> None:
     (long_chain / "000000005.json").write_bytes(raw)
     assert f"{long_chain}/000000005.json is not a chain record" in refusal(long_chain)
 
 
 @pytest.mark.parametrize("damage", [{"kind": "vote"}, {"tiers": None}, {"step": None, "kind": "claim"}, {"kind": "retire"}])
-def test_a_record_of_another_shape_is_named(damage: dict[str, object], long_chain: Path) -> None:
+def test_a_record_with_an_unknown_shape_is_named(damage: dict[str, object], long_chain: Path) -> None:
     path = long_chain / "000000004.json"
     path.write_bytes(json.dumps({**json.loads(path.read_bytes()), **damage}).encode())
     assert f"{path} is not a chain record" in refusal(long_chain)
 
 
-def test_nobody_appends_to_a_damaged_chain(long_chain: Path) -> None:
+def test_appending_to_a_damaged_chain_is_refused(long_chain: Path) -> None:
     (long_chain / "000000002.json").unlink()
     before = files(long_chain)
     with pytest.raises(ChainError):
@@ -338,7 +338,7 @@ def test_nobody_appends_to_a_damaged_chain(long_chain: Path) -> None:
     assert files(long_chain) == before
 
 
-def test_what_is_not_named_like_a_record_is_not_read(long_chain: Path) -> None:
+def test_files_not_named_like_records_are_ignored(long_chain: Path) -> None:
     for name in (".tmp-000000005.json.abc", "000000005.json.tmp", "0000000005.json", "5.json", "README"):
         (long_chain / name).write_text("x")
     assert len(chain_of(long_chain).read()) == 4
@@ -348,17 +348,16 @@ def test_what_is_not_named_like_a_record_is_not_read(long_chain: Path) -> None:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process dies here."""
 
 
-def test_a_crash_between_the_temporary_file_and_the_link_leaves_nothing_that_counts(
-    long_chain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_link_leaves_no_record(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise Crash
 
     monkeypatch.setattr(os, "link", crash)
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # a process that is gone removes nothing
+    # A dead process removes nothing.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
     with pytest.raises(Crash):
         commit(opened(long_chain), 40, 1)
     monkeypatch.undo()
@@ -369,7 +368,7 @@ def test_a_crash_between_the_temporary_file_and_the_link_leaves_nothing_that_cou
     assert ids(lineage(chain_of(long_chain).read()))[0] == (40, 1)
 
 
-def test_an_error_before_the_link_leaves_the_chain_as_it_was(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_before_the_link_leaves_the_chain_unchanged(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
@@ -383,7 +382,7 @@ def test_an_error_before_the_link_leaves_the_chain_as_it_was(long_chain: Path, m
 
 
 @pytest.mark.parametrize("error", [FileExistsError(errno.EEXIST, "exists"), OSError(errno.EIO, "input/output error")])
-def test_a_link_that_worked_although_an_error_came_back_is_ours(
+def test_a_link_that_succeeded_despite_an_error_counts_as_appended(
     error: OSError, long_chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.link
@@ -400,7 +399,7 @@ def test_a_link_that_worked_although_an_error_came_back_is_ours(
     assert [record.kind for record in chain_of(long_chain).read()[4:]] == ["commit", "claim"]
 
 
-def test_an_unknown_outcome_is_not_ours_when_somebody_else_was_first(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_outcome_is_a_failure_if_another_writer_was_first(long_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, real, failed = opened(long_chain), os.link, list[Path]()
 
     def link(source: Path, target: Path) -> None:
@@ -418,7 +417,7 @@ def test_an_unknown_outcome_is_not_ours_when_somebody_else_was_first(long_chain:
     assert ids(lineage(chain_of(long_chain).read()))[:2] == [(50, 1), (40, 1)]
 
 
-# --- what counts ------------------------------------------------------------------------------------------------------
+# --- lineage ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_lineage_follows_base_pointers(directory: Path) -> None:
@@ -432,7 +431,7 @@ def test_the_lineage_follows_base_pointers(directory: Path) -> None:
     assert ids(lineage(chain.read())) == [(50, 3), (40, 2), (30, 2), (20, 1), (10, 1)]
 
 
-def test_what_was_rolled_back_stays_rolled_back(directory: Path) -> None:
+def test_rolled_back_checkpoints_stay_rolled_back(directory: Path) -> None:
     chain = opened(directory)
     claim(chain)
     first = [commit(chain, step, 1) for step in (10, 20, 30)]
@@ -442,7 +441,7 @@ def test_what_was_rolled_back_stays_rolled_back(directory: Path) -> None:
     assert newest_base(chain.read(), {(first[0].checkpoint, "shared")}) is None
 
 
-def test_a_base_passed_over_by_two_claims_in_a_row_does_not_come_back(directory: Path) -> None:
+def test_a_base_skipped_by_two_claims_in_a_row_does_not_return(directory: Path) -> None:
     chain = opened(directory)
     claim(chain)
     old = commit(chain, 10, 1)
@@ -453,7 +452,7 @@ def test_a_base_passed_over_by_two_claims_in_a_row_does_not_come_back(directory:
     assert ids(lineage(chain.read())) == [(15, 3), (10, 1)]
 
 
-def test_a_claim_from_scratch_leaves_nothing_before_it(directory: Path) -> None:
+def test_a_claim_from_scratch_has_an_empty_lineage(directory: Path) -> None:
     chain = opened(directory)
     claim(chain)
     commit(chain, 10, 1)
@@ -466,7 +465,7 @@ def test_an_empty_chain_has_no_lineage(directory: Path) -> None:
     assert (lineage(records), newest_base(records), newest_claim(records), claims_without_commit(records)) == ([], None, None, 0)
 
 
-def test_retired_and_refused_checkpoints_are_left_out(directory: Path) -> None:
+def test_retired_and_refused_checkpoints_are_excluded(directory: Path) -> None:
     chain = opened(directory)
     claim(chain)
     bases = [commit(chain, step, 1) for step in (10, 20, 30, 40)]

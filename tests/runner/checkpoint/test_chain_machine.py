@@ -1,6 +1,6 @@
-"""The chain under many writers, one store operation at a time: crashes anywhere, lost and late requests, stale reads, zombies.
+"""Tests the chain under many writers, one store operation at a time: crashes anywhere, lost and late requests, stale reads, zombies.
 
-Writers are stopped between any two of their operations for as long as others like. What is checked is what stands in the store.
+Writers may stop between any two of their operations for any time. The checks apply to the records in the store.
 """
 
 import errno
@@ -45,12 +45,12 @@ from tests.support.lockstep import FAULTS, Crash, Memory, Writer
 RUN = "run-1"
 PLACE = CheckpointLocation(Path("checkpoints"), RUN, 1, 0, 1, Mesh())
 GROUPS = 2
-# How many histories are tried; `make soak` sets more.
+# Number of histories to try; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "60"))
 
 at = st.integers(0, 99)
 faults = st.one_of(st.just("none"), st.sampled_from(FAULTS))
-# A job runs to its end; or it does some operations, meets a fault (or none), and goes on or stops there.
+# A job runs to its end, or it does some operations, meets a fault (or none), and continues or stops there.
 hows = st.one_of(st.none(), st.none(), st.tuples(st.integers(0, 3), faults, st.booleans()))
 How = tuple[int, str, bool] | None
 some_tier = st.sampled_from(["shared", "remote"])
@@ -59,7 +59,7 @@ tiers = st.sampled_from([("shared",), ("shared",), ("remote",), ("shared", "remo
 
 @dataclass
 class Process:
-    """A writer, and what it believes: its generation, its group's counter, the step that it is at, its last reading."""
+    """A writer and its view: its generation, its group's counter, its current step, its last reading."""
 
     writer: Writer
     generation: int = 0
@@ -72,7 +72,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Job:
-    """What a process is about to do; `known` is how many records it had read."""
+    """The next operation of a process; `known` is the number of records that it had read."""
 
     kind: str
     entry: Any = None
@@ -81,14 +81,14 @@ class Job:
 
 @dataclass
 class Remembered:
-    """Records whose append returned, and by holder what its claim had refused."""
+    """Records whose append returned and, by holder, the bases that its claim had refused."""
 
     returned: list[Record] = field(default_factory=list)
     refused: dict[str, set[tuple[CheckpointId, str]]] = field(default_factory=dict)
 
 
 class ChainMachine(RuleBasedStateMachine):
-    """Against a store in memory; subclasses bring another one."""
+    """Runs on a store in memory; subclasses provide another one."""
 
     def open_store(self) -> Store:
         return Memory()
@@ -114,9 +114,9 @@ class ChainMachine(RuleBasedStateMachine):
             process.writer.crash()
         while self.late:
             self.land(0)
-        self.whoever_comes_last_can_go_on()
+        self.the_last_writer_can_continue()
 
-    def whoever_comes_last_can_go_on(self) -> None:
+    def the_last_writer_can_continue(self) -> None:
         chain = Chain(self.store, RUN)
         records = chain.read()
         assert records == self.records()
@@ -127,7 +127,7 @@ class ChainMachine(RuleBasedStateMachine):
     def records(self) -> list[Record]:
         return self.truth.read()
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.processes) < 5)
     @rule()
@@ -162,7 +162,7 @@ class ChainMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(p.seen is not None for p in self.free()))
     @rule(at=at, refuses=st.sets(st.integers(0, 3), max_size=2), tier=some_tier, held=st.integers(0, 3), how=hows)
     def claim(self, at: int, refuses: set[int], tier: str, held: int, how: How) -> None:
-        """From the newest checkpoint that was not refused, or from a capture in memory beyond it."""
+        """Claim from the newest checkpoint that was not refused, or from a newer capture in memory."""
         process, seen, holder = self.claimer(at)
         counting = lineage(seen)
         refused = {(counting[i].checkpoint, tier) for i in refuses if i < len(counting)}
@@ -171,14 +171,15 @@ class ChainMachine(RuleBasedStateMachine):
             capture = CheckpointId((base.step if base else 0) + held, claimed.generation)
             base = newest_held_base(seen, {capture: "held"}) or base
         if base is None and counting:
-            return  # the run stops here: checkpoints exist and none verifies
+            # The run stops here: checkpoints exist and none verifies.
+            return
         self.remembered.refused[holder] = refused
         self.start(process, Job("claim", base, len(seen)), lambda chain: chain.claim(base, 0, holder, groups=GROUPS), how)
 
     @precondition(lambda self: any(p.seen is not None for p in self.free()))
     @rule(at=at, damaged=st.integers(0, 2), how=hows)
     def meet_a_read_error(self, at: int, damaged: int, how: How) -> None:
-        """After so many bases that are damaged, one that cannot be read: the claim that follows leaves out the damaged ones alone."""
+        """After several damaged bases comes an unreadable one: the next claim excludes only the damaged ones."""
         process, seen, holder = self.claimer(at)
         refused = set[tuple[CheckpointId, str]]()
         for unread in (*[None] * damaged, errno.EIO):
@@ -198,7 +199,7 @@ class ChainMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(p.seen is not None for p in self.free()))
     @rule(at=at, to=st.integers(0, 12), how=hows)
     def roll_back(self, at: int, to: int, how: How) -> None:
-        """The history goes back to step `to`."""
+        """The history rolls back to step `to`."""
         process, seen, holder = self.claimer(at)
         base = newest_base(seen, at_most_step=to)
         job = Job("claim", base, len(seen))
@@ -216,7 +217,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     @rule()
     def join(self) -> None:
-        """Whoever does nothing else works for the generation in charge, as its coordinator has told it."""
+        """A writer without another task works for the generation in charge, as its coordinator has ordered."""
         records = self.records()
         newest, base = newest_claim(records), newest_base(records)
         for number, process in enumerate(self.free()):
@@ -234,7 +235,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     @rule(at=at, tier=some_tier, how=hows)
     def retire(self, at: int, tier: str, how: How) -> None:
-        """The oldest that counts; neither the newest nor the base of the claim."""
+        """The oldest valid one, but neither the newest nor the base of the claim."""
         records = self.records()
         newest = newest_claim(records)
         base = newest.entry.base if newest and isinstance(newest.entry, Claim) else None
@@ -250,7 +251,7 @@ class ChainMachine(RuleBasedStateMachine):
 
     @rule(at=at, group=st.integers(0, GROUPS - 1), how=hows)
     def restart(self, at: int, group: int, how: How) -> None:
-        """As the process knows it, of its own group; of another one as it was at first."""
+        """As the process last read it for its own group; for another group as it was at first."""
         process = self.of_generation(at)
         generation, holder, process.seen = process.generation, process.writer.name, None
         counter = process.counter if group == process.group else 0
@@ -269,12 +270,12 @@ class ChainMachine(RuleBasedStateMachine):
         return self.free()[at % len(self.free())]
 
     def of_generation(self, at: int) -> Process:
-        """Mostly one of the generation in charge; else whoever."""
+        """Mostly one of the generation in charge, otherwise any."""
         newest = newest_claim(self.records())
         current = [p for p in self.free() if newest is not None and p.generation == newest.generation]
         return current[at % len(current)] if current and at % 5 else self.idle(at)
 
-    # --- how it ends --------------------------------------------------------------------------------------------------
+    # --- outcomes -----------------------------------------------------------------------------------------------------
 
     def start(self, process: Process, job: Job, act: Callable[[Chain], Any], how: How) -> None:
         process.job = job
@@ -292,7 +293,7 @@ class ChainMachine(RuleBasedStateMachine):
             self.ended(process)
 
     def ended(self, process: Process) -> None:
-        """No error without its reason."""
+        """Every error has its reason."""
         job, result = process.job, process.writer.result
         assert job is not None
         match result:
@@ -306,7 +307,7 @@ class ChainMachine(RuleBasedStateMachine):
                 assert self.moved(job)
             case CommittedError():
                 assert self.standing(job.entry.step, process.generation) not in (None, job.entry.manifest_xxh3_128)
-            case ValueError():  # still needed, as far as it has read
+            case ValueError():  # still needed by its last reading
                 assert isinstance(job.entry, Retire)
             case BaseException():
                 raise result
@@ -349,15 +350,15 @@ class ChainMachine(RuleBasedStateMachine):
         commits = [r.entry for r in self.records() if r.generation == generation and isinstance(r.entry, Commit)]
         return next((c.manifest_xxh3_128 for c in commits if c.step == step), None)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
-    def what_returned_stands_where_it_was_put(self) -> None:
+    def returned_records_are_stored_in_their_place(self) -> None:
         records = self.records()
         assert all(records[record.seq - 1] == record for record in self.remembered.returned)
 
     @invariant()
-    def what_stands_keeps_to_the_rules(self) -> None:
+    def stored_records_obey_the_rules(self) -> None:
         model = Model(self.remembered.refused)
         for record in self.records():
             model.take(record)
@@ -365,7 +366,7 @@ class ChainMachine(RuleBasedStateMachine):
 
 
 class Model:
-    """What a chain means, written down once more in the plainest way: a list of what counts, from which claims cut the end off."""
+    """The meaning of a chain in its plainest form: a list of valid checkpoints, whose end claims cut off."""
 
     def __init__(self, refused: dict[str, set[tuple[CheckpointId, str]]]) -> None:
         self.refused = refused
@@ -415,7 +416,7 @@ class Model:
 
 
 def machine_settings(examples: int, steps: int) -> settings:
-    # a store of real parts answers when it likes, so Hypothesis's own measure of slowness means nothing
+    # A store of real parts responds at its own pace, so Hypothesis's measure of slowness does not apply.
     return settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -441,7 +442,7 @@ TestPosixMachine.settings = machine_settings(max(EXAMPLES // 4, 1), 60)
 
 
 @pytest.mark.slow
-def test_the_same_holds_of_a_chain_in_s3(bucket: str) -> None:
+def test_a_chain_in_s3_holds_the_same_invariants(bucket: str) -> None:
     numbers = iter(range(1_000_000))
 
     class S3Machine(ChainMachine):

@@ -1,4 +1,4 @@
-"""What may be appended and what then counts: tiers, replica groups, histories that roll back, captures in memory, adopted chains."""
+"""Tests which records may be appended and what they mean: tiers, replica groups, rollbacks, captures in memory, adopted chains."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_a_later_commit_of_the_same_checkpoint_adds_its_tier(chain: Chain) -> No
     assert counting(chain) == [(20, DISK), (10, BOTH)]
 
 
-def test_disk_is_preferred_to_remote_and_remote_serves_what_the_disk_refused(chain: Chain) -> None:
+def test_disk_is_preferred_and_remote_serves_what_disk_refused(chain: Chain) -> None:
     commit(chain, 10, DISK)
     commit(chain, 20, ("remote", "shared"))
     records = chain.read()
@@ -84,7 +84,7 @@ def test_disk_is_preferred_to_remote_and_remote_serves_what_the_disk_refused(cha
     assert found == [base(20), base(20, tier="remote"), base(10)]
 
 
-def test_what_was_retired_from_disk_is_still_on_remote(chain: Chain) -> None:
+def test_a_checkpoint_retired_from_disk_is_still_on_remote(chain: Chain) -> None:
     commit(chain, 10, BOTH)
     commit(chain, 20, BOTH)
     retire(chain, 10, DISK)
@@ -93,7 +93,7 @@ def test_what_was_retired_from_disk_is_still_on_remote(chain: Chain) -> None:
     assert newest_base(chain.read(), at_most_step=19) == base(10, tier="remote")
 
 
-def test_what_was_retired_everywhere_stays_on_the_lineage_and_is_no_base(chain: Chain) -> None:
+def test_a_checkpoint_retired_everywhere_is_in_the_lineage_but_not_a_base(chain: Chain) -> None:
     commit(chain, 10, BOTH)
     commit(chain, 20)
     retire(chain, 10, BOTH)
@@ -101,7 +101,7 @@ def test_what_was_retired_everywhere_stays_on_the_lineage_and_is_no_base(chain: 
     assert newest_base(chain.read(), at_most_step=19) is None
 
 
-def test_an_upload_that_ends_after_its_retirement_brings_nothing_back(chain: Chain) -> None:
+def test_an_upload_that_ends_after_its_retirement_does_not_restore_it(chain: Chain) -> None:
     commit(chain, 10)
     commit(chain, 20)
     retire(chain, 10, BOTH)
@@ -109,7 +109,7 @@ def test_an_upload_that_ends_after_its_retirement_brings_nothing_back(chain: Cha
     assert counting(chain)[1] == (10, ())
 
 
-def test_a_commit_that_stands_is_not_appended_again(chain: Chain) -> None:
+def test_an_existing_commit_is_not_appended_again(chain: Chain) -> None:
     first = commit(chain, 10, BOTH)
     assert commit(chain, 10, BOTH) == commit(chain, 10, REMOTE) == first
     assert len(chain.read()) == 2
@@ -122,7 +122,7 @@ def test_a_step_is_not_committed_as_two_checkpoints(chain: Chain, store: Store) 
     assert len(chain.read()) == 2
 
 
-def test_the_next_generation_commits_a_step_that_was_rolled_back_anew(chain: Chain) -> None:
+def test_the_next_generation_commits_a_rolled_back_step_again(chain: Chain) -> None:
     commit(chain, 10)
     commit(chain, 20)
     chain.claim(base(10), 0, "tester")
@@ -130,7 +130,7 @@ def test_the_next_generation_commits_a_step_that_was_rolled_back_anew(chain: Cha
     assert [(c.step, c.generation) for c in lineage(chain.read())] == [(20, 2), (10, 1)]
 
 
-def test_neither_the_newest_commit_nor_the_base_of_the_newest_claim_is_retired(chain: Chain) -> None:
+def test_neither_the_newest_commit_nor_the_newest_claims_base_is_retired(chain: Chain) -> None:
     for step in (10, 20, 30):
         commit(chain, step)
     with pytest.raises(ValueError, match=r"step-000000030.g000001 is the newest commit and must be kept"):
@@ -144,7 +144,7 @@ def test_neither_the_newest_commit_nor_the_base_of_the_newest_claim_is_retired(c
     assert counting(chain) == [(40, DISK), (20, DISK), (10, ())]
 
 
-def test_a_claim_whose_base_was_retired_from_another_tier_meanwhile_stands(chain: Chain, store: Store) -> None:
+def test_a_claim_is_kept_if_its_base_was_retired_from_another_tier(chain: Chain, store: Store) -> None:
     for step in (10, 20):
         commit(chain, step, BOTH)
     claimer = Chain(store, RUN)
@@ -160,14 +160,14 @@ def test_a_claim_whose_base_was_retired_from_another_tier_meanwhile_stands(chain
 # --- histories that roll back -----------------------------------------------------------------------------------------
 
 
-def test_nothing_starts_from_scratch_while_a_checkpoint_counts(chain: Chain) -> None:
+def test_a_claim_from_scratch_is_refused_while_a_checkpoint_counts(chain: Chain) -> None:
     commit(chain, 10)
     with pytest.raises(ValueError, match=r"step-000000010.g000001 is valid: only a history that rolls back to step 0"):
         chain.claim(None, 0, "tester")
     assert len(chain.read()) == 2
 
 
-def test_a_history_rolls_back_to_any_checkpoint_that_counts(chain: Chain) -> None:
+def test_a_history_rolls_back_to_any_valid_checkpoint(chain: Chain) -> None:
     for step in (10, 20, 30):
         commit(chain, step)
     chosen = newest_base(chain.read(), at_most_step=25)
@@ -180,11 +180,12 @@ def test_a_history_rolls_back_to_step_0_and_stays_there(chain: Chain) -> None:
     commit(chain, 10)
     chain.claim(None, 0, "tester", history_entries=1, rolled_back=True)
     assert newest_base(chain.read()) is None
-    again = chain.claim(None, 0, "tester", history_entries=1)  # nothing counts, so nothing has to be said
+    # No checkpoint counts, so no base has to be named.
+    again = chain.claim(None, 0, "tester", history_entries=1)
     assert (again.generation, counting(chain)) == (3, [])
 
 
-def test_no_claim_starts_from_what_was_rolled_back(chain: Chain) -> None:
+def test_no_claim_starts_from_a_rolled_back_checkpoint(chain: Chain) -> None:
     for step in (10, 20):
         commit(chain, step)
     chain.claim(base(10), 0, "tester")
@@ -204,7 +205,7 @@ def groups(store: Store) -> Chain:
     return chain
 
 
-def test_a_group_that_was_started_again_commits_with_its_new_counter_only(groups: Chain) -> None:
+def test_a_restarted_group_commits_only_with_its_new_counter(groups: Chain) -> None:
     commit(groups, 10, group=1)
     assert groups.restart(1, 0, 1, 0, "coordinator").entry == Claim(None, (0, 1, 0))
     with pytest.raises(SupersededError, match="group 1 of generation 1 was restarted: its counter is 1, not 0"):
@@ -221,7 +222,7 @@ def test_a_step_is_one_checkpoint_whichever_group_commits_it(groups: Chain) -> N
         groups.append(Commit(10, "other", group=2), 1, 0, "rank 16")
 
 
-def test_starting_a_group_again_rolls_nothing_back(groups: Chain) -> None:
+def test_restarting_a_group_rolls_nothing_back(groups: Chain) -> None:
     commit(groups, 10)
     groups.claim(base(10), 0, "coordinator", groups=3)
     commit(groups, 20, generation=2)
@@ -229,7 +230,7 @@ def test_starting_a_group_again_rolls_nothing_back(groups: Chain) -> None:
     assert counting(groups) == [(20, DISK), (10, DISK)]
 
 
-def test_a_group_is_started_again_once_from_each_counter(groups: Chain, store: Store) -> None:
+def test_a_group_restarts_once_from_each_counter(groups: Chain, store: Store) -> None:
     other = Chain(store, RUN)
     other.read()
     groups.restart(1, 0, 1, 0, "quick")
@@ -237,14 +238,14 @@ def test_a_group_is_started_again_once_from_each_counter(groups: Chain, store: S
         other.restart(1, 0, 1, 0, "slow")
 
 
-def test_two_groups_are_started_again_at_the_same_time(groups: Chain, store: Store) -> None:
+def test_two_groups_restart_concurrently(groups: Chain, store: Store) -> None:
     other = Chain(store, RUN)
     other.read()
     groups.restart(1, 0, 1, 0, "one")
     assert other.restart(2, 0, 1, 0, "other").entry == Claim(None, (0, 1, 1))
 
 
-def test_no_group_of_a_superseded_generation_is_started_again(groups: Chain, store: Store) -> None:
+def test_no_group_of_a_superseded_generation_restarts(groups: Chain, store: Store) -> None:
     other = Chain(store, RUN)
     other.read()
     groups.claim(None, 0, "coordinator", groups=3)
@@ -252,7 +253,7 @@ def test_no_group_of_a_superseded_generation_is_started_again(groups: Chain, sto
         other.restart(1, 0, 1, 0, "zombie")
 
 
-def test_a_claim_that_did_not_know_of_a_restart_reads_again(groups: Chain, store: Store) -> None:
+def test_a_claim_that_missed_a_restart_reads_the_chain_again(groups: Chain, store: Store) -> None:
     claimer = Chain(store, RUN)
     claimer.read()
     groups.restart(1, 0, 1, 0, "coordinator")
@@ -260,18 +261,18 @@ def test_a_claim_that_did_not_know_of_a_restart_reads_again(groups: Chain, store
         claimer.claim(None, 0, "claimer", groups=3)
 
 
-def test_a_group_that_no_newer_generation_has_is_superseded(groups: Chain, store: Store) -> None:
+def test_a_group_that_a_newer_generation_does_not_have_is_superseded(groups: Chain, store: Store) -> None:
     Chain(store, RUN).read()
     groups.claim(None, 0, "coordinator", groups=1)
     with pytest.raises(SupersededError, match="generation 1 was superseded by 2"):
         commit(groups, 10, group=2)
 
 
-# --- what a store does not show yet -----------------------------------------------------------------------------------
+# --- records that are not visible yet ---------------------------------------------------------------------------------
 
 
 class Hiding(PosixStore):
-    """As a client of NFS that has looked before: it shows what others have made only when it has been asked some more times."""
+    """A client of NFS with cached listings: records of others become visible only after some more requests."""
 
     def __init__(self, directory: Path, hidden: str, times: int) -> None:
         super().__init__(directory)
@@ -292,8 +293,8 @@ def hiding(tmp_path: Path, seq: int, times: int, waited: list[float]) -> tuple[C
     return Chain(store, RUN, wait=waited.append), store
 
 
-def test_a_writer_waits_until_it_is_shown_the_claim_that_started_it(chain: Chain, tmp_path: Path) -> None:
-    """Else it would take the claim before for the newest, and stop."""
+def test_a_writer_waits_until_its_claim_is_visible(chain: Chain, tmp_path: Path) -> None:
+    """Otherwise it would take the previous claim for the newest and stop."""
     chain.claim(None, 0, "coordinator")
     waited: list[float] = []
     worker, store = hiding(tmp_path, 2, 3, waited)
@@ -302,7 +303,7 @@ def test_a_writer_waits_until_it_is_shown_the_claim_that_started_it(chain: Chain
     assert (len(waited), counting(chain)) == (3, [(10, DISK)])
 
 
-def test_a_writer_that_is_never_shown_its_claim_says_so_and_is_not_superseded(chain: Chain, tmp_path: Path) -> None:
+def test_a_writer_whose_claim_never_appears_is_not_superseded(chain: Chain, tmp_path: Path) -> None:
     chain.claim(None, 0, "coordinator")
     worker, store = hiding(tmp_path, 2, 1000, [])
     store.listed = False
@@ -310,7 +311,7 @@ def test_a_writer_that_is_never_shown_its_claim_says_so_and_is_not_superseded(ch
         commit(worker, 10, generation=2)
 
 
-def test_what_is_listed_and_cannot_be_read_is_no_gap(chain: Chain, tmp_path: Path) -> None:
+def test_a_listed_record_that_cannot_be_read_is_not_a_gap(chain: Chain, tmp_path: Path) -> None:
     commit(chain, 10)
     commit(chain, 20)
     reader, _ = hiding(tmp_path, 2, 3, [])
@@ -320,8 +321,8 @@ def test_what_is_listed_and_cannot_be_read_is_no_gap(chain: Chain, tmp_path: Pat
         reader.read()
 
 
-def test_a_name_that_is_taken_and_not_shown_yet_is_waited_for(chain: Chain, tmp_path: Path) -> None:
-    """The other's record is taken in; this one's comes after it."""
+def test_a_name_that_is_taken_but_not_yet_visible_is_awaited(chain: Chain, tmp_path: Path) -> None:
+    """The other writer's record is read; this one follows it."""
     waited: list[float] = []
     writer, _ = hiding(tmp_path, 2, 3, waited)
     writer.read()
@@ -335,7 +336,7 @@ def test_a_name_that_is_taken_and_not_shown_yet_is_waited_for(chain: Chain, tmp_
         commit(writer, 40)
 
 
-# --- what nobody who keeps to the rules has written -------------------------------------------------------------------
+# --- records that break a rule ----------------------------------------------------------------------------------------
 
 CLAIM = Claim(None)
 FORBIDDEN = [
@@ -354,7 +355,7 @@ FORBIDDEN = [
 
 
 class Unruly(Chain):
-    """Appends anything."""
+    """Appends any record."""
 
     def write(self, generation: int, entry: Claim | Commit) -> None:
         record = self._next(entry, generation, 0, "unruly")
@@ -388,7 +389,7 @@ def test_the_newest_capture_of_the_newest_generation_is_a_base(chain: Chain) -> 
     assert found == Base(14, 1, "m14.1", "memory")
 
 
-def test_captures_of_generations_before_count_up_to_where_the_next_one_started(chain: Chain) -> None:
+def test_captures_of_earlier_generations_count_up_to_the_next_ones_base(chain: Chain) -> None:
     commit(chain, 10)
     claimed = newest_held_base(chain.read(), holding((14, 1)))
     chain.claim(claimed, 0, "tester")  # and it dies before its first capture
@@ -399,7 +400,7 @@ def test_captures_of_generations_before_count_up_to_where_the_next_one_started(c
     assert newest_held_base(chain.read(), holding((9, 1), (14, 1), (15, 2))) == Base(9, 1, "m9.1", "memory")
 
 
-def test_no_capture_counts_that_was_rolled_back_refused_or_belongs_to_nobody(chain: Chain) -> None:
+def test_captures_that_were_rolled_back_refused_or_unclaimed_do_not_count(chain: Chain) -> None:
     commit(chain, 10)
     chain.claim(base(10), 0, "tester")
     records = chain.read()
@@ -410,8 +411,8 @@ def test_no_capture_counts_that_was_rolled_back_refused_or_belongs_to_nobody(cha
     assert newest_held_base(records, held, {(CheckpointId(14, 2), "memory")}) == Base(12, 2, "m12.2", "memory")
 
 
-def test_a_capture_that_a_claim_starts_from_was_progress_once(chain: Chain) -> None:
-    """Generation 2 starts from what generation 1 captured; 3 and 4 start from the same, for 2 and 3 captured nothing."""
+def test_a_capture_used_as_a_base_counts_as_progress_once(chain: Chain) -> None:
+    """Generation 2 starts from a capture of generation 1; 3 and 4 start from the same one, because 2 and 3 captured nothing."""
     counts = [claims_without_commit(chain.read())]
     for _ in range(3):
         chain.claim(newest_held_base(chain.read(), holding((14, 1))), 0, "tester")
@@ -433,19 +434,19 @@ def adopted(tmp_path: Path, entries: list[tuple[int, Claim | Commit]]) -> Chain:
     return Chain(PosixStore(tmp_path / "anew"), RUN)
 
 
-def test_a_lost_chain_is_founded_anew_on_the_checkpoints_that_verify(tmp_path: Path) -> None:
+def test_a_lost_chain_is_rebuilt_from_the_checkpoints_that_verify(tmp_path: Path) -> None:
     chain = adopted(tmp_path, adoption([], found_on_disk((10, 1), (20, 1), (30, 3), (40, 3))))
     assert [(c.step, c.generation) for c in lineage(chain.read())] == [(40, 3), (30, 3), (20, 1), (10, 1)]
     assert newest_base(chain.read()) == base(40, 3)
     assert chain.claim(base(40, 3), 4, "coordinator").generation == 5
 
 
-def test_what_a_later_generation_wrote_again_was_rolled_back(tmp_path: Path) -> None:
+def test_a_step_rewritten_by_a_later_generation_was_rolled_back(tmp_path: Path) -> None:
     chain = adopted(tmp_path, adoption([], found_on_disk((10, 1), (20, 1), (30, 1), (25, 2))))
     assert [(c.step, c.generation) for c in lineage(chain.read())] == [(25, 2), (20, 1), (10, 1)]
 
 
-def test_what_can_be_read_of_the_old_chain_still_decides(chain: Chain, tmp_path: Path) -> None:
+def test_readable_records_of_the_old_chain_take_precedence(chain: Chain, tmp_path: Path) -> None:
     for step in (10, 20, 30):
         commit(chain, step)
     retire(chain, 10, DISK)
@@ -463,14 +464,14 @@ def test_without_any_checkpoint_an_adopted_chain_starts_from_scratch(tmp_path: P
     assert [(r.generation, r.entry) for r in chain.read()] == [(6, Claim(None))]
 
 
-def test_no_chain_is_founded_where_there_is_one(chain: Chain, store: Store) -> None:
+def test_no_chain_is_rebuilt_where_one_exists(chain: Chain, store: Store) -> None:
     with pytest.raises(ChainError, match="already holds a chain"):
         Chain(store, RUN).begin(adoption([], found_on_disk((10, 1))), 3, "tester")
 
 
 @given(st.sets(st.tuples(st.integers(1, 30), st.integers(1, 6)), max_size=12), st.integers(0, 8))
-def test_every_adopted_chain_is_one_that_rules_allow(found: set[tuple[int, int]], newest: int) -> None:
-    """Its newest generation is above all, its last checkpoint counts, and steps grow along its lineage."""
+def test_every_adopted_chain_obeys_the_rules(found: set[tuple[int, int]], newest: int) -> None:
+    """Its newest generation is the highest, its last checkpoint counts, and steps grow along its lineage."""
     store = Memory()
     Chain(store, RUN).begin(adoption([], found_on_disk(*found), newest), 0, "tester")
     chain = Chain(store, RUN)

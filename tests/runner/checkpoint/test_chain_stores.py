@@ -1,4 +1,4 @@
-"""Stores of a chain: directories and S3 by moto's server; what is no store is refused, and what cannot be reached says so."""
+"""Tests the stores of a chain: directories, and S3 by moto's server; unsuitable stores are refused, unreachable ones reported."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ class TestObjectStore(StoreContract):
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_url_says_which_store_it_is(tmp_path: Path, bucket: str) -> None:
+def test_a_url_selects_its_store(tmp_path: Path, bucket: str) -> None:
     opened = [open_store(str(tmp_path)), open_store(f"{bucket}/chain/")]
     assert [type(store) for store in opened] == [PosixStore, ObjectStore]
     assert [str(store) for store in opened] == [str(tmp_path), f"{bucket}/chain"]
@@ -47,32 +47,32 @@ def test_buckets_of_other_clouds_open_too(kind: str, monkeypatch: pytest.MonkeyP
     assert str(open_store(f"{kind}://bucket/chain")) == f"{kind}://bucket/chain"
 
 
-def test_a_store_of_another_kind_is_refused() -> None:
+def test_an_unknown_kind_of_store_is_refused() -> None:
     message = "ftp://host/chain: a store of kind `ftp` cannot hold a chain; use a path, s3://, gs://, az:// or kubernetes://"
     with pytest.raises(StoreError) as refused:
         open_store("ftp://host/chain")
     assert str(refused.value) == message
 
 
-def test_an_object_store_without_obstore_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_obstore_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError) as refused:
         open_store("s3://bucket/chain")
     assert str(refused.value) == "s3://bucket/chain needs obstore, which is not installed: pip install 'headway[remote]'"
 
 
-def test_two_chains_in_one_bucket_do_not_see_each_other(bucket: str) -> None:
+def test_two_chains_in_one_bucket_are_isolated(bucket: str) -> None:
     one, other = ObjectStore(f"{bucket}/runs/a"), ObjectStore(f"{bucket}/runs/ab")
     assert (one.create("x", b"1"), other.create("x", b"2")) == (True, True)
     ObjectStore(f"{bucket}/runs/a/deeper").create("y", b"3")
     assert (one.names(), other.names(), one.read("x"), other.read("x")) == (["x"], ["x"], b"1", b"2")
 
 
-# --- stores that lie, and stores that are away ------------------------------------------------------------------------
+# --- faulty and unavailable stores ------------------------------------------------------------------------------------
 
 
 class Overwriting:
-    """As some servers that speak S3: If-None-Match is not looked at, and the last one wins."""
+    """Like some S3 servers: If-None-Match is ignored, and the last write wins."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -96,22 +96,23 @@ def test_a_store_that_creates_a_name_twice_is_refused_by_name() -> None:
         verify_store(Overwriting())
 
 
-def test_a_probe_is_no_record(tmp_path: Path) -> None:
+def test_a_probe_is_not_a_record(tmp_path: Path) -> None:
     verify_store(PosixStore(tmp_path))
     chain = Chain(PosixStore(tmp_path), "run-1")
     chain.claim(None, 0, "coordinator")
     assert [record.seq for record in Chain(PosixStore(tmp_path), "run-1").read()] == [1]
 
 
-def test_a_bucket_that_is_not_there_is_an_os_error(s3: S3Server) -> None:
+def test_a_missing_bucket_raises_os_error(s3: S3Server) -> None:
     store = ObjectStore("s3://nobody-made-this/chain")
     for ask in (lambda: store.create("x", b""), store.names):
         with pytest.raises(OSError, match=r"s3://nobody-made-this/chain/"):
             ask()
 
 
-def test_a_server_that_is_away_is_an_os_error_without_a_credential(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:  # bound and not listening: every connection is refused
+def test_an_unavailable_server_raises_os_error_without_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Bound and not listening: every connection is refused.
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
         store = ObjectStore("s3://bucket/chain", max_retries=0)
@@ -121,11 +122,11 @@ def test_a_server_that_is_away_is_an_os_error_without_a_credential(s3: S3Server,
     assert os.environ["AWS_ACCESS_KEY_ID"] not in str(refused.value)
 
 
-# --- answers that are lost --------------------------------------------------------------------------------------------
+# --- lost responses ---------------------------------------------------------------------------------------------------
 
 
 class Lossy(socketserver.ThreadingTCPServer):
-    """Stands before a server and passes every request on; of those whose first line holds one of `losing`, it keeps the answer."""
+    """A proxy of a server. It withholds the response to requests whose first line contains one of `losing`."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -142,7 +143,7 @@ class Lossy(socketserver.ThreadingTCPServer):
 
 
 class Passing(socketserver.StreamRequestHandler):
-    """One request, for the connection is closed after it."""
+    """Pass on one request; the connection is closed after it."""
 
     server: Lossy
 
@@ -174,8 +175,8 @@ def lossy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lossy]:
 
 
 @pytest.mark.parametrize("max_retries", [0, 3])
-def test_a_put_whose_answer_was_lost_is_ours_once(max_retries: int, bucket: str, lossy: Lossy) -> None:
-    """Whether obstore gives up or sends it again and is refused."""
+def test_a_put_with_a_lost_response_counts_once(max_retries: int, bucket: str, lossy: Lossy) -> None:
+    """Whether obstore gives up, or retries and is refused."""
     store = ObjectStore(f"{bucket}/chain", max_retries=max_retries)
     chain = Chain(store, "run-1")
     puts = [f"PUT {bucket.removeprefix('s3:/')}/chain/{seq:09d}.json" for seq in (1, 2)]
@@ -187,7 +188,7 @@ def test_a_put_whose_answer_was_lost_is_ours_once(max_retries: int, bucket: str,
     assert sorted(store.names()) == ["000000001.json", "000000002.json"]
 
 
-def test_a_put_whose_answer_was_lost_is_not_ours_when_somebody_else_was_first(bucket: str, lossy: Lossy) -> None:
+def test_a_put_with_a_lost_response_fails_if_another_writer_was_first(bucket: str, lossy: Lossy) -> None:
     store = ObjectStore(f"{bucket}/chain", max_retries=0)
     slow, quick = Chain(store, "run-1"), Chain(store, "run-1")
     slow.read()
@@ -199,15 +200,15 @@ def test_a_put_whose_answer_was_lost_is_not_ours_when_somebody_else_was_first(bu
     assert [record.holder for record in quick.read()] == ["quick"]
 
 
-def test_a_missing_directory_is_an_os_error(tmp_path: Path) -> None:
+def test_a_missing_directory_raises_os_error(tmp_path: Path) -> None:
     store = PosixStore(tmp_path / "absent")
     for ask in (lambda: store.create("x", b""), store.names):
         with pytest.raises(FileNotFoundError):
             ask()
 
 
-def test_a_long_chain_is_read_many_records_at_a_time(bucket: str, s3: S3Server) -> None:
-    """Every record is asked for once."""
+def test_records_of_a_long_chain_are_read_concurrently(bucket: str, s3: S3Server) -> None:
+    """Every record is requested once."""
     store = ObjectStore(f"{bucket}/chain")
     chain = Chain(store, "run-1")
     chain.claim(None, 0, "coordinator")
@@ -220,7 +221,7 @@ def test_a_long_chain_is_read_many_records_at_a_time(bucket: str, s3: S3Server) 
     assert sorted(found) == [f"{seq:09d}.json" for seq in range(1, 61)]
 
 
-def test_one_append_reads_nothing_again_and_puts_once(bucket: str, s3: S3Server) -> None:
+def test_an_append_reads_nothing_again_and_puts_once(bucket: str, s3: S3Server) -> None:
     chain = Chain(ObjectStore(f"{bucket}/chain"), "run-1")
     chain.claim(None, 0, "coordinator")
     before = len(s3.answered(bucket))

@@ -1,4 +1,4 @@
-"""Random damage to stored checkpoints is refused by the name of a damaged file; torch.distributed.checkpoint loads it (the control)."""
+"""Tests that random damage is refused by the name of a damaged file; torch.distributed.checkpoint loads it (the control)."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Checkpoint]:
     return found
 
 
-def test_every_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list[Checkpoint]) -> None:
+def test_all_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list[Checkpoint]) -> None:
     counts = Counter[tuple[str, str]]()
     for trial in range(TRIALS):
         draw = random.Random(trial)
@@ -51,8 +51,8 @@ def test_every_damage_is_refused_by_the_name_of_a_damaged_file(checkpoints: list
     assert [checkpoint.read() for checkpoint in checkpoints] == [checkpoint.held for checkpoint in checkpoints]
 
 
-def test_only_padding_and_equal_bytes_can_be_damaged_without_harm(checkpoints: list[Checkpoint]) -> None:
-    """The other side of `harmless`: a flip in any byte that a chunk, a part or the manifest holds is refused."""
+def test_only_padding_and_equal_bytes_are_harmless_to_damage(checkpoints: list[Checkpoint]) -> None:
+    """The converse of `harmless`: a flip in any byte that a chunk, a part or the manifest holds is refused."""
     (checkpoint,) = (c for c in checkpoints if c.base.checkpoint.step == 6)
     draw = random.Random(0)
     for path, slices in checkpoint.chunks.items():
@@ -81,9 +81,10 @@ def test_control_torch_distributed_checkpoint_loads_every_flipped_bit(tmp_path: 
 
 
 def payload(path: Path) -> int:
-    """Where the tensor's elements begin in a file that torch.save made: a zip archive with its bytes as they are."""
+    """The offset of the tensor's elements in a file of torch.save, a zip archive with uncompressed members."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         (data,) = (entry for entry in archive.infolist() if entry.filename.endswith("data/0"))
-        file.seek(data.header_offset + 26)  # lengths of name and extra field end a local header of 30 bytes (APPNOTE.TXT, 4.3.7)
+        # Lengths of name and extra field end a local header of 30 bytes (APPNOTE.TXT, 4.3.7).
+        file.seek(data.header_offset + 26)
         lengths = file.read(4)
     return data.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")

@@ -1,4 +1,4 @@
-"""headway's storage classes under torch.distributed.checkpoint: everything that dcp saves comes back, and nothing else does."""
+"""Tests headway's storage classes under torch.distributed.checkpoint: everything that dcp saves is restored, and nothing else."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ def load(path: Path, state: State) -> State:
 
 
 def failure(work: Callable[[], object]) -> BaseException:
-    """What made dcp fail, on the first rank that it names."""
+    """The error of dcp on the first rank that it names."""
     with pytest.raises(CheckpointException) as caught:
         work()
     error, _ = caught.value.failures[0]
@@ -68,10 +68,10 @@ def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-# --- what is saved comes back -----------------------------------------------------------------------------------------
+# --- round trip -------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_and_its_optimizer_come_back_bit_for_bit(tmp_path: Path) -> None:
+def test_a_model_and_its_optimizer_are_restored_bit_for_bit(tmp_path: Path) -> None:
     (model, optimizer), (other, others) = trained(), trained()
     saved = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     save(tmp_path, saved)
@@ -97,7 +97,7 @@ VALUES: State = {
 }
 
 
-def test_values_come_back_with_their_types_and_are_kept_without_pickle(tmp_path: Path) -> None:
+def test_values_are_restored_with_their_types_and_stored_without_pickle(tmp_path: Path) -> None:
     save(tmp_path, {"values": VALUES})
     into = load(tmp_path, {"values": {**dict.fromkeys(VALUES), "list": [0, 0]}})
     assert into["values"] == VALUES
@@ -108,7 +108,7 @@ def test_values_come_back_with_their_types_and_are_kept_without_pickle(tmp_path:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64, torch.int16])
-def test_tensors_of_every_kind_of_dtype_come_back(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_tensors_of_every_dtype_are_restored(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {
         "matrix": torch.arange(-6, 6).reshape(3, 4).to(dtype),
         "scalar": torch.tensor(1).to(dtype),
@@ -120,13 +120,13 @@ def test_tensors_of_every_kind_of_dtype_come_back(tmp_path: Path, dtype: torch.d
         assert torch.equal(into[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), name
 
 
-def test_a_view_that_is_not_contiguous_comes_back(tmp_path: Path) -> None:
+def test_a_noncontiguous_view_is_restored(tmp_path: Path) -> None:
     full = torch.arange(24.0).reshape(4, 6)
     save(tmp_path, {"view": full.t()[1:5:2]})
     assert torch.equal(load(tmp_path, {"view": torch.zeros(2, 4)})["view"], full.t()[1:5:2])
 
 
-def test_a_value_without_a_tagged_form_is_kept_apart_and_loaded_as_weights_only(tmp_path: Path) -> None:
+def test_an_untagged_value_is_stored_separately_and_loaded_as_weights_only(tmp_path: Path) -> None:
     save(tmp_path, {"dtype": torch.float16, "mixed": (1, torch.ones(2)), "plain": 1})
     assert (set(read_root(tmp_path).foreign), set(read_root(tmp_path).objects)) == ({"dtype", "mixed"}, {"plain"})
     into = load(tmp_path, {"dtype": None, "mixed": None, "plain": 0})
@@ -134,10 +134,10 @@ def test_a_value_without_a_tagged_form_is_kept_apart_and_loaded_as_weights_only(
 
 
 class Strange:
-    """What only its own code can bring back."""
+    """A value that only its own code can restore."""
 
 
-def test_a_value_that_only_code_can_load_fails_the_save_by_name_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_value_that_needs_code_to_load_fails_the_save_by_name(tmp_path: Path) -> None:
     save(tmp_path, {"step": 1})
     error = failure(lambda: save(tmp_path, {"deep": {"odd": Strange()}, "step": 2}))
     assert isinstance(error, ObjectError)
@@ -145,7 +145,7 @@ def test_a_value_that_only_code_can_load_fails_the_save_by_name_and_leaves_what_
     assert load(tmp_path, {"step": 0}) == {"step": 1}
 
 
-def test_what_cannot_be_loaded_as_weights_only_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_weights_only_rejects_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("headway.runner.checkpoint.interop.dcp._unloadable", lambda _: None)
         save(tmp_path, {"odd": Strange()})
@@ -159,7 +159,7 @@ def test_a_sparse_tensor_fails_the_save_by_name(tmp_path: Path) -> None:
 
 
 class Halving(DefaultSavePlanner):
-    """Saves tensors at half precision and values with a word of its own."""
+    """Saves tensors at half precision and values with an added word."""
 
     def resolve_data(self, write_item: WriteItem) -> Any:
         if write_item.type is WriteItemType.BYTE_IO:
@@ -169,14 +169,14 @@ class Halving(DefaultSavePlanner):
         return found.half()
 
 
-def test_what_a_planner_does_to_tensors_and_values_is_what_is_saved(tmp_path: Path) -> None:
+def test_tensors_and_values_are_saved_as_the_planner_transformed_them(tmp_path: Path) -> None:
     save(tmp_path, {"w": torch.tensor([1.0, 1 / 3]), "v": 7}, Halving())
     into = load(tmp_path, {"w": torch.zeros(2), "v": None})
     assert into["w"].tolist() == torch.tensor([1.0, 1 / 3]).half().tolist()
     assert into["v"] == ["halved", 7]
 
 
-def test_a_tensor_that_is_not_in_the_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_tensor_missing_from_the_checkpoint_is_named(tmp_path: Path) -> None:
     save(tmp_path, {"w": torch.ones(2)})
     assert "Missing key in checkpoint state_dict: x" in str(failure(lambda: load(tmp_path, {"x": torch.ones(2)})))
 
@@ -195,7 +195,7 @@ LAYOUTS: Mapping[str, tuple[tuple[int, ...], Sequence[Any]]] = {
 
 
 def save_on_all(path: Path, states: Sequence[State], planners: Sequence[SavePlanner] | None = None) -> None:
-    """dcp.save on several ranks, step by step as torch has it, with the collectives done by hand."""
+    """dcp.save on several ranks, with torch's steps and collectives executed by hand."""
     writers = [StorageWriter(path) for _ in states]
     planners = planners or [DefaultSavePlanner() for _ in states]
     plans = []
@@ -234,19 +234,19 @@ def test_a_state_saved_under_one_layout_loads_under_another(tmp_path: Path, befo
         assert (state["plain"].item(), state["step"]) == (4.0, 3)
 
 
-def test_what_several_ranks_hold_is_written_once(tmp_path: Path) -> None:
+def test_replicated_data_is_written_once(tmp_path: Path) -> None:
     save_on_all(tmp_path, list(views(FULL, *LAYOUTS["hsdp 2x2"])))
     assert sum(path.stat().st_size for path in tmp_path.glob("*.bin")) == sum(t.numel() * t.element_size() for t in FULL.values())
 
 
-def test_plans_that_torch_keeps_from_the_first_save_serve_the_next(tmp_path: Path) -> None:
+def test_plans_cached_by_torch_are_reused_by_the_next_save(tmp_path: Path) -> None:
     for step in (1.0, 2.0):
         planner = DefaultSavePlanner(enable_plan_caching=True)
         save(tmp_path, {"w": torch.full((3,), step)}, planner)
     assert load(tmp_path, {"w": torch.zeros(3)})["w"].tolist() == [2.0] * 3
 
 
-def test_a_large_tensor_is_cut_so_that_a_reader_of_few_rows_reads_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_tensor_is_split_so_that_few_rows_read_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.runner.checkpoint.interop.part.CHUNK_BYTES", 64)
     full = torch.arange(60.0).reshape(20, 3)
     save(tmp_path, {"w": full})
@@ -261,7 +261,7 @@ def test_a_large_tensor_is_cut_so_that_a_reader_of_few_rows_reads_few(tmp_path: 
         load_on_all(tmp_path, [last])
 
 
-# --- what was not saved does not come back ----------------------------------------------------------------------------
+# --- damage -----------------------------------------------------------------------------------------------------------
 
 TINY: State = {"w": torch.arange(24.0).reshape(4, 6), "b": torch.ones(3, dtype=torch.bfloat16), "step": 5, "odd": torch.float16}
 
@@ -271,7 +271,7 @@ def blank() -> State:
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_and_every_cut_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+def test_every_flipped_bit_and_truncation_is_refused_by_its_files_name(tmp_path: Path) -> None:
     save(tmp_path, TINY)
     rng = random.Random(7)
     for path in sorted(tmp_path.iterdir()):
@@ -288,7 +288,7 @@ def test_every_flipped_bit_and_every_cut_is_refused_by_the_name_of_its_file(tmp_
     assert load(tmp_path, blank())["step"] == 5
 
 
-def test_files_of_another_save_and_files_that_changed_places_are_refused(tmp_path: Path) -> None:
+def test_files_of_another_save_and_swapped_files_are_refused(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     save(one, TINY)
     save(two, {**TINY, "w": TINY["w"] + 1, "step": 6})
@@ -302,7 +302,7 @@ def test_files_of_another_save_and_files_that_changed_places_are_refused(tmp_pat
     assert refused(one, blank()).reason == "No such file or directory"
 
 
-def test_a_part_of_the_save_before_is_refused(tmp_path: Path) -> None:
+def test_a_part_of_the_previous_save_is_refused(tmp_path: Path) -> None:
     save(tmp_path, TINY)
     (part,) = tmp_path.glob("part-*.json")
     old = part.read_bytes()
@@ -312,27 +312,27 @@ def test_a_part_of_the_save_before_is_refused(tmp_path: Path) -> None:
     assert re.search("xxh3_128 is .* was committed", refused(tmp_path, blank()).reason)
 
 
-def test_a_directory_without_a_checkpoint_is_named_and_one_of_plain_dcp_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_and_plain_dcp_are_named_with_a_hint(tmp_path: Path) -> None:
     assert "there is no such directory" in str(refused(tmp_path / "nowhere", blank()))
     assert "expected the output of headway's StorageWriter" in str(refused(tmp_path, blank()))
     dcp_save({"step": 1}, storage_writer=FileSystemWriter(tmp_path), no_dist=True)
     assert "`headway checkpoint import dcp`" in str(refused(tmp_path, blank()))
 
 
-def test_what_a_rank_refused_reaches_the_other_ranks_as_it_was(tmp_path: Path) -> None:
-    """torch pickles a rank's error to tell the others."""
+def test_an_error_of_one_rank_reaches_the_others_unchanged(tmp_path: Path) -> None:
+    """torch pickles a rank's error to send it to the others."""
     error = refused(tmp_path / "nowhere", blank())
     found = pickle.loads(pickle.dumps(error))
     assert isinstance(found, RefusedError)
     assert (str(found), found.checkpoint, found.name, found.unread) == (str(error), error.checkpoint, error.name, error.unread)
 
 
-def test_metadata_that_is_refused_raises_wherever_it_is_used(tmp_path: Path) -> None:
+def test_refused_metadata_raises_wherever_it_is_used(tmp_path: Path) -> None:
     with pytest.raises(RefusedError):
         _ = StorageReader(tmp_path).read_metadata().state_dict_metadata
 
 
-def test_ranks_that_do_not_work_together_are_refused(tmp_path: Path) -> None:
+def test_a_save_without_collectives_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="use_collectives=False"):
         StorageWriter(tmp_path).set_up_storage_writer(True, rank=0, use_collectives=False)
 
@@ -340,7 +340,7 @@ def test_ranks_that_do_not_work_together_are_refused(tmp_path: Path) -> None:
 # --- replacing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_save_replaces_the_one_before_and_touches_nothing_else(tmp_path: Path) -> None:
+def test_a_save_replaces_the_previous_one_and_touches_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "data-of-mine.bin").write_text("mine too")
     for step in (1, 2):
@@ -351,7 +351,7 @@ def test_a_save_replaces_the_one_before_and_touches_nothing_else(tmp_path: Path)
 
 
 @pytest.mark.parametrize("call", ["write_data", "finish"])
-def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_its_files_go_with_the_next(
+def test_a_failed_save_keeps_the_previous_one_and_is_cleaned_up_later(
     tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, {"w": torch.ones(2), "step": 1})
@@ -374,7 +374,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_its_files_go_with
 # --- plain DCP --------------------------------------------------------------------------------------------------------
 
 
-def test_a_plain_checkpoint_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+def test_a_plain_checkpoint_is_read_as_by_torch(tmp_path: Path) -> None:
     model, optimizer = trained()
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     dcp_save({**state, "step": 4}, storage_writer=FileSystemWriter(tmp_path), no_dist=True)
@@ -393,7 +393,7 @@ class Bomb:
         return (Path.touch, (self.mark,))
 
 
-def test_a_pickle_that_names_code_is_refused_by_that_name_and_runs_nothing(tmp_path: Path) -> None:
+def test_a_pickle_that_names_code_is_refused_by_name_and_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     dcp_save({"w": torch.ones(2)}, storage_writer=FileSystemWriter(tmp_path), no_dist=True)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Bomb(mark)))
@@ -425,11 +425,11 @@ def test_metadata_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def sharded_by_dcp(root: Path, world_size: int, tp: int, way: str) -> Any:
-    """Return what the ranks hold once they have saved or loaded."""
+    """Return what the ranks hold after the save or load."""
     run_world("tests.support.ranks.sharded_by_dcp", world_size, root, way, str(tp))
     return json.loads((root / f"{way}.json").read_text())
 
 
 @pytest.mark.slow
-def test_fsdp_with_tensor_parallelism_saved_by_torch_loads_at_another_world_size(tmp_path: Path) -> None:
+def test_fsdp_with_tensor_parallelism_saved_by_torch_loads_at_another_size(tmp_path: Path) -> None:
     assert sharded_by_dcp(tmp_path, 4, 2, "save") == sharded_by_dcp(tmp_path, 2, 1, "load")

@@ -1,4 +1,4 @@
-"""A state saved under one layout and loaded under another is the same state: bit for bit, and the training that follows too, nearly."""
+"""Tests that a state saved under one layout is the same, bit for bit, under another, and that training continues nearly the same."""
 
 from typing import Any
 
@@ -18,23 +18,21 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every layout's own run, and what each made of each other's checkpoint."""
+    """Each layout's own run, and its result from each other layout's checkpoint."""
     root = tmp_path_factory.mktemp("elastic")
     run_world("tests.support.ranks.elastic", max(SIZES), root)
     return elastic.results(root)
 
 
 def relative(found: list[float], expected: list[float]) -> float:
-    """The largest difference of two curves, as a part of the value."""
+    """The largest difference of two curves, relative to the value."""
     assert len(found) == len(expected) == MORE
     return max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_parameters_and_optimizer_come_back_bit_for_bit_under_any_layout(
-    results: dict[str, Any], layout: str, source: str
-) -> None:
+def test_state_is_restored_bit_for_bit_under_any_layout(results: dict[str, Any], layout: str, source: str) -> None:
     saved, found = results["runs"][source]["saved"], results["resumed"][layout][source]
     assert found["step"] == SAVED_AT
     assert found["loaded"] == saved
@@ -42,13 +40,13 @@ def test_parameters_and_optimizer_come_back_bit_for_bit_under_any_layout(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_same_layout_trains_on_bit_for_bit_dropout_included(results: dict[str, Any], layout: str) -> None:
+def test_training_continues_bit_for_bit_under_the_same_layout(results: dict[str, Any], layout: str) -> None:
     run, again = results["runs"][layout], results["exactly"][layout]
     assert again == run
     assert run["losses"] != results["resumed"][layout][layout]["losses"], "dropout has no effect, so the generators prove nothing"
 
 
-def test_another_layout_trains_on_along_the_same_curve(results: dict[str, Any]) -> None:
+def test_training_continues_along_the_same_curve_under_another_layout(results: dict[str, Any]) -> None:
     table = {
         source: {
             layout: relative(results["resumed"][layout][source]["losses"], results["resumed"][source][source]["losses"])

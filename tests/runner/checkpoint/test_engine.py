@@ -1,4 +1,4 @@
-"""The saver of one rank beside a real keeper: what blocks, what fails, and what never does."""
+"""Tests the saver of one rank with a real keeper: what blocks, what fails, and what never does."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Rank:
         self.claim()
 
     def claim(self) -> None:
-        # A chain of its own: the saver may still be retiring through the other one.
+        # A separate chain: the saver may still be retiring through the other one.
         chain = Chain(PosixStore(self.place.root.parent / "chain"), "run-1")
         record = chain.claim(newest_base(chain.read()), 0, "tester")
         self.place = CheckpointLocation(self.place.root, "run-1", record.generation, 0, 1, Mesh())
@@ -86,7 +86,7 @@ def keeper_of(rank: Rank) -> int:
     raise LookupError("no keeper runs")
 
 
-def test_many_saves_in_a_row_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> None:
+def test_successive_saves_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         for step in range(1, 9):
             saver.save(step, state(step, 1 << 18), {"shared"})
@@ -99,7 +99,7 @@ def test_many_saves_in_a_row_wait_for_a_buffer_and_none_is_lost(rank: Rank) -> N
     assert set(found["w"].tolist()) == {8.0}
 
 
-def test_a_keeper_that_dies_costs_the_saves_that_it_had_and_the_next_goes_to_a_new_one(rank: Rank) -> None:
+def test_a_dead_keepers_saves_fail_and_the_next_save_goes_to_a_new_keeper(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         saver.save(1, state(1), {"shared"})
         assert ended(saver)[1, "shared"] is None
@@ -114,7 +114,7 @@ def test_a_keeper_that_dies_costs_the_saves_that_it_had_and_the_next_goes_to_a_n
     assert rank.steps() == [3, 1]
 
 
-def test_a_state_of_another_shape_gets_buffers_of_its_own(rank: Rank) -> None:
+def test_a_state_of_another_shape_gets_separate_buffers(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         for step, numbers in ((1, 10), (2, 50_000), (3, 10)):
             saver.save(step, state(step, numbers), {"shared"})
@@ -122,7 +122,7 @@ def test_a_state_of_another_shape_gets_buffers_of_its_own(rank: Rank) -> None:
     assert rank.steps() == [3, 2, 1]
 
 
-def test_a_superseded_saver_says_so_at_its_next_call_and_commits_nothing(rank: Rank) -> None:
+def test_a_superseded_saver_fails_at_its_next_call_and_commits_nothing(rank: Rank) -> None:
     saver = rank.saver()
     saver.save(1, state(1), {"shared"})
     assert ended(saver)[1, "shared"] is None
@@ -136,7 +136,7 @@ def test_a_superseded_saver_says_so_at_its_next_call_and_commits_nothing(rank: R
     assert rank.steps() == [1]
 
 
-def test_a_disk_that_cannot_be_written_costs_that_save_and_is_said(rank: Rank) -> None:
+def test_an_unwritable_disk_fails_only_that_save_and_is_reported(rank: Rank) -> None:
     blocked = rank.place.root / f".tmp-{rank.place.checkpoint(2).directory}"
     with closing(rank.saver()) as saver:
         saver.save(1, state(1), {"shared"})
@@ -152,7 +152,8 @@ def test_a_disk_that_cannot_be_written_costs_that_save_and_is_said(rank: Rank) -
 
 def test_a_capture_in_memory_is_restored_by_the_next_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = Rank(tmp_path, BOTH, monkeypatch)
-    keeps = rank.connect()  # somebody else on the node: the keeper outlives the worker
+    # Another client on the node, so that the keeper outlives the worker.
+    keeps = rank.connect()
     with closing(rank.saver()) as saver:
         saver.save(5, state(5), {"memory"})
         assert ended(saver) == {(5, "memory"): None}
@@ -172,7 +173,7 @@ def test_a_capture_in_memory_is_restored_by_the_next_generation(tmp_path: Path, 
     keeps.close()
 
 
-def test_outcomes_say_how_long_it_took_and_how_much_was_written(rank: Rank) -> None:
+def test_outcomes_have_their_duration_and_bytes_written(rank: Rank) -> None:
     with closing(rank.saver()) as saver:
         saver.save(1, state(1), {"shared"})
         saver.wait()

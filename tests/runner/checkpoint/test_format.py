@@ -1,4 +1,4 @@
-"""Checkpoints: what is loaded is what was saved, under any layout; every damage is refused by name; a failed save commits nothing."""
+"""Tests checkpoints: loads return what was saved under any layout, damage is refused by name, and a failed save commits nothing."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ FILES = ("manifest.json", "part-0.json", "data-0-0.bin")
 
 
 class Run:
-    """One run's store: a chain and checkpoints, saved and read back by a generation of `world_size` ranks."""
+    """One run's store: a chain and checkpoints, saved and read by a generation of `world_size` ranks."""
 
     def __init__(self, root: Path, world_size: int = 1) -> None:
         self.root, self.world_size = root, world_size
@@ -85,7 +85,7 @@ def opened(root: Path, run: str, base: Base) -> Reader:
 
 
 def load(reader: Reader, tensors: dict[str, torch.Tensor]) -> None:
-    """One rank alone loads all of it."""
+    """One rank loads everything."""
     with torch.no_grad():
         Loader(reader, tensors, Ranks()).load()
 
@@ -129,7 +129,7 @@ def loaded(reader: Reader, tensors: dict[str, torch.Tensor]) -> dict[str, torch.
 # --- round trip -------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_tensor_comes_back_bit_for_bit(run: Run) -> None:
+def test_every_kind_of_tensor_is_restored_bit_for_bit(run: Run) -> None:
     base = run.save(run.claim(), 10, RankState(TENSORS, OBJECTS))
     assert (base.step, base.generation) == (10, 1)
     found = loaded(run.reader(), TENSORS)
@@ -137,26 +137,26 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(run: Run) -> None:
     assert run.reader().objects(0) == OBJECTS
 
 
-def test_save_returns_the_bytes_of_data_files(run: Run) -> None:
+def test_save_returns_the_size_of_its_data_files(run: Run) -> None:
     assert save(run.claim(), run.opened(), Ranks(), 10, RankState(TENSORS, OBJECTS), keep=3) == Saved(4096, ())
     assert (run.root / "checkpoints" / "step-000000010.g000001" / "data-0-0.bin").stat().st_size == 4096
 
 
-def test_a_parameter_that_wants_gradients_is_filled_in_place(run: Run) -> None:
+def test_a_parameter_that_requires_gradients_is_filled_in_place(run: Run) -> None:
     run.save(run.claim(), 1, RankState({"w": torch.full((3,), 7.0)}, {}))
     parameter = torch.nn.Parameter(torch.zeros(3))
     load(run.reader(), {"w": parameter})
     assert parameter.tolist() == [7.0, 7.0, 7.0]
 
 
-def test_a_checkpoint_holds_no_pickle_and_nothing_but_its_files(run: Run) -> None:
+def test_a_checkpoint_has_no_pickle_and_no_other_files(run: Run) -> None:
     run.save(run.claim(), 10, RankState(TENSORS, OBJECTS))
     directory = run.root / "checkpoints" / "step-000000010.g000001"
     assert sorted(path.name for path in directory.iterdir()) == sorted(FILES)
     assert run.directories() == [directory.name]
 
 
-def test_what_was_not_saved_is_refused_by_tensor(run: Run) -> None:
+def test_a_tensor_that_was_not_saved_is_refused_by_name(run: Run) -> None:
     run.save(run.claim(), 1, RankState({"w": torch.ones(3)}, {}))
     with pytest.raises(UnfitError, match=r"^step-000000001\.g000001: tensor `v`: 0 of 2 elements"):
         load(run.reader(), {"v": torch.zeros(2)})
@@ -198,7 +198,7 @@ def folder(run: Run, base: Base) -> Path:
 
 
 def places(name: str, length: int) -> list[int]:
-    """Where a byte of TINY's files means something: tensors begin at multiples of 64 of a data file, which ends at one of 4096."""
+    """The bytes of TINY's files with a meaning: tensors begin at multiples of 64 in a data file, which ends at a multiple of 4096."""
     return [*range(24), *range(64, 72)] if name.startswith("data") else list(range(length))
 
 
@@ -242,8 +242,8 @@ def test_a_file_of_another_step_is_refused_by_name(run: Run, tiny: Base, name: s
     assert refused(run, tiny).name == refused(run, other).name == name
 
 
-def test_equal_tensors_have_other_hashes_in_every_step_and_generation(run: Run, tiny: Base) -> None:
-    """The right bytes in the wrong place are wrong: a part beside the data of another checkpoint does not fit."""
+def test_equal_tensors_have_different_hashes_in_each_step_and_generation(run: Run, tiny: Base) -> None:
+    """Correct bytes in the wrong place are wrong: a part with the data of another checkpoint does not fit."""
     later = run.save(replace_generation(run, tiny), 20, TINY)
     again = run.save(run.claim(tiny), 10, TINY)
     places = [folder(run, base) for base in (tiny, later, again)]
@@ -256,7 +256,7 @@ def test_equal_tensors_have_other_hashes_in_every_step_and_generation(run: Run, 
 
 
 def replace_generation(run: Run, base: Base) -> CheckpointLocation:
-    """The place that `base` was written under."""
+    """The path that `base` was written to."""
     return CheckpointLocation(run.root / "checkpoints", RUN, base.generation, 0, 1, Mesh())
 
 
@@ -267,7 +267,7 @@ def swap(one: Path, two: Path) -> None:
     spare.rename(two)
 
 
-def test_a_whole_checkpoint_of_another_step_in_its_place_is_refused(run: Run, tiny: Base) -> None:
+def test_a_complete_checkpoint_of_another_step_in_its_place_is_refused(run: Run, tiny: Base) -> None:
     other = run.save(replace_generation(run, tiny), 20, TINY)
     swap(folder(run, tiny), folder(run, other))
     assert refused(run, tiny).name == refused(run, other).name == MANIFEST
@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_run_is_refused(run: Run, tiny: Base) -> None:
         load(opened(run.root, "run-2", tiny), blank(dict(TINY.tensors)))
 
 
-def test_two_tensors_that_changed_places_are_refused(run: Run) -> None:
+def test_two_swapped_tensors_are_refused(run: Run) -> None:
     state = RankState({"a": torch.zeros(4), "b": torch.ones(4)}, {})
     base = run.save(run.claim(), 1, state)
     path = folder(run, base) / "data-0-0.bin"
@@ -293,7 +293,7 @@ def test_two_tensors_that_changed_places_are_refused(run: Run) -> None:
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_are_kept_and_older_ones_retired_before_they_are_deleted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_are_kept_and_older_ones_retired_before_deletion(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     deleted: list[str] = []
 
     def rmtree(path: Path) -> None:
@@ -311,13 +311,13 @@ def test_the_newest_are_kept_and_older_ones_retired_before_they_are_deleted(run:
     assert (run.newest().step, len(lineage(run.chain.read()))) == (40, 4)
 
 
-def test_a_save_says_what_was_retired_for_it(run: Run) -> None:
+def test_a_save_returns_what_was_retired_for_it(run: Run) -> None:
     place = run.claim()
     saved = [save(place, run.opened(), Ranks(), step, TINY, keep=2).retired for step in (10, 20, 30)]
     assert saved == [(), (), (CheckpointId(10, 1),)]
 
 
-def test_what_was_named_and_not_deleted_is_deleted_by_the_next_save(run: Run) -> None:
+def test_a_retired_but_undeleted_checkpoint_is_deleted_by_the_next_save(run: Run) -> None:
     place = run.claim()
     old = run.save(place, 10, TINY)
     run.save(place, 20, TINY)
@@ -338,7 +338,7 @@ def test_the_base_of_the_newest_claim_is_never_retired(run: Run) -> None:
     assert run.directories() == [newest.checkpoint.directory, "step-000000060.g000003"]
 
 
-def test_every_checkpoint_that_counts_is_there_and_loads(run: Run) -> None:
+def test_every_valid_checkpoint_exists_and_loads(run: Run) -> None:
     place = run.claim()
     for step in range(1, 12):
         if step % 4 == 0:
@@ -350,7 +350,7 @@ def test_every_checkpoint_that_counts_is_there_and_loads(run: Run) -> None:
                 assert loaded(run.reader(base.on("shared")), {"w": torch.zeros(2)})["w"].tolist() == [base.step, base.step]
 
 
-def test_what_an_earlier_generation_left_unfinished_is_removed_and_nothing_else(run: Run) -> None:
+def test_only_unfinished_saves_of_earlier_generations_are_removed(run: Run) -> None:
     place = run.claim()
     root = place.root
     for name in (".tmp-step-000000010.g000001", ".tmp-stale-step-000000010.g000001-5", ".tmp-step-000000020.g000002", "notes"):
@@ -367,7 +367,7 @@ def test_what_an_earlier_generation_left_unfinished_is_removed_and_nothing_else(
 
 @pytest.fixture
 def standing(run: Run) -> Iterator[Base]:
-    """A run with one checkpoint; after the test it is still the newest, and still loads."""
+    """A run with one checkpoint; after the test it must still be the newest, and still load."""
     base = run.save(run.claim(), 10, TINY)
     before = len(run.chain.read())
     yield base
@@ -378,7 +378,7 @@ def standing(run: Run) -> Iterator[Base]:
     assert final == [base.checkpoint.directory]
 
 
-def test_an_object_that_cannot_be_held_fails_the_save_by_name(run: Run, standing: Base) -> None:
+def test_an_unsupported_object_fails_the_save_by_name(run: Run, standing: Base) -> None:
     with pytest.raises(ObjectError, match=r"^extra\['a'\] is a builtins\.set"):
         run.save(replace_generation(run, standing), 20, RankState(TINY.tensors, {"extra": {"a": {1}}}))
 
@@ -394,7 +394,7 @@ def test_a_full_disk_fails_the_save(run: Run, standing: Base, owner: object, cal
     monkeypatch.undo()
 
 
-def test_a_file_where_the_folder_should_be_fails_the_save(run: Run, standing: Base) -> None:
+def test_a_file_in_place_of_the_folder_fails_the_save(run: Run, standing: Base) -> None:
     (run.root / "checkpoints" / ".tmp-step-000000020.g000001").write_text("in the way")
     with pytest.raises(FileExistsError):
         run.save(replace_generation(run, standing), 20, OTHER)
@@ -410,9 +410,7 @@ def test_a_superseded_generation_commits_nothing(run: Run) -> None:
     assert torch.equal(loaded(run.reader(base), dict(TINY.tensors))["w"], TINY.tensors["w"])
 
 
-def test_a_save_that_was_renamed_and_not_committed_is_moved_aside_by_the_next_try(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renamed_but_uncommitted_save_is_moved_aside_by_the_next(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     place = run.claim()
 
     def fails(*_: Any, **__: Any) -> None:
@@ -428,7 +426,7 @@ def test_a_save_that_was_renamed_and_not_committed_is_moved_aside_by_the_next_tr
     assert [name[:11] for name in run.directories()] == [".tmp-stale-", "step-000000"]
 
 
-def test_a_commit_stands_when_retiring_older_ones_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_is_kept_when_retiring_older_ones_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     place, real = run.claim(), Chain.append
     run.save(place, 10, TINY, keep=1)
 
@@ -452,7 +450,7 @@ HSDP = (Replicate(), Shard(0))
 
 
 def states(shape: tuple[int, ...], placements: Any) -> list[RankState]:
-    """Sharded tensors of FULL and one that every rank has whole; objects of each rank's own."""
+    """Sharded tensors of FULL and one that every rank has whole; objects that differ by rank."""
     plain = {"step": torch.tensor(4.0)}
     return [RankState({**view, **plain}, {"rank": rank}) for rank, view in enumerate(views(FULL, shape, placements))]
 
@@ -510,14 +508,14 @@ def test_any_layout_loads_under_any_other(data: st.DataObject) -> None:
         check_loads(run, full, (after[0],), [after[1]])
 
 
-def test_each_slot_has_files_of_its_own(tmp_path: Path) -> None:
+def test_each_slot_has_separate_files(tmp_path: Path) -> None:
     run = Run(tmp_path, 3)
     run.save_all(run.claim(), 10, states((3,), [Shard(0)]))
     names = sorted(path.name for path in folder(run, run.newest()).iterdir())
     assert names == ["data-0-0.bin", "data-1-0.bin", "data-2-0.bin", "manifest.json", "part-0.json", "part-1.json", "part-2.json"]
 
 
-def test_damage_in_another_ranks_file_is_refused_by_whoever_needs_it(tmp_path: Path) -> None:
+def test_damage_in_another_ranks_file_is_refused_by_its_readers(tmp_path: Path) -> None:
     run = Run(tmp_path, 2)
     run.save_all(run.claim(), 10, states((2,), [Shard(0)]))
     path = folder(run, run.newest()) / "data-1-0.bin"
@@ -532,7 +530,7 @@ def test_damage_in_another_ranks_file_is_refused_by_whoever_needs_it(tmp_path: P
         loaded(run.reader(), FULL)
 
 
-def test_a_rank_that_fails_to_write_fails_all_and_commits_nothing(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_write_fails_all_ranks_and_commits_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path, 3)
     parts = states((3,), [Shard(0)])
     parts[1] = replace(parts[1], objects={"bad": {1}})
@@ -552,7 +550,7 @@ def test_all_ranks_of_a_superseded_generation_stop(tmp_path: Path) -> None:
     assert [type(error) for error in errors] == [SupersededError, SupersededError]
 
 
-def test_a_first_rank_that_cannot_commit_fails_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_rank_that_cannot_commit_fails_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, 2)
     place = run.claim()
 
@@ -572,7 +570,7 @@ boxes = st.integers(0, 3).flatmap(
 
 
 @given(boxes)
-def test_the_common_part_of_two_boxes_is_what_both_cover(pair: tuple[Box, Box]) -> None:
+def test_the_intersection_of_two_boxes_is_what_both_cover(pair: tuple[Box, Box]) -> None:
     whole = [torch.zeros([9] * len(box.offset), dtype=torch.int64) for box in pair]
     for array, box in zip(whole, pair, strict=True):
         array[box.within(Box((0,) * len(box.offset), (9,) * len(box.offset)))] = 1

@@ -1,4 +1,4 @@
-"""Safetensors out and in: what the safetensors package reads, Llama's names and numbers, and each rank's own elements only."""
+"""Tests the export and import of safetensors: the package reads exports, Llama's names and numbers match, ranks read their shards."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ MODEL = Model(vocab_size=17, layers=2, hidden=16, heads=4, kv_heads=2, ffn_hidde
 
 
 class Tensors:
-    """Tensors as an archive that says when each of them is read."""
+    """Tensors as an archive that records when each of them is read."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors, self.read = dict(tensors), list[str]()
@@ -51,11 +51,11 @@ class Tensors:
         return {}
 
 
-def as_they_are(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+def same_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {name: name for name in tensors}
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------------------------------------------------
 
 MIXED = {
     "a.weight": torch.arange(6.0).reshape(2, 3),
@@ -73,16 +73,16 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(*bits)
 
 
-def test_the_safetensors_package_reads_what_was_exported(tmp_path: Path) -> None:
-    files = export_safetensors(Tensors(MIXED), tmp_path / "out", as_they_are(MIXED))
+def test_the_safetensors_package_reads_an_export(tmp_path: Path) -> None:
+    files = export_safetensors(Tensors(MIXED), tmp_path / "out", same_names(MIXED))
     assert [file.name for file in files] == [ONE]
     found = safetensors.torch.load_file(files[0])
     assert found.keys() == MIXED.keys()
     assert all(same(found[name], tensor) for name, tensor in MIXED.items())
 
 
-def test_elements_begin_where_their_width_wants_them(tmp_path: Path) -> None:
-    (file,) = export_safetensors(Tensors(MIXED), tmp_path / "out", as_they_are(MIXED))
+def test_elements_are_aligned_to_their_width(tmp_path: Path) -> None:
+    (file,) = export_safetensors(Tensors(MIXED), tmp_path / "out", same_names(MIXED))
     raw = file.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
@@ -91,7 +91,7 @@ def test_elements_begin_where_their_width_wants_them(tmp_path: Path) -> None:
         assert header[name]["data_offsets"][0] % tensor.element_size() == 0, name
 
 
-def test_what_is_larger_than_a_shard_goes_to_several_with_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_larger_than_a_shard_has_several_and_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "SHARD_BYTES", 100)
     tensors = {f"t{number}": torch.full((size,), float(number)) for number, size in enumerate((10, 15, 1, 40, 2, 23))}
     archive = Tensors(tensors)
@@ -108,7 +108,7 @@ def test_what_is_larger_than_a_shard_goes_to_several_with_an_index(tmp_path: Pat
     assert all(torch.equal(into[f"new.{name}"], tensor) for name, tensor in tensors.items())
 
 
-def test_nothing_is_under_the_name_when_an_export_fails(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_nothing_under_its_name(tmp_path: Path) -> None:
     broken = Tensors({"w": torch.ones(2), "x": torch.ones(2)})
     del broken._tensors["x"]
     with pytest.raises(KeyError):
@@ -116,22 +116,22 @@ def test_nothing_is_under_the_name_when_an_export_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_is_there_is_not_written_into(tmp_path: Path) -> None:
+def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="pass a directory that does not exist yet"):
-        export_safetensors(Tensors(MIXED), tmp_path, as_they_are(MIXED))
+        export_safetensors(Tensors(MIXED), tmp_path, same_names(MIXED))
 
 
-def test_a_dtype_that_safetensors_does_not_know_is_named(tmp_path: Path) -> None:
+def test_a_dtype_unknown_to_safetensors_is_named(tmp_path: Path) -> None:
     odd = {"z": torch.ones(2, dtype=torch.complex128)}
     with pytest.raises(SafetensorsError, match="`z` is complex128, a type that safetensors does not have"):
-        export_safetensors(Tensors(odd), tmp_path / "out", as_they_are(odd))
+        export_safetensors(Tensors(odd), tmp_path / "out", same_names(odd))
 
 
 # --- Llama ------------------------------------------------------------------------------------------------------------
 
 
 def filled(model: Model) -> Transformer:
-    """The builtin model with weights that follow from the place in the order of Llama's names."""
+    """The builtin model with weights that follow from the position in the order of Llama's names."""
     module = Transformer(model).eval()
     with torch.no_grad():
         for number, (_, parameter) in enumerate(sorted(module.named_parameters(), key=lambda named: llama_name(named[0]))):
@@ -147,7 +147,7 @@ def exported(module: Transformer, directory: Path) -> Path:
     return directory
 
 
-# The last token's logits of transformers 5.23.0's LlamaForCausalLM.from_pretrained, given what `exported(filled(MODEL), ...)` wrote.
+# The last token's logits of transformers 5.23.0's LlamaForCausalLM.from_pretrained, given the output of `exported(filled(MODEL), ...)`.
 TRANSFORMERS = (
     *(-0.140996, -0.238358, -0.304624, -0.331149, -0.314472, -0.256769, -0.165567, -0.052766, 0.066918, 0.177873),
     *(0.265623, 0.318719, 0.330235, 0.298669, 0.228138, 0.127845, 0.010872),
@@ -155,14 +155,14 @@ TRANSFORMERS = (
 TOKENS = (torch.arange(9) * 5 % 17)[None]
 
 
-def test_a_model_has_the_logits_that_transformers_computes_from_its_export(tmp_path: Path) -> None:
+def test_a_model_has_the_logits_of_its_export_in_transformers(tmp_path: Path) -> None:
     exported(filled(MODEL), tmp_path / "out")
     module = Transformer(MODEL).eval()
     load_safetensors(tmp_path / "out", {llama_name(name): parameter for name, parameter in module.named_parameters()})
     assert module(TOKENS)[0, -1].tolist() == pytest.approx(TRANSFORMERS, abs=2e-6)
 
 
-def test_these_logits_tell_the_order_of_a_heads_rows() -> None:
+def test_the_exported_logits_depend_on_the_order_of_a_heads_rows() -> None:
     module = filled(MODEL)
     with torch.no_grad():
         weight = dict(module.named_parameters())["layers.0.attention.wq.weight"]
@@ -174,7 +174,7 @@ LAYER = """input_layernorm mlp.down_proj mlp.gate_proj mlp.up_proj post_attentio
 self_attn.k_proj self_attn.o_proj self_attn.q_proj self_attn.v_proj"""
 
 
-def test_the_names_are_those_of_llama(tmp_path: Path) -> None:
+def test_the_names_are_llamas(tmp_path: Path) -> None:
     layers = [f"model.layers.{number}.{name}.weight" for number in (0, 1) for name in LAYER.split()]
     own = ["lm_head.weight", "model.embed_tokens.weight", *layers, "model.norm.weight"]
     assert sorted(SafetensorsArchive(exported(filled(MODEL), tmp_path / "out")).tensors()) == own
@@ -182,17 +182,17 @@ def test_the_names_are_those_of_llama(tmp_path: Path) -> None:
     assert sorted(SafetensorsArchive(exported(filled(tied), tmp_path / "tied")).tensors()) == own[1:]
 
 
-def test_what_is_no_parameter_of_the_builtin_model_has_no_name_there() -> None:
+def test_a_tensor_outside_the_builtin_model_has_no_llama_name() -> None:
     with pytest.raises(SafetensorsError, match=r"`layers\.0\.attention\.wz\.weight` is not a parameter of the builtin model"):
         llama_name("layers.0.attention.wz.weight")
 
 
-def test_a_config_that_was_exported_is_the_models(tmp_path: Path) -> None:
+def test_an_exported_config_is_the_models(tmp_path: Path) -> None:
     for model in (MODEL, replace(MODEL, tie_embeddings=True)):
         assert list(llama_differences(json.loads(json.dumps(llama_config(model, None, "float32"))), model)) == []
 
 
-def test_a_config_of_the_years_before_transformers_5_is_understood() -> None:
+def test_a_config_older_than_transformers_5_is_read() -> None:
     config = llama_config(MODEL, None, "float32")
     for name in ("rope_parameters", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias"):
         del config[name]
@@ -211,11 +211,11 @@ def differences() -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize(("change", "said"), list(differences()))
-def test_a_config_of_which_the_builtin_model_computes_something_else_is_said(change: dict[str, Any], said: str) -> None:
+def test_a_config_that_the_builtin_model_computes_differently_is_reported(change: dict[str, Any], said: str) -> None:
     assert list(llama_differences(llama_config(MODEL, None, "float32") | change, MODEL)) == [said]
 
 
-def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_config_is_named(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text("[]")
     with pytest.raises(SafetensorsError, match="expected an object, found a list"):
         read_config(tmp_path)
@@ -223,13 +223,13 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere")
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("shape", "placements"), [((3,), [Shard(0)]), ((2,), [Shard(1)]), ((2, 2), [Replicate(), Shard(0)]), ((8,), [Shard(0)])]
 )
-def test_each_rank_gets_its_own_elements(tmp_path: Path, shape: tuple[int, ...], placements: Any) -> None:
+def test_each_rank_reads_only_its_elements(tmp_path: Path, shape: tuple[int, ...], placements: Any) -> None:
     full = {"w": torch.arange(35.0).reshape(7, 5), "v": torch.arange(6.0).reshape(3, 2).to(torch.bfloat16)}
     safetensors.torch.save_file(full, tmp_path / ONE)
     blank = {name: torch.zeros_like(tensor) for name, tensor in full.items()}
@@ -249,7 +249,7 @@ def test_elements_are_converted_to_the_dtype_of_the_target(tmp_path: Path) -> No
     assert (into["w"].tolist(), into["s"].item()) == ([1.5, -2.0], 3.0)
 
 
-def test_a_tensor_that_is_missing_or_has_another_shape_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
     safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / ONE)
     with pytest.raises(SafetensorsError, match="has no tensor `a` and 1 more"):
         load_safetensors(tmp_path, {"a": torch.ones(2), "b": torch.ones(2)})
@@ -257,7 +257,7 @@ def test_a_tensor_that_is_missing_or_has_another_shape_is_named(tmp_path: Path) 
         load_safetensors(tmp_path, {"w": torch.ones(3)})
 
 
-def test_a_directory_that_does_not_say_where_its_tensors_are_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_tensor_locations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SafetensorsError, match=r"has 0 \*\.safetensors files and no model\.safetensors\.index\.json"):
         load_safetensors(tmp_path, {})
     (tmp_path / INDEX).write_text('{"weight_map": 3}')
@@ -265,14 +265,14 @@ def test_a_directory_that_does_not_say_where_its_tensors_are_is_refused(tmp_path
         load_safetensors(tmp_path, {})
 
 
-def test_a_dtype_that_torch_has_no_name_for_is_named_with_its_tensor(tmp_path: Path) -> None:
+def test_a_dtype_unknown_to_torch_is_named_with_its_tensor(tmp_path: Path) -> None:
     header = json.dumps({"scale": {"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]}}).encode()
     (tmp_path / ONE).write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     with pytest.raises(SafetensorsError, match=r"model\.safetensors: tensor `scale` is F8_E8M0; expected one of BOOL, U8"):
         SafetensorsArchive(tmp_path).tensors()
 
 
-def test_a_file_that_was_cut_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_by_its_name(tmp_path: Path) -> None:
     safetensors.torch.save_file({"w": torch.ones(100)}, tmp_path / ONE)
     raw = (tmp_path / ONE).read_bytes()
     for length in (0, 5, 30, len(raw) - 1):
@@ -281,7 +281,7 @@ def test_a_file_that_was_cut_is_refused_by_its_name(tmp_path: Path) -> None:
             load_safetensors(tmp_path, {"w": torch.zeros(100)})
 
 
-def test_an_archive_of_safetensors_says_and_reads_what_is_there(tmp_path: Path) -> None:
+def test_a_safetensors_archive_lists_and_reads_its_tensors(tmp_path: Path) -> None:
     safetensors.torch.save_file(MIXED, tmp_path / ONE)
     archive = SafetensorsArchive(tmp_path)
     assert archive.tensors() == Tensors(MIXED).tensors()

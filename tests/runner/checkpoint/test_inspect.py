@@ -1,4 +1,4 @@
-"""Listing, verifying and comparing checkpoints, and founding runs and chains with them."""
+"""Tests listing, verifying and comparing checkpoints, and building runs and chains from them."""
 
 import json
 import random
@@ -51,7 +51,7 @@ FULL = torch.arange(40.0).reshape(8, 5)
 
 
 def state(value: float) -> list[RankState]:
-    """Two ranks: a tensor by halves, one that both have whole and each writes, and objects of their own."""
+    """Two ranks: a tensor in halves, one that both have whole and both write, and separate objects."""
     halves = [Piece(FULL[4 * rank : 4 * rank + 4] + value, (8, 5), 4 * rank) for rank in range(2)]
     return [
         RankState({"w": half, "n": torch.tensor(float(value))}, {"step": value, "rank": rank}) for rank, half in enumerate(halves)
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> InspectedRun:
 
 @pytest.fixture
 def rolled_back(run: InspectedRun) -> InspectedRun:
-    """Steps 10, 20 and 30 of generation 1; generation 2 goes on from 20 to 35."""
+    """Steps 10, 20 and 30 of generation 1; generation 2 continues from 20 to 35."""
     claim(run)
     _, base, _ = (save(run, step, state(step)) for step in (10, 20, 30))
     claim(run, base)
@@ -75,7 +75,7 @@ def rolled_back(run: InspectedRun) -> InspectedRun:
 
 @pytest.fixture
 def no_stale_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A local directory shows at once what is in it, so nothing is waited for."""
+    """A local directory shows its contents at once, so no wait is needed."""
     monkeypatch.setattr(chain_module, "STALE_WAITS_S", ())
 
 
@@ -86,7 +86,7 @@ def records(run: InspectedRun) -> Sequence[Any]:
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: InspectedRun) -> None:
+def test_a_row_shows_where_a_checkpoint_is_and_whether_it_counts(rolled_back: InspectedRun) -> None:
     found = {row.step: (row.generation, row.tiers, row.states) for row in rows(rolled_back, records(rolled_back))}
     assert found == {
         10: (1, ("shared",), ()),
@@ -96,7 +96,7 @@ def test_a_row_says_where_a_checkpoint_is_and_whether_it_counts(rolled_back: Ins
     }
 
 
-def test_a_row_has_the_bytes_of_the_data_files_and_the_time_of_its_commit(rolled_back: InspectedRun) -> None:
+def test_a_row_has_the_data_files_size_and_the_commits_time(rolled_back: InspectedRun) -> None:
     (first, *_) = rows(rolled_back, records(rolled_back))
     files = (rolled_back.checkpoints / first.directory).glob("data-*")
     assert first.bytes == sum(file.stat().st_size for file in files) == 168
@@ -110,7 +110,7 @@ def test_a_tier_that_finished_later_is_in_the_same_row(rolled_back: InspectedRun
     assert [row.tiers for row in rows(rolled_back, records(rolled_back)) if row.step == 35] == [("shared", "remote")]
 
 
-def test_what_was_retired_what_is_missing_and_what_was_never_committed_is_said(rolled_back: InspectedRun) -> None:
+def test_retired_missing_and_uncommitted_checkpoints_are_marked(rolled_back: InspectedRun) -> None:
     rolled_back.chain().append(Retire((CheckpointId(10, 1),)), 2, 0, "a test")
     shutil.rmtree(rolled_back.checkpoints / CheckpointId(10, 1).directory)
     shutil.rmtree(rolled_back.checkpoints / CheckpointId(20, 1).directory)
@@ -133,13 +133,13 @@ def test_a_run_without_checkpoints_has_no_rows(run: InspectedRun) -> None:
     assert rows(run, records(run)) == []
 
 
-def test_the_checkpoint_of_a_step_is_the_one_that_counts(rolled_back: InspectedRun) -> None:
+def test_the_checkpoint_of_a_step_is_the_valid_one(rolled_back: InspectedRun) -> None:
     assert [chosen(rolled_back, records(rolled_back), step).step for step in (None, 20)] == [35, 20]
     with pytest.raises(PlaceError, match="run `run-1` has no checkpoint of step 30; it has: 35, 20, 10"):
         chosen(rolled_back, records(rolled_back), 30)
 
 
-def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back: InspectedRun, bucket: str) -> None:
+def test_a_checkpoint_deleted_from_disk_is_read_where_run_json_specifies(rolled_back: InspectedRun, bucket: str) -> None:
     at = CheckpointId(35, 2)
     for path in (rolled_back.checkpoints / at.directory).iterdir():
         ObjectBucket(bucket).put(f"run-1/{at.directory}/{path.name}", path.read_bytes())
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_left_the_disk_is_read_where_run_json_says(rolled_back
     assert findings(rolled_back, base) == []
 
 
-def test_a_run_keeps_its_name_when_its_directory_is_moved(rolled_back: InspectedRun, tmp_path: Path) -> None:
+def test_a_run_keeps_its_name_when_its_directory_moves(rolled_back: InspectedRun, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     rolled_back.directory.rename(moved)
     assert open_run(moved) == InspectedRun(moved, "run-1")
@@ -163,7 +163,7 @@ def test_a_run_keeps_its_name_when_its_directory_is_moved(rolled_back: Inspected
     assert open_run(moved).name == "as the handle says"
 
 
-def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlaceError, match="it has no shared/chain"):
         open_run(tmp_path)
 
@@ -181,7 +181,7 @@ def test_a_whole_checkpoint_is_verified_to_its_last_byte(rolled_back: InspectedR
     assert not any(isinstance(one, FileRefusal) for one in found)
 
 
-def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: InspectedRun) -> None:
+def test_every_file_and_tensor_that_differs_from_its_commit_is_named(rolled_back: InspectedRun) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
     folder, rng = rolled_back.checkpoints / base.checkpoint.directory, random.Random(3)
     for path in sorted(path for path in folder.iterdir() if path.name != MANIFEST):
@@ -197,7 +197,7 @@ def test_every_file_and_tensor_that_is_not_as_committed_is_named(rolled_back: In
     assert findings(rolled_back, base) == []
 
 
-def test_damage_in_two_places_is_said_twice(rolled_back: InspectedRun) -> None:
+def test_damage_in_two_places_is_reported_twice(rolled_back: InspectedRun) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
     for rank in range(2):
         path = rolled_back.checkpoints / base.checkpoint.directory / f"data-{rank}-0.bin"
@@ -205,13 +205,13 @@ def test_damage_in_two_places_is_said_twice(rolled_back: InspectedRun) -> None:
     assert [found.name for found in findings(rolled_back, base)] == ["data-0-0.bin", "data-1-0.bin"]
 
 
-def test_elements_that_are_in_nobodys_part_are_counted(run: InspectedRun) -> None:
+def test_elements_missing_from_every_part_are_counted(run: InspectedRun) -> None:
     claim(run)
     base = save(run, 1, state(1)[:1])
     assert findings(run, base) == [FileRefusal(MANIFEST, "tensor `w`: 20 of 40 elements are present")]
 
 
-def test_an_object_that_cannot_be_read_is_named(run: InspectedRun) -> None:
+def test_an_unreadable_object_is_named(run: InspectedRun) -> None:
     claim(run)
     base = save(run, 1, [RankState({}, {"odd": {"nested": 1}})])
     path = run.checkpoints / base.checkpoint.directory / "part-0.json"
@@ -233,7 +233,7 @@ class Archived(Tensors):
         return self._objects
 
 
-def test_what_differs_is_named_with_how_much(rolled_back: InspectedRun) -> None:
+def test_differences_are_named_with_their_size(rolled_back: InspectedRun) -> None:
     old, new = (Verified(rolled_back.reader(chosen(rolled_back, records(rolled_back), step))) for step in (20, 35))
     assert list(compare(old, old)) == []
     assert list(compare(old, new)) == [
@@ -244,7 +244,7 @@ def test_what_differs_is_named_with_how_much(rolled_back: InspectedRun) -> None:
     ]
 
 
-def test_tensors_that_came_went_or_changed_their_kind_are_told_apart() -> None:
+def test_added_removed_and_retyped_tensors_are_distinguished() -> None:
     old = Archived({"gone": torch.ones(1), "shape": torch.ones(2), "dtype": torch.ones(2)}, {})
     new = Archived({"shape": torch.ones(3), "dtype": torch.ones(2).half(), "came": torch.ones(4)}, {})
     assert list(compare(old, new)) == [
@@ -260,7 +260,7 @@ def values(one: list[float], other: list[float]) -> tuple[float | None, int | No
     return difference.max_abs, difference.equal
 
 
-def test_values_are_compared_as_numbers_and_listed_when_their_bits_differ() -> None:
+def test_values_are_compared_numerically_and_listed_when_their_bits_differ() -> None:
     nan, infinite = float("nan"), float("inf")
     assert values([1.0, nan, 3.0], [1.5, nan, 3.0]) == (0.5, 2)
     assert values([1.0, nan], [1.0, 2.0]) == (None, 1)
@@ -280,7 +280,7 @@ def test_objects_are_compared_by_their_paths() -> None:
     ]
 
 
-def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missing(run: InspectedRun) -> None:
+def test_a_tensor_is_assembled_from_all_ranks_or_refused(run: InspectedRun) -> None:
     claim(run)
     whole = Verified(run.reader(save(run, 1, state(1))))
     assert torch.equal(whole.tensor("w"), FULL + 1)
@@ -294,7 +294,7 @@ def test_a_tensor_is_put_together_from_all_ranks_and_refused_where_one_is_missin
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: InspectedRun, tmp_path: Path) -> None:
+def test_an_exported_state_is_restored_unchanged_from_plain_dcp(rolled_back: InspectedRun, tmp_path: Path) -> None:
     archive = Verified(rolled_back.reader(chosen(rolled_back, records(rolled_back), None)))
     export_dcp(archive, tmp_path / "plain")
     assert list(compare(archive, read_dcp(tmp_path / "plain"))) == []
@@ -303,7 +303,7 @@ def test_an_exported_state_comes_back_from_plain_dcp_as_it_was(rolled_back: Insp
 
 
 @pytest.mark.parametrize("form", ["dcp", "safetensors"])
-def test_an_export_of_a_damaged_checkpoint_says_where_and_leaves_nothing(
+def test_an_export_of_a_damaged_checkpoint_names_the_damage_and_is_removed(
     rolled_back: InspectedRun, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = chosen(rolled_back, records(rolled_back), None)
@@ -317,9 +317,7 @@ def test_an_export_of_a_damaged_checkpoint_says_where_and_leaves_nothing(
     assert list(out.parent.iterdir()) == []
 
 
-def test_what_headways_storage_classes_wrote_is_not_taken_for_a_plain_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_headways_storage_classes_is_not_a_plain_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.warns(UserWarning, match="torch.distributed is disabled"):
         dcp_save({"w": FULL}, storage_writer=StorageWriter(tmp_path / "own"), no_dist=True)
     assert main(["import", "dcp", str(tmp_path / "own"), "--to", str(tmp_path / "new")]) == 2
@@ -327,7 +325,7 @@ def test_what_headways_storage_classes_wrote_is_not_taken_for_a_plain_checkpoint
     assert said.endswith(f"`headway checkpoint export {tmp_path / 'own'} --format dcp --to DIR` makes one")
 
 
-def test_a_run_that_was_imported_begins_with_a_claim_and_a_commit_that_verifies(tmp_path: Path) -> None:
+def test_an_imported_run_starts_with_a_claim_and_a_verified_commit(tmp_path: Path) -> None:
     run = found_run(tmp_path / "new", None, None)
     base = commit_first(run, 7, Contents({"w": FULL}, {"step": 7}), Path("/somewhere"))
     run = open_run(tmp_path / "new")
@@ -339,7 +337,7 @@ def test_a_run_that_was_imported_begins_with_a_claim_and_a_commit_that_verifies(
         found_run(tmp_path / "new", None, None)
 
 
-def test_what_plain_dcp_nested_is_found_under_the_names_of_headways_checkpoint(tmp_path: Path) -> None:
+def test_nested_plain_dcp_values_are_found_under_headways_names(tmp_path: Path) -> None:
     nested = {
         "model": {"a.weight": torch.ones(2)},
         "optimizer": {"state": {"a.weight": {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.5}]},
@@ -355,7 +353,7 @@ def test_what_plain_dcp_nested_is_found_under_the_names_of_headways_checkpoint(t
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_an_import_that_fails_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_import_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dcp_save({"w": torch.ones(2), "odd": torch.float16}, storage_writer=FileSystemWriter(tmp_path / "plain"), no_dist=True)
     assert main(["import", "dcp", str(tmp_path / "plain"), "--to", str(tmp_path / "new")]) == 1
     reason = json.loads(capsys.readouterr().out)["reason"]
@@ -363,7 +361,7 @@ def test_an_import_that_fails_leaves_no_run(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "new").exists()
 
 
-def test_safetensors_are_found_below_model() -> None:
+def test_safetensors_are_imported_below_model() -> None:
     contents = contents_of_safetensors(Tensors({"a.weight": torch.ones(2)}))
     assert (list(contents.tensors), len(contents.tensors)) == (["model/a.weight"], 1)
     assert contents.tensors["model/a.weight"].tolist() == [1.0, 1.0]
@@ -377,7 +375,7 @@ def surveyed(run: InspectedRun) -> list[VerifiedDirectory]:
 
 
 @pytest.mark.usefixtures("no_stale_reads")
-def test_records_before_a_gap_or_a_torn_one_are_read_and_what_is_wrong_is_said(rolled_back: InspectedRun) -> None:
+def test_records_before_a_gap_are_read_and_the_fault_is_reported(rolled_back: InspectedRun) -> None:
     assert readable(rolled_back) == (records(rolled_back), None)
     third = rolled_back.chain_directory / "000000003.json"
     good = third.read_bytes()
@@ -389,7 +387,7 @@ def test_records_before_a_gap_or_a_torn_one_are_read_and_what_is_wrong_is_said(r
     assert (len(found), "000000003.json is missing" in str(reason)) == (2, True)
 
 
-def test_checkpoints_are_verified_from_their_manifests_down(rolled_back: InspectedRun) -> None:
+def test_checkpoints_are_verified_through_their_manifests(rolled_back: InspectedRun) -> None:
     damaged = rolled_back.checkpoints / CheckpointId(20, 1).directory / "data-1-0.bin"
     damaged.write_bytes(b"\xff" + damaged.read_bytes()[1:])
     (rolled_back.checkpoints / CheckpointId(30, 1).directory / MANIFEST).unlink()
@@ -406,7 +404,7 @@ def test_checkpoints_are_verified_from_their_manifests_down(rolled_back: Inspect
 
 
 @pytest.mark.usefixtures("no_stale_reads")
-def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled_back: InspectedRun) -> None:
+def test_a_chain_is_rebuilt_from_verified_checkpoints_and_the_old_one_kept(rolled_back: InspectedRun) -> None:
     before, kept = records(rolled_back), lineage(records(rolled_back))
     (rolled_back.chain_directory / "000000006.json").unlink()
     (rolled_back.chain_directory / "000000002.json").unlink()
@@ -423,7 +421,7 @@ def test_a_chain_is_founded_anew_with_what_verifies_and_the_old_one_stays(rolled
     assert findings(rolled_back, chosen(rolled_back, records(rolled_back), 40)) == []
 
 
-def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(
+def test_a_lost_chain_is_reported_by_every_verb_that_reads_it(
     rolled_back: InspectedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in rolled_back.chain_directory.iterdir():
@@ -439,12 +437,12 @@ def test_a_chain_that_was_lost_is_said_by_every_verb_that_reads_it(
         assert said.startswith("the chain of run `run-1` is lost: it is empty, but there are 4 checkpoints beside it")
 
 
-def test_a_step_that_stands_behind_the_run_is_verified(rolled_back: InspectedRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_is_no_longer_valid_is_verified(rolled_back: InspectedRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", f"{rolled_back.directory}@20"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["checkpoint"] == "step-000000020.g000001"
 
 
-def test_a_run_whose_chain_is_empty_gets_one(rolled_back: InspectedRun) -> None:
+def test_a_run_with_an_empty_chain_gets_one(rolled_back: InspectedRun) -> None:
     for path in rolled_back.chain_directory.iterdir():
         path.unlink()
     assert readable(rolled_back) == ([], None)
@@ -454,7 +452,7 @@ def test_a_run_whose_chain_is_empty_gets_one(rolled_back: InspectedRun) -> None:
     assert chosen(rolled_back, records(rolled_back), None).step == 35
 
 
-def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_back: InspectedRun) -> None:
+def test_checkpoints_that_contradict_readable_records_are_not_adopted(rolled_back: InspectedRun) -> None:
     other = Committed(20, 1, "0" * 32, ("shared",))
     refused = contradicted(records(rolled_back), other)
     assert refused is not None
@@ -463,7 +461,7 @@ def test_what_the_readable_records_committed_otherwise_is_not_adopted(rolled_bac
     assert contradicted([], other) is None
 
 
-def test_the_newest_generation_is_also_looked_for_in_the_journal(rolled_back: InspectedRun) -> None:
+def test_the_newest_generation_is_also_read_from_the_journal(rolled_back: InspectedRun) -> None:
     assert newest_generation(rolled_back) == 2
     journal = rolled_back.directory / "shared" / "journal"
     journal.mkdir()
@@ -471,7 +469,7 @@ def test_the_newest_generation_is_also_looked_for_in_the_journal(rolled_back: In
     assert newest_generation(rolled_back) == 7
 
 
-def test_a_chain_that_is_only_read_is_never_written(rolled_back: InspectedRun) -> None:
+def test_a_chain_opened_for_reading_is_never_written(rolled_back: InspectedRun) -> None:
     before = sorted(path.name for path in rolled_back.chain_directory.iterdir())
     (rolled_back.chain_directory / before[2]).write_bytes(b"torn")
     readable(rolled_back)

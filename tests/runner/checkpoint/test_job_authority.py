@@ -1,4 +1,4 @@
-"""A loop of one's own under a job: what it says of a base that it could not load."""
+"""Tests what a custom loop in a job reports about a base that it could not load."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ def test_only_a_rank_that_found_damage_refuses_the_base(refused: bool, tmp_path:
         assert json.loads(said.recv(1 << 16)) == facts | {"name": "part-0.json", "reason": "gone"}
 
 
-def test_a_rank_that_cannot_read_the_base_refuses_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_read_the_base_reports_it_and_refuses_nothing(tmp_path: Path) -> None:
     said, events = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with said, events:
         page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(1))))

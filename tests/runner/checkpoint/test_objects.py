@@ -1,4 +1,4 @@
-"""Objects beside tensors: every value that is accepted comes back equal and of the same type; anything else is refused by name."""
+"""Tests objects saved with tensors: every accepted value is restored with its type, and anything else is refused by name."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def through_json(value: Any) -> Any:
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(values)
-def test_what_is_accepted_comes_back_the_same(value: Any) -> None:
+def test_accepted_objects_are_restored_unchanged(value: Any) -> None:
     assert same(through_json(value), value)
 
 
@@ -91,7 +91,7 @@ def test_what_is_accepted_comes_back_the_same(value: Any) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_awkward_values_come_back_the_same(value: Any) -> None:
+def test_awkward_values_are_restored_unchanged(value: Any) -> None:
     assert same(through_json(value), value)
 
 
@@ -131,12 +131,12 @@ class Raw(bytes):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_type_that_is_not_listed_is_refused_by_name(value: object, name: str) -> None:
+def test_an_unlisted_type_is_refused_by_name(value: object, name: str) -> None:
     with pytest.raises(ObjectError, match=f"^value is a {name}, which a checkpoint cannot hold$"):
         encode(value)
 
 
-def test_the_refusal_says_where_in_the_object_it_stands() -> None:
+def test_the_error_names_the_path_inside_the_object() -> None:
     with pytest.raises(ObjectError, match=r"^state\['a'\]\[1\]\[0\] is a builtins\.set"):
         encode({"a": [1, ({2},)]}, "state")
     with pytest.raises(ObjectError, match=r"^state key is a builtins\.frozenset"):

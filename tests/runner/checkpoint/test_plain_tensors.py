@@ -1,4 +1,4 @@
-"""Plain tensors: saved once where all ranks hold the same, and by each rank where they do not; never a mix, never another rank's."""
+"""Tests plain tensors: saved once where all ranks hold the same, and by each rank otherwise; never a mix, never another rank's."""
 
 import tempfile
 from collections.abc import Callable
@@ -26,7 +26,8 @@ from tests.support.worlds import run_world
 
 T = TypeVar("T")
 Tensors = dict[str, torch.Tensor]
-SMALL, MIDDLE, LARGE = 100, 2048, 600_000  # written by each rank, by one, and a share by each, where all hold the same
+# Where all ranks hold the same, SMALL is written by each rank, MIDDLE by one, and LARGE in shares by all.
+SMALL, MIDDLE, LARGE = 100, 2048, 600_000
 
 
 def fine(results: list[T | Exception]) -> list[T]:
@@ -40,7 +41,7 @@ def fine(results: list[T | Exception]) -> list[T]:
 
 
 def saved_by(root: Path, held: list[Tensors]) -> Reader:
-    """A checkpoint of ranks that hold these."""
+    """A checkpoint of ranks that hold these values."""
     for name in ("chain", "checkpoints"):
         (root / name).mkdir()
     chain = Chain(PosixStore(root / "chain"), "run")
@@ -81,13 +82,13 @@ kinds = st.lists(
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(kinds, st.integers(1, 4))
-def test_each_rank_gets_its_own_back_whatever_others_hold(kinds: list[tuple[int, list[int]]], world_size: int) -> None:
+def test_each_rank_restores_its_own_state_whatever_others_hold(kinds: list[tuple[int, list[int]]], world_size: int) -> None:
     held = [{str(at): torch.arange(size) + values[rank] for at, (size, values) in enumerate(kinds)} for rank in range(world_size)]
     with tempfile.TemporaryDirectory() as root:
         assert same(loaded_by(saved_by(Path(root), held), held), held)
 
 
-def test_what_all_hold_alike_is_stored_once(tmp_path: Path) -> None:
+def test_identical_tensors_are_stored_once(tmp_path: Path) -> None:
     held = [{"a": torch.arange(LARGE), "b": torch.arange(MIDDLE)} for _ in range(3)]
     reader = saved_by(tmp_path, held)
     stored = [chunk.length for part in reader.parts() for entry in part.tensors.values() for chunk in entry.chunks]
@@ -95,7 +96,7 @@ def test_what_all_hold_alike_is_stored_once(tmp_path: Path) -> None:
     assert same(loaded_by(reader, held), held)
 
 
-def test_generator_statistics_and_queue_of_each_rank_stay_with_it(tmp_path: Path) -> None:
+def test_each_ranks_generator_statistics_and_queue_stay_with_it(tmp_path: Path) -> None:
     held = [
         {
             "generator": torch.Generator().manual_seed(100 + rank).get_state(),
@@ -111,19 +112,19 @@ def test_generator_statistics_and_queue_of_each_rank_stay_with_it(tmp_path: Path
     assert sum(stored) == 4 * LARGE
 
 
-def test_ranks_of_which_some_hold_the_same_get_theirs(tmp_path: Path) -> None:
+def test_ranks_of_which_some_hold_the_same_restore_their_own(tmp_path: Path) -> None:
     held = [{"queue": torch.full((LARGE,), rank // 2)} for rank in range(4)]
     assert same(loaded_by(saved_by(tmp_path, held), held), held)
 
 
-def test_two_kinds_under_one_name_are_two_tensors(tmp_path: Path) -> None:
+def test_two_kinds_with_one_name_are_two_tensors(tmp_path: Path) -> None:
     held = [{"x": torch.arange(LARGE, dtype=torch.int64)}, {"x": torch.arange(LARGE, dtype=torch.float64)}]
     assert same(loaded_by(saved_by(tmp_path, held), held), held)
 
 
 @pytest.mark.parametrize(("size", "differs"), [(SMALL, True), (MIDDLE, True), (LARGE, True), (LARGE, False)])
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_another_number_of_ranks_takes_each_its_number_and_says_so(
+def test_another_world_size_restores_by_rank_number_and_reports_it(
     tmp_path: Path, size: int, differs: bool, world_size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = [{"queue": torch.full((size,), rank * differs), "w": torch.arange(LARGE)} for rank in range(3)]
@@ -133,12 +134,12 @@ def test_another_number_of_ranks_takes_each_its_number_and_says_so(
     assert ("`queue` differed between the 3 ranks that saved it: each of the" in said) == differs
 
 
-def test_a_tensor_of_some_ranks_alone_is_theirs(tmp_path: Path) -> None:
+def test_a_tensor_held_by_some_ranks_is_restored_only_to_them(tmp_path: Path) -> None:
     held: list[Tensors] = [{"a": torch.arange(LARGE)}, {"a": torch.arange(LARGE), "late": torch.full((MIDDLE,), 1)}]
     assert same(loaded_by(saved_by(tmp_path, held), held), held)
 
 
-# --- when plans are made ----------------------------------------------------------------------------------------------
+# --- planning ---------------------------------------------------------------------------------------------------------
 
 
 def planned(world_size: int, *saves: Callable[[int], Tensors]) -> list[list[Planned]]:
@@ -151,7 +152,7 @@ def planned(world_size: int, *saves: Callable[[int], Tensors]) -> list[list[Plan
     return fine(on_all_ranks(world_size, work))
 
 
-def test_what_comes_to_differ_is_each_ranks_own_from_that_save_on() -> None:
+def test_a_tensor_that_starts_to_differ_is_stored_per_rank_from_then_on() -> None:
     def alike(_: int) -> Tensors:
         return {"statistics": torch.zeros(MIDDLE), "w": torch.zeros(MIDDLE)}
 
@@ -166,7 +167,7 @@ def test_what_comes_to_differ_is_each_ranks_own_from_that_save_on() -> None:
 
 
 @pytest.mark.parametrize("size", [MIDDLE, LARGE])
-def test_one_bit_on_one_rank_is_enough(size: int) -> None:
+def test_one_different_bit_on_one_rank_is_enough(size: int) -> None:
     def flipped(rank: int) -> Tensors:
         found = torch.zeros(size, dtype=torch.int32)
         found[-1] = int(rank == 1)
@@ -176,7 +177,7 @@ def test_one_bit_on_one_rank_is_enough(size: int) -> None:
     assert [plans[1].sharers["a"] for plans in (first, second, third)] == [(0,), (1,), (2,)]
 
 
-def test_a_tensor_that_appears_or_goes_on_one_rank_alone_is_planned_by_all() -> None:
+def test_a_tensor_that_appears_or_vanishes_on_one_rank_is_planned_by_all() -> None:
     def before(_: int) -> Tensors:
         return {"a": torch.zeros(MIDDLE)}
 
@@ -191,7 +192,7 @@ def test_a_tensor_that_appears_or_goes_on_one_rank_alone_is_planned_by_all() -> 
     assert [plan.sharers.get("late") for plan in second] == [None, (1,), (1,), (1,), None]
 
 
-def test_a_change_of_another_rank_alone_leaves_the_buffers_here() -> None:
+def test_a_change_on_another_rank_keeps_the_buffers_here() -> None:
     def toggling(rank: int, on: bool) -> Tensors:
         return {"a": torch.zeros(MIDDLE)} | ({"b": torch.zeros(MIDDLE)} if rank == 1 and on else {})
 
@@ -200,7 +201,7 @@ def test_a_change_of_another_rank_alone_leaves_the_buffers_here() -> None:
     assert second[0] is not second[1]
 
 
-def test_a_rank_that_cannot_say_what_it_holds_fails_all_and_the_next_save_is_planned() -> None:
+def test_a_rank_that_cannot_describe_its_state_fails_only_this_save() -> None:
     def work(ranks: Ranks) -> list[str]:
         planner, said = Planner(ranks), []
         bad = torch.empty(MIDDLE, device="meta") if ranks.rank == 1 else torch.zeros(MIDDLE)
@@ -215,7 +216,7 @@ def test_a_rank_that_cannot_say_what_it_holds_fails_all_and_the_next_save_is_pla
     assert fine(on_all_ranks(2, work)) == [["PeerError"], ["NotImplementedError"]]
 
 
-def test_a_rank_with_nothing_to_save_is_not_waited_for() -> None:
+def test_a_rank_with_nothing_to_save_is_not_awaited() -> None:
     def work(ranks: Ranks) -> str:
         planner = Planner(ranks)
         planner.plan({"a": torch.zeros(MIDDLE)}, whole=False)
@@ -235,7 +236,7 @@ def test_a_rank_with_nothing_to_save_is_not_waited_for() -> None:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_weighed_sums_of_a_device_tell_any_change(data: st.DataObject) -> None:
+def test_weighted_sums_on_a_device_detect_any_change(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from([1, 3, 4, 7, 1000]))
     raw = torch.zeros(size, dtype=torch.uint8)
     changed = raw.clone()
@@ -246,7 +247,7 @@ def test_weighed_sums_of_a_device_tell_any_change(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-def test_each_stretch_of_a_long_tensor_counts() -> None:
+def test_every_section_of_a_long_tensor_counts() -> None:
     raw = torch.zeros(4 * WORDS + 5, dtype=torch.uint8)
     changed = raw.clone()
     changed[-1] = 1
@@ -254,14 +255,14 @@ def test_each_stretch_of_a_long_tensor_counts() -> None:
     assert (weighed_sums(raw) == weighed_sums(changed)).tolist() == [True, True, False, False]
 
 
-def test_weighed_sums_tell_an_order_and_signs() -> None:
+def test_weighted_sums_distinguish_order_and_sign() -> None:
     ones = torch.tensor([1.0, -1.0, 2.0, -2.0])
     variants = [ones, -ones, ones.flip(0), ones * torch.tensor([-1.0, -1.0, 1.0, 1.0]), ones[[2, 1, 0, 3]]]
     assert len({tuple(weighed_sums(each).tolist()) for each in variants}) == len(variants)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex64])
-def test_weighed_sums_take_any_kind_and_any_view(dtype: torch.dtype) -> None:
+def test_weighted_sums_accept_any_dtype_and_any_view(dtype: torch.dtype) -> None:
     whole = torch.arange(30).reshape(5, 6).to(dtype)
     for view in (whole, whole.t(), whole[1:, 1:], whole[0, 0]):
         assert torch.equal(weighed_sums(view), weighed_sums(view.clone()))
@@ -272,26 +273,26 @@ def test_a_conjugated_view_is_fingerprinted_by_its_values() -> None:
     assert fingerprints({"a": one.conj()}) == fingerprints({"a": one.conj().resolve_conj()}) != fingerprints({"a": one})
 
 
-# --- ranks that are processes -----------------------------------------------------------------------------------------
+# --- ranks as processes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiers", ["shared", "memory,shared"])
-def test_a_state_that_differs_by_rank_comes_back_to_each_rank(tmp_path: Path, tiers: str) -> None:
+def test_a_state_that_differs_by_rank_is_restored_to_each_rank(tmp_path: Path, tiers: str) -> None:
     run_world("tests.support.ranks.uneven", 2, "own", tmp_path, tiers)
 
 
 @pytest.mark.slow
-def test_a_parameter_whose_first_gradient_comes_late_on_one_rank_holds_no_save_up(tmp_path: Path) -> None:
+def test_a_late_first_gradient_on_one_rank_delays_no_save(tmp_path: Path) -> None:
     run_world("tests.support.ranks.uneven", 2, "late", tmp_path, "shared")
 
 
 @pytest.mark.slow
-def test_a_rank_that_skips_a_save_is_named_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_skips_a_save_is_named_within_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_SAVE_PATIENCE_S", "3")
     run_world("tests.support.ranks.uneven", 3, "skip", tmp_path, "shared")
 
 
 @pytest.mark.slow
-def test_a_rank_whose_state_cannot_be_taken_costs_that_save_alone(tmp_path: Path) -> None:
+def test_a_rank_whose_state_cannot_be_copied_fails_only_that_save(tmp_path: Path) -> None:
     run_world("tests.support.ranks.uneven", 2, "broken", tmp_path, "shared")

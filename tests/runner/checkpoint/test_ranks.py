@@ -1,4 +1,4 @@
-"""Ranks as processes over gloo: gathering, failing together, and a sharded checkpoint that one process then reads."""
+"""Tests ranks as processes over gloo: gathering, failing together, and a sharded checkpoint that one process then reads."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Uploads: what the store has is what was sent, or an error that names the object and nothing private; a slow tier holds nobody up."""
+"""Tests uploads: the store has what was sent, or an error names the object and nothing private; a slow tier blocks no save."""
 
 import os
 import subprocess
@@ -24,10 +24,10 @@ MIB = 1 << 20
 FOLDER = f"{RUN}/step-000000010.g000001"
 
 
-# --- what is stored ---------------------------------------------------------------------------------------------------
+# --- stored objects ---------------------------------------------------------------------------------------------------
 
 
-def test_a_node_is_one_data_object_and_a_part_a_rank_each_looked_at_once_after_its_upload(bucket: str, s3: S3Server) -> None:
+def test_a_node_stores_one_data_object_and_a_part_per_rank(bucket: str, s3: S3Server) -> None:
     storage = RemoteStorage(bucket)
     with captured(10, [5000, 20], slot=3) as node:
         stored = storage.store(node)
@@ -39,7 +39,7 @@ def test_a_node_is_one_data_object_and_a_part_a_rank_each_looked_at_once_after_i
     assert heads == [f"HEAD /{bucket.removeprefix('s3://')}/{name} 200" for name in names]
 
 
-def test_a_large_capture_goes_in_parts_of_one_size(bucket: str, s3: S3Server) -> None:
+def test_a_large_capture_is_uploaded_in_parts_of_equal_size(bucket: str, s3: S3Server) -> None:
     lengths = [9 * MIB, 10 * MIB]
     with captured(10, lengths) as node:
         RemoteStorage(bucket).store(node)
@@ -55,12 +55,13 @@ def test_a_node_that_owns_nothing_stores_an_empty_object(bucket: str) -> None:
     assert ObjectBucket(bucket).get(f"{FOLDER}/data-0-0.bin") == b""
 
 
-def test_a_root_shows_the_checkpoints_of_its_run_and_deletes_one_of_them(bucket: str) -> None:
+def test_a_root_lists_its_runs_checkpoints_and_deletes_one(bucket: str) -> None:
     for step in (10, 20):
         with captured(step, [100]) as node:
             RemoteStorage(bucket).store(node)
         write_manifest(bucket, RUN, CheckpointId(step, 1), b"{}")
-    ObjectBucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")  # a run whose name begins alike
+    # A run whose name begins with the other's.
+    ObjectBucket(bucket).put("run-12/step-000000010.g000001/manifest.json", b"{}")
     root = RemoteRoot(bucket, RUN)
     assert root.names() == ["step-000000010.g000001", "step-000000020.g000001"]
     root.delete("step-000000010.g000001")
@@ -77,7 +78,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def store_that_answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, bytes], Answer]) -> Iterator[list[str]]:
-    """An HTTP server as S3: `answer(method, body)` gives status, headers and body. Yields the requests that it had."""
+    """An HTTP server as S3: `answer(method, body)` gives status, headers and body. Yields the received requests."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -114,7 +115,7 @@ def store_that_answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, b
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """What the call raises in words, without the traceback, which would hold what the call held."""
+    """The text of the call's error, without the traceback, which would keep the call's objects alive."""
     try:
         call()
     except OSError as error:
@@ -131,22 +132,23 @@ def head_with(size: int, etag: str) -> Callable[[str, bytes], Answer]:
     return answer
 
 
-def test_an_object_of_another_size_than_was_sent_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_whose_size_differs_from_the_upload_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     smaller = store_that_answers(monkeypatch, head_with(2, '"900150983cd24fb0d6963f7d28e17f72"'))
     with smaller, pytest.raises(OSError, match="2 bytes are there, but 3 were sent: 's3://b/p/x'"):
         ObjectBucket("s3://b/p").put("x", b"abc")
 
 
-def test_an_object_that_somebody_else_has_put_there_since_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_overwritten_by_another_process_is_refused(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with store_that_answers(monkeypatch, head_with(3, '"version-7"')) as asked:
-        ObjectBucket("s3://b").put("x", b"abc")  # an ETag that is no checksum says nothing
+        # An ETag that is not a checksum proves nothing.
+        ObjectBucket("s3://b").put("x", b"abc")
         assert asked == ["PUT /b/x", "HEAD /b/x"]
     other = store_that_answers(monkeypatch, head_with(3, f'"{"0" * 32}"'))
     with other, pytest.raises(OSError, match="the upload returned"):
         ObjectBucket("s3://b").put("x", b"abc")
 
 
-def test_a_store_that_is_overloaded_for_a_moment_is_asked_again(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_briefly_overloaded_store_is_retried(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = iter([503, 500])
     whole = head_with(3, '"900150983cd24fb0d6963f7d28e17f72"')
 
@@ -159,7 +161,7 @@ def test_a_store_that_is_overloaded_for_a_moment_is_asked_again(s3: S3Server, mo
     assert asked == ["PUT /b/x"] * 3 + ["HEAD /b/x"]
 
 
-def test_an_outage_in_the_middle_of_an_upload_fails_and_aborts_it(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_during_an_upload_fails_and_aborts_it(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
 
     def answer(method: str, _: bytes) -> Answer:
@@ -173,7 +175,7 @@ def test_an_outage_in_the_middle_of_an_upload_fails_and_aborts_it(s3: S3Server, 
     assert not any(line.startswith("POST ") for line in asked[1:])  # nothing was made visible
 
 
-def test_what_is_half_deleted_has_no_manifest(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_deleted_checkpoint_has_no_manifest(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"{FOLDER}/{name}" for name in ("data-0-0.bin", "manifest.json", "part-0.json")]
     entry = "<Contents><Key>{}</Key><LastModified>2026-11-21T20:00:00Z</LastModified><Size>1</Size></Contents>"
     listing = f"<ListBucketResult>{''.join(map(entry.format, keys))}</ListBucketResult>".encode()
@@ -191,8 +193,8 @@ def test_what_is_half_deleted_has_no_manifest(s3: S3Server, monkeypatch: pytest.
     assert [[key for key in keys if key.encode() in body] for body in deleted] == [keys[1:2], [keys[0], keys[2]]]
 
 
-def test_a_refused_request_is_a_permission_error_without_what_was_signed(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3 sends what it was asked with back (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html).
+def test_a_refused_request_raises_permission_error_without_its_signature(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3 echoes the request (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html).
     body = (
         b"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIAPRIVATE</AWSAccessKeyId><CanonicalRequest>PRIVATE</Error>"
     )
@@ -208,22 +210,20 @@ def test_a_refused_request_is_a_permission_error_without_what_was_signed(s3: S3S
         ("ftp://u:PRIVATE@b/p", "", "Generic URL error: Unable to recognise URL \"ftp://b/p\": 'ftp://b/p'"),
         ("no-url", "", "relative URL without a base: 'no-url'"),
     ],
-    ids=["nobody listens", "a scheme that no store has", "a path"],
+    ids=["no listener", "unknown scheme", "a path"],
 )
-def test_a_store_that_is_not_there_is_named(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str
-) -> None:
+def test_a_missing_store_is_named(s3: S3Server, monkeypatch: pytest.MonkeyPatch, url: str, endpoint: str, reason: str) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert error_of(lambda: ObjectBucket(url, retries=0).put("x", b"")) == f"[Errno 5] {reason}"
 
 
-def test_an_endpoint_without_tls_needs_no_further_word(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_without_tls_needs_no_option(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     ObjectBucket(bucket).put("x", b"abc")
     assert ObjectBucket(bucket).get("x") == b"abc"
 
 
-def test_without_obstore_the_error_says_what_to_install_and_all_else_can_be_imported() -> None:
+def test_without_obstore_the_error_names_the_package_and_imports_work() -> None:
     script = (
         "import sys; sys.modules['obstore'] = None\n"
         "from headway.runner.checkpoint import remote, retention, sources\n"
@@ -240,7 +240,7 @@ def test_without_obstore_the_error_says_what_to_install_and_all_else_can_be_impo
 
 
 class SlowStorage:
-    """Takes one capture at a time and keeps it until told to go on."""
+    """Takes one capture at a time and keeps it until it may continue."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
@@ -266,7 +266,7 @@ class SlowStorage:
 
 @settings(max_examples=40, deadline=None)  # each leaves a waiting thread
 @given(st.lists(st.sampled_from(["save", "save", "finish"]), max_size=30))
-def test_a_slow_tier_holds_one_capture_and_brings_the_newest_next_and_each_ends_once(events: list[str]) -> None:
+def test_a_slow_tier_holds_one_capture_and_uploads_the_newest_next(events: list[str]) -> None:
     storage, ended, changed = SlowStorage(), dict[int, str](), threading.Condition()
 
     def end(_: str, job: Upload, outcome: list[Stored] | str) -> None:

@@ -1,4 +1,4 @@
-"""Retention: what is needed always stays, nothing goes before the chain says so, and what cannot be deleted now is deleted later."""
+"""Tests retention: needed checkpoints are kept, nothing is deleted before the chain records it, and failed deletions are retried."""
 
 import tempfile
 from contextlib import suppress
@@ -33,7 +33,7 @@ RUN = "run-1"
 TIERS = st.sampled_from([("shared",), ("remote",), ("shared", "remote"), ("shared",)])
 
 
-# --- what may go ------------------------------------------------------------------------------------------------------
+# --- candidates for deletion ------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -100,7 +100,7 @@ retentions = st.builds(
 
 @settings(deadline=None)
 @given(events, retentions)
-def test_the_base_the_newest_and_as_many_as_asked_for_stay_on_each_tier(
+def test_each_tier_keeps_the_base_the_newest_and_the_requested_number(
     events: list[tuple[str, int, tuple[str, ...]]], retention: Retention
 ) -> None:
     history = History()
@@ -120,7 +120,7 @@ def test_the_base_the_newest_and_as_many_as_asked_for_stay_on_each_tier(
                 assert kept[:keep] == before[tier][:keep]
                 assert {c for c in before[tier] if c in needed} <= {*kept}
                 assert gone[tier] == sorted({*gone[tier]})
-                # Beside those: the base, and one on each side of the horizon.
+                # In addition: the base, and one on each side of the horizon.
                 assert len(kept) <= keep + 3
             assert not any(expired(history.records, retention).values())
 
@@ -137,7 +137,7 @@ def needed_in(history: History) -> set[CheckpointId]:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60), TIERS, st.booleans()), min_size=1, max_size=60), retentions)
-def test_once_the_run_is_longer_than_the_horizon_one_beyond_it_is_always_there(
+def test_once_the_run_exceeds_the_horizon_a_checkpoint_beyond_it_exists(
     saves: list[tuple[int, tuple[str, ...], bool]], retention: Retention
 ) -> None:
     history, horizon = history_of(), retention.horizon_steps
@@ -151,12 +151,12 @@ def test_once_the_run_is_longer_than_the_horizon_one_beyond_it_is_always_there(
             assert bool(beyond) == (first <= history.step - horizon)
     history.retire(retention)
     beyond = [committed.step for committed in history.stored() if committed.step <= history.step - horizon]
-    # And it is no older than it must be: a checkpoint is chosen to follow when the one before it comes beyond the horizon.
+    # And it is not older than necessary: a checkpoint is chosen to follow when the previous one crosses the horizon.
     if beyond and all(retires for *_, retires in saves):
         assert history.step - max(beyond) <= 2 * horizon + longest
 
 
-def test_the_oldest_goes_first_and_tiers_keep_numbers_of_their_own() -> None:
+def test_the_oldest_is_deleted_first_and_tiers_have_separate_limits() -> None:
     history = history_of(10, 20, 30, 40, 50, tiers=("shared", "remote"))
     assert history.retire(Retention({"shared": 2, "remote": 4})) == {
         "shared": [CheckpointId(10, 1), CheckpointId(20, 1), CheckpointId(30, 1)],
@@ -164,7 +164,7 @@ def test_the_oldest_goes_first_and_tiers_keep_numbers_of_their_own() -> None:
     }
 
 
-def test_one_on_each_side_of_the_horizon_stays_on_the_tier_that_lasts_longest() -> None:
+def test_the_longest_lived_tier_keeps_one_on_each_side_of_the_horizon() -> None:
     history = history_of(10, 20, 30, 40, tiers=("shared", "remote"))
     history.commit(60, ("shared",))  # step 100
     gone = history.retire(Retention({"shared": 1, "remote": 1}, horizon_steps=75))
@@ -173,10 +173,10 @@ def test_one_on_each_side_of_the_horizon_stays_on_the_tier_that_lasts_longest() 
         CheckpointId(40, 1),
         CheckpointId(30, 1),
         CheckpointId(20, 1),
-    ]  # the newest there, before, beyond
+    ]  # newest, before, beyond the horizon
 
 
-def test_the_newest_that_is_known_to_be_sound_stays_however_old_it_is() -> None:
+def test_the_newest_verified_sound_checkpoint_is_kept_at_any_age() -> None:
     history = history_of(10, 20, 30, 40, tiers=("shared", "remote"))
     history.commit(60, ("shared",))  # step 100
     gone = history.retire(Retention({"shared": 1, "remote": 1}, sound_step=25))
@@ -187,7 +187,7 @@ def test_the_newest_that_is_known_to_be_sound_stays_however_old_it_is() -> None:
     assert history.on("remote") == [CheckpointId(40, 1), CheckpointId(20, 1)]
 
 
-def test_the_base_stays_however_old_it_is() -> None:
+def test_the_base_is_kept_at_any_age() -> None:
     history = history_of(10, 20)
     history.claim(lineage(history.records)[1].on("shared"))  # step 10; 20 is rolled back
     for _ in range(5):
@@ -196,7 +196,7 @@ def test_the_base_stays_however_old_it_is() -> None:
     assert history.on("shared") == [CheckpointId(60, 2), CheckpointId(50, 2), CheckpointId(10, 1)]
 
 
-def test_what_was_rolled_back_goes_once_as_many_as_are_kept_have_come_as_far() -> None:
+def test_rolled_back_checkpoints_are_deleted_once_enough_new_ones_exist() -> None:
     history = history_of(10, 20, 30)
     history.claim(lineage(history.records)[2].on("shared"))
     retention = Retention({"shared": 2})
@@ -208,7 +208,7 @@ def test_what_was_rolled_back_goes_once_as_many_as_are_kept_have_come_as_far() -
     assert rolled_back == [[], [], [20], [], [30], []]
 
 
-def test_what_a_mistake_has_rolled_back_is_there_for_as_long_as_the_run_has_not_come_as_far() -> None:
+def test_checkpoints_rolled_back_by_mistake_stay_until_the_run_is_as_far() -> None:
     history = history_of(10, 20, 1000)
     history.claim(lineage(history.records)[1].on("shared"))
     for _ in range(50):
@@ -216,17 +216,17 @@ def test_what_a_mistake_has_rolled_back_is_there_for_as_long_as_the_run_has_not_
         assert CheckpointId(1000, 1) not in history.retire(Retention({"shared": 2}))["shared"]
 
 
-def test_a_tier_that_the_run_has_no_more_is_left_alone() -> None:
+def test_a_tier_that_the_run_no_longer_has_is_left_unchanged() -> None:
     history = history_of(10, 20, 30, tiers=("shared", "remote"))
     assert history.retire(Retention({"shared": 1})) == {"shared": [CheckpointId(10, 1), CheckpointId(20, 1)]}
 
 
-# --- its end ----------------------------------------------------------------------------------------------------------
+# --- deletion ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Run:
-    """A chain on disk, and checkpoints beside it."""
+    """A chain on disk, and its checkpoints."""
 
     root: Path
     chain: Chain
@@ -238,7 +238,7 @@ class Run:
             (root / name).mkdir()
         return cls(root, Chain(PosixStore(root / "chain"), RUN), root / "checkpoints")
 
-    def chain_anew(self) -> Chain:
+    def fresh_chain(self) -> Chain:
         """The chain as another process would read it."""
         return Chain(PosixStore(self.root / "chain"), RUN)
 
@@ -282,18 +282,18 @@ def run(tmp_path: Path) -> Run:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The process dies here."""
 
 
 class WatchedRoot(DirectoryRoot):
-    """Looks at the chain, anew, before anything is deleted; crashes in the middle of deletion `crash_at`, counted from 1."""
+    """Reads the chain again before each deletion, and crashes in the middle of deletion `crash_at`, counted from 1."""
 
     def __init__(self, run: Run, crash_at: int = 0) -> None:
         super().__init__(run.checkpoints)
         self._run, self._crash_at, self.deleted = run, crash_at, list[str]()
 
     def delete(self, name: str) -> None:
-        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.chain_anew().read()) if tier == "shared"}
+        assert name in {checkpoint.directory for checkpoint, tier in retired(self._run.fresh_chain().read()) if tier == "shared"}
         self.deleted.append(name)
         if len(self.deleted) == self._crash_at:
             (self._run.checkpoints / name / "manifest.json").unlink()
@@ -303,7 +303,7 @@ class WatchedRoot(DirectoryRoot):
 
 @settings(max_examples=25, deadline=None)
 @given(events, retentions, st.integers(0, 2))
-def test_whatever_happens_what_counts_on_disk_is_there_and_what_is_named_goes_in_the_end(
+def test_valid_checkpoints_exist_and_retired_ones_are_finally_deleted(
     events: list[tuple[str, int, tuple[str, ...]]], retention: Retention, crash_at: int
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="headway-retention-") as root:
@@ -327,7 +327,7 @@ def test_whatever_happens_what_counts_on_disk_is_there_and_what_is_named_goes_in
 
 
 @pytest.mark.parametrize("trouble", ["away", "torn", "empty"])
-def test_nothing_goes_while_the_newest_commit_is_not_seen_to_stand(run: Run, trouble: str) -> None:
+def test_nothing_is_deleted_until_the_newest_commit_is_visible(run: Run, trouble: str) -> None:
     run.claim()
     for step in (10, 20, 30):
         run.commit(step)
@@ -345,7 +345,7 @@ def test_nothing_goes_while_the_newest_commit_is_not_seen_to_stand(run: Run, tro
     assert (run.names(), retired(run.chain.read())) == (before, set())
 
 
-def test_what_goes_is_named_on_the_chain_before_it_is_deleted(run: Run) -> None:
+def test_deletions_are_recorded_on_the_chain_first(run: Run) -> None:
     run.claim()
     for step in (10, 20, 30):
         run.commit(step)
@@ -357,7 +357,7 @@ def test_what_goes_is_named_on_the_chain_before_it_is_deleted(run: Run) -> None:
     assert done.failures == ()
 
 
-def test_what_an_earlier_writer_named_and_did_not_delete_is_deleted_by_the_next(run: Run) -> None:
+def test_an_earlier_writers_pending_deletions_are_completed_by_the_next(run: Run) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step)
@@ -367,34 +367,36 @@ def test_what_an_earlier_writer_named_and_did_not_delete_is_deleted_by_the_next(
     assert run.names() == ["step-000000020.g000001"]
 
 
-def test_who_was_superseded_names_and_deletes_nothing(run: Run) -> None:
+def test_a_superseded_writer_retires_and_deletes_nothing(run: Run) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step)
-    other = run.chain_anew()
+    other = run.fresh_chain()
     other.claim(lineage(other.read())[0].on("shared"), 0, "somebody else")
     with pytest.raises(SupersededError):
         retire(run.chain, {"shared": DirectoryRoot(run.checkpoints)}, Retention({"shared": 1}), 1, 0)
     assert run.names() == ["step-000000010.g000001", "step-000000020.g000001"]
 
 
-def test_what_nobody_will_finish_goes_and_what_may_yet_be_committed_stays(run: Run) -> None:
+def test_abandoned_saves_are_deleted_and_those_in_progress_are_kept(run: Run) -> None:
     run.claim()
     run.commit(10)
     run.claim(lineage(run.chain.read())[0].on("shared"))
     run.commit(30)
     gone = [
-        ".tmp-step-000000020.g000001",  # the generation before was writing it
-        "step-000000015.g000001",  # it had renamed it and did not commit
+        ".tmp-step-000000020.g000001",  # the previous generation was writing it
+        "step-000000015.g000001",  # it was renamed but not committed
         ".tmp-stale-step-000000012.g000001-1763755200000000000",
-        ".tmp-step-000000020.g000002",  # of this generation, which has committed a later step since
+        # Of this generation, which has committed a later step since.
+        ".tmp-step-000000020.g000002",
         "step-000000025.g000002",
     ]
     stays = [
         ".tmp-stale-step-000000030.g000002-1763755200000000000",  # after the next commit
         ".tmp-step-000000040.g000002",
         "step-000000040.g000002",
-        ".tmp-step-000000010.g000003",  # somebody has claimed since, whom this reading of the chain did not show
+        # A newer claim exists that this reading of the chain did not show.
+        ".tmp-step-000000010.g000003",
         "step-000000010.g000003",
         ".tmp-notes",
         "step-10",
@@ -406,7 +408,7 @@ def test_what_nobody_will_finish_goes_and_what_may_yet_be_committed_stays(run: R
     assert run.names() == sorted(["step-000000010.g000001", "step-000000030.g000002", *stays])
 
 
-def test_what_cannot_be_deleted_costs_a_line_and_the_rest_goes(run: Run) -> None:
+def test_a_failed_deletion_is_logged_and_the_rest_are_deleted(run: Run) -> None:
     run.claim()
     for step in (10, 20, 30):
         run.commit(step)
@@ -420,7 +422,7 @@ def test_what_cannot_be_deleted_costs_a_line_and_the_rest_goes(run: Run) -> None
     assert run.retire() == ()
 
 
-def test_a_store_that_is_away_costs_a_line_and_nothing_is_deleted_that_it_does_not_name(run: Run) -> None:
+def test_an_unavailable_store_is_logged_and_only_named_deletions_happen(run: Run) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step)
@@ -435,7 +437,9 @@ def test_a_store_that_is_away_costs_a_line_and_nothing_is_deleted_that_it_does_n
     assert run.names() == ["step-000000020.g000001"]
 
 
-def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tier_deletes_its_own_and_an_outage_of_one_is_reported(
+    run: Run, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step, ("shared", "remote"))
@@ -458,7 +462,7 @@ def test_each_tier_deletes_its_own_and_an_outage_of_one_is_said(run: Run, bucket
     assert len(ObjectBucket(bucket).names(RUN)) == 2
 
 
-def test_a_lane_names_only_what_goes_from_its_own_tier(run: Run) -> None:
+def test_a_lane_retires_only_from_its_own_tier(run: Run) -> None:
     run.claim()
     for step in (10, 20):
         run.commit(step, ("shared", "remote"))

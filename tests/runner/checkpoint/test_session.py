@@ -1,4 +1,4 @@
-"""`headway.checkpoint` in a loop of one's own: saved beside training, restored exactly, refused where it must be."""
+"""Tests `headway.checkpoint` in a custom loop: saves run in parallel with training, loads are exact, and misuse is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _generators() -> Iterator[None]:
-    """What a loop draws from is this test's own."""
+    """The random draws of a loop depend on this test alone."""
     before = torch.get_rng_state()
     yield
     torch.set_rng_state(before)
@@ -65,7 +65,7 @@ def files(directory: Path, step: int) -> Path:
     return found
 
 
-def test_a_loop_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_loop_resumes_as_if_uninterrupted(tmp_path: Path) -> None:
     straight = Loop(tmp_path / "straight").train(10).ended()
     Loop(tmp_path / "broken").train(5).ended()  # step 5 is not saved
     again = Loop(tmp_path / "broken", seed=99)
@@ -73,7 +73,7 @@ def test_a_loop_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Pat
     assert again.train(6).ended() == straight
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Loop(tmp_path).train(6).ended()
     data = files(tmp_path, 6) / "data-0-0.bin"
     data.write_bytes(b"\x01" + data.read_bytes()[1:])
@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Pa
     assert (base.step, base.generation) == (6, 3)
 
 
-def test_when_none_verifies_nothing_is_loaded(tmp_path: Path) -> None:
+def test_nothing_is_loaded_if_no_checkpoint_verifies(tmp_path: Path) -> None:
     Loop(tmp_path).train(4).ended()
     for step in (2, 4):
         (files(tmp_path, step) / "manifest.json").unlink()
@@ -94,7 +94,7 @@ def test_when_none_verifies_nothing_is_loaded(tmp_path: Path) -> None:
         Loop(tmp_path)
 
 
-def test_whoever_had_the_directory_before_cannot_commit_any_more(tmp_path: Path) -> None:
+def test_the_previous_owner_of_the_directory_can_no_longer_commit(tmp_path: Path) -> None:
     first = Loop(tmp_path).train(2)
     first.run.wait()
     second = Loop(tmp_path).train(2)
@@ -104,7 +104,7 @@ def test_whoever_had_the_directory_before_cannot_commit_any_more(tmp_path: Path)
     assert Loop(tmp_path).step == 4
 
 
-def test_a_write_that_fails_because_a_newer_session_deleted_it_says_who_has_the_directory(tmp_path: Path) -> None:
+def test_a_write_prevented_by_a_newer_session_raises_superseded_error(tmp_path: Path) -> None:
     first = Loop(tmp_path).train(3)
     first.run.wait()
     (tmp_path / "shared/checkpoints/.tmp-step-000000004.g000001").write_text("in the way, as a deletion would be")
@@ -114,7 +114,7 @@ def test_a_write_that_fails_because_a_newer_session_deleted_it_says_who_has_the_
     second.run.close()
 
 
-def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(tmp_path: Path) -> None:
+def test_a_state_without_a_saved_entry_is_refused_by_name_unless_allowed(tmp_path: Path) -> None:
     with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.load({"a": torch.ones(2), "b": torch.ones(3)})
         run.save(1, {"a": torch.full((2,), 5.0), "b": torch.ones(3)})
@@ -125,14 +125,14 @@ def test_a_state_that_lacks_what_was_saved_is_refused_by_name_unless_it_says_so(
     assert kept["a"].tolist() == [5.0, 5.0]
 
 
-def test_a_state_that_wants_more_than_was_saved_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_state_with_an_entry_that_was_not_saved_is_refused_by_name(tmp_path: Path) -> None:
     with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.save(1, {"a": torch.ones(2)})
     with pytest.raises(checkpoint.StateError, match="tensor `b`: 0 of 2 elements"):
         checkpoint.open(tmp_path).load({"a": torch.zeros(2), "b": torch.zeros(2)})
 
 
-def test_a_value_that_a_checkpoint_cannot_hold_is_named_where_it_is_saved(tmp_path: Path) -> None:
+def test_an_unsupported_value_is_named_by_the_save(tmp_path: Path) -> None:
     run = checkpoint.open(tmp_path, tiers={"shared": 1})
     with pytest.raises(checkpoint.ObjectError, match="handle"):
         run.save(1, {"a": torch.ones(2), "handle": object()})
@@ -144,7 +144,7 @@ def test_a_value_that_a_checkpoint_cannot_hold_is_named_where_it_is_saved(tmp_pa
     assert checkpoint.open(tmp_path).load({"a": torch.zeros(2)}) == 2
 
 
-def test_values_saved_while_the_state_goes_on_are_those_of_the_step(tmp_path: Path) -> None:
+def test_values_saved_while_training_continues_are_those_of_the_step(tmp_path: Path) -> None:
     state = {"a": torch.zeros(1 << 20)}
     with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         run.load(state)
@@ -165,7 +165,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def saved_and_loaded(directory: Path, state: dict[str, Any], blank: dict[str, Any]) -> None:
-    """`state` is saved, and `blank` filled from it."""
+    """Save `state`, and fill `blank` from it."""
     with checkpoint.open(directory, tiers={"shared": 1}) as run:
         run.save(1, state)
     assert checkpoint.open(directory).load(blank) == 1
@@ -178,7 +178,7 @@ def equal_moments(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> b
     )
 
 
-def test_opening_and_loading_a_new_run_changes_nothing_of_the_training(tmp_path: Path) -> None:
+def test_opening_and_loading_a_new_run_does_not_change_the_training(tmp_path: Path) -> None:
     def weights(saved: bool) -> torch.Tensor:
         torch.manual_seed(0)
         model = nn.Linear(6, 3)
@@ -194,7 +194,7 @@ def test_opening_and_loading_a_new_run_changes_nothing_of_the_training(tmp_path:
     assert torch.equal(weights(saved=False), weights(saved=True))
 
 
-def test_a_parameter_that_never_had_a_gradient_has_no_state_after_the_load_either(tmp_path: Path) -> None:
+def test_a_parameter_without_gradients_has_no_optimizer_state_after_a_load(tmp_path: Path) -> None:
     def state(steps: int) -> dict[str, Any]:
         model = nn.ModuleDict({"used": nn.Linear(6, 3), "unused": nn.Linear(6, 3)})
         optimizer = torch.optim.AdamW(model.parameters())
@@ -207,7 +207,7 @@ def test_a_parameter_that_never_had_a_gradient_has_no_state_after_the_load_eithe
     assert equal_moments(blank["optimizer"], saved["optimizer"])
 
 
-def test_an_optimizer_over_several_models_or_none_is_loaded_into_a_new_one(tmp_path: Path) -> None:
+def test_an_optimizer_of_several_or_no_models_is_loaded_into_a_new_one(tmp_path: Path) -> None:
     def state(steps: int) -> dict[str, Any]:
         first, second = nn.Linear(6, 3), nn.Linear(3, 2)
         both = torch.optim.AdamW([*first.parameters(), *second.parameters()])
@@ -219,7 +219,7 @@ def test_an_optimizer_over_several_models_or_none_is_loaded_into_a_new_one(tmp_p
     assert equal_moments(blank["both"], saved["both"])
 
 
-def test_models_and_optimizers_in_dicts_of_the_state_are_loaded_and_stay_there(tmp_path: Path) -> None:
+def test_models_and_optimizers_in_dicts_of_the_state_are_loaded_in_place(tmp_path: Path) -> None:
     def state(steps: int, notes: dict[str, Any]) -> dict[str, Any]:
         model = nn.Linear(6, 3)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -235,7 +235,7 @@ def test_models_and_optimizers_in_dicts_of_the_state_are_loaded_and_stay_there(t
     assert (blank["part"]["position"], blank["notes"]) == (2, {"losses": [1.0]})
 
 
-def test_gradients_that_are_there_before_the_load_do_not_hide_the_optimizers_state(tmp_path: Path) -> None:
+def test_gradients_present_before_the_load_do_not_hide_optimizer_state(tmp_path: Path) -> None:
     saved, blank = nn.Linear(6, 3), nn.Linear(6, 3)
     one, other = torch.optim.AdamW(saved.parameters()), torch.optim.AdamW(blank.parameters())
     trained(saved, one, 2)
@@ -252,7 +252,7 @@ def test_a_state_without_tensors_is_loaded(tmp_path: Path) -> None:
     assert blank == {"notes": {"a": 1}, "epoch": 3}
 
 
-def test_a_conjugated_view_is_filled_with_what_was_saved(tmp_path: Path) -> None:
+def test_a_conjugated_view_is_filled_with_the_saved_values(tmp_path: Path) -> None:
     blank = torch.zeros(3, dtype=torch.complex64).conj()
     saved_and_loaded(tmp_path, {"z": torch.full((3,), 1 + 2j)}, {"z": blank})
     assert blank.tolist() == [1 + 2j] * 3
@@ -264,7 +264,7 @@ def test_two_values_with_one_path_are_refused(tmp_path: Path) -> None:
         run.save(1, {"a/b": torch.ones(2), "a": {"b": torch.zeros(2)}})
 
 
-def test_a_tensor_that_cannot_be_copied_costs_its_save_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_tensor_that_cannot_be_copied_fails_its_save_without_waiting(tmp_path: Path) -> None:
     run = checkpoint.open(tmp_path, tiers={"shared": 1})
     for bad in (torch.ones(3, 3).to_sparse(), torch.empty(3, device="meta")):
         with pytest.raises(NotImplementedError):
@@ -276,7 +276,7 @@ def test_a_tensor_that_cannot_be_copied_costs_its_save_and_nobody_waits_for_it(t
     assert checkpoint.open(tmp_path).load({"a": torch.zeros(2)}) == 2
 
 
-def test_an_interrupted_save_does_not_keep_the_loop_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_does_not_block_the_end_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -290,7 +290,7 @@ def test_an_interrupted_save_does_not_keep_the_loop_from_ending(tmp_path: Path, 
     assert checkpoint.open(tmp_path).load({"a": torch.ones(2)}) == 0
 
 
-def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
+def test_a_step_saved_again_is_committed_once(tmp_path: Path) -> None:
     with checkpoint.open(tmp_path, tiers={"shared": 1}) as run:
         for step in (1, 2):
             run.save(step, {"a": torch.ones(2)})
@@ -307,7 +307,7 @@ def test_a_step_that_is_saved_again_stands_once(tmp_path: Path) -> None:
         ({"keep": 0}, "keep is 0"),
     ],
 )
-def test_a_tier_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_an_invalid_tier_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         checkpoint.open(tmp_path, **options)
 
@@ -318,11 +318,11 @@ def test_one_of_several_ranks_without_a_process_group_is_refused(tmp_path: Path,
         checkpoint.open(tmp_path)
 
 
-def test_a_rank_that_cannot_save_costs_that_save_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_save_fails_only_that_save_and_blocks_no_rank(tmp_path: Path) -> None:
     run_world("tests.support.ranks.disagreeing", 2, tmp_path)
 
 
-def test_a_save_that_a_newer_generation_has_deleted_is_superseded(tmp_path: Path) -> None:
+def test_a_save_deleted_by_a_newer_generation_is_superseded(tmp_path: Path) -> None:
     first = checkpoint.open(tmp_path, tiers={"shared": 1})
     assert first.load({"a": torch.ones(2)}) == 0
     committer = first_rank(first._authority.place, first._authority.chain, Checkpoint(()))
@@ -332,7 +332,7 @@ def test_a_save_that_a_newer_generation_has_deleted_is_superseded(tmp_path: Path
     first.close()
 
 
-def test_a_chain_that_is_lost_beside_checkpoints_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_chain_lost_next_to_checkpoints_is_not_restarted(tmp_path: Path) -> None:
     Loop(tmp_path).train(2).ended()
     for record in (tmp_path / "shared/chain").iterdir():
         record.unlink()

@@ -1,4 +1,4 @@
-"""Sources: a directory and an object store give the same bytes and the same refusals; what is read from afar is counted."""
+"""Tests sources: a directory and an object store give the same bytes and refusals, and remote reads are counted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,13 +51,13 @@ def test_a_file_is_read_whole_and_in_ranges(source_of: Callable[[Files], Source]
     source.read_into("part-0.json", 10, memoryview(b""))
 
 
-def test_a_range_that_ends_behind_the_file_is_said_with_what_there_was(source_of: Callable[[Files], Source]) -> None:
+def test_a_range_beyond_the_end_is_reported_with_the_available_bytes(source_of: Callable[[Files], Source]) -> None:
     source = source_of({"data-0-0.bin": b"0123456789"})
     with pytest.raises(EOFError, match=r"^ends after 3 of 5 bytes$"):
         source.read_into("data-0-0.bin", 7, memoryview(bytearray(5)))
 
 
-def test_a_range_behind_the_file_and_a_file_that_is_not_there_are_refused(source_of: Callable[[Files], Source]) -> None:
+def test_a_range_after_the_end_and_a_missing_file_are_refused(source_of: Callable[[Files], Source]) -> None:
     source = source_of({"data-0-0.bin": b"0123456789"})
     with pytest.raises((OSError, EOFError)):
         source.read_into("data-0-0.bin", 20, memoryview(bytearray(5)))
@@ -67,7 +67,7 @@ def test_a_range_behind_the_file_and_a_file_that_is_not_there_are_refused(source
         source.read_into("data-7-0.bin", 0, memoryview(bytearray(5)))
 
 
-def test_a_long_range_is_read_in_requests_of_a_bounded_size_that_are_counted(bucket: str, s3: S3Server) -> None:
+def test_a_long_range_is_read_in_bounded_and_counted_requests(bucket: str, s3: S3Server) -> None:
     data, out = content(0, 2 * READ_BYTES + 5), bytearray(2 * READ_BYTES)
     ObjectBucket(bucket).put(f"{FOLDER}/data-0-0.bin", data)
     source = ObjectSource(bucket, RUN, AT)
@@ -77,7 +77,7 @@ def test_a_long_range_is_read_in_requests_of_a_bounded_size_that_are_counted(buc
     assert sum(line.startswith("GET ") for line in s3.answered(bucket)) == 2
 
 
-def test_a_checkpoint_is_the_same_on_disk_and_in_a_store_and_each_byte_of_it_is_read_once(bucket: str, tmp_path: Path) -> None:
+def test_disk_and_store_hold_equal_checkpoints_read_once_per_byte(bucket: str, tmp_path: Path) -> None:
     with captured(10, [5000, 20]) as node:
         on_disk, remote = DiskStorage(tmp_path).store(node), RemoteStorage(bucket).store(node)
         raw, base = manifest(node, remote)

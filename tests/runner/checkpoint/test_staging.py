@@ -1,4 +1,4 @@
-"""Copies from a device, as the order of operations on its streams: what is copied when, and who waits for it. No device is there."""
+"""Tests the order of operations on a device's streams: what is copied when, and what waits for it. No device is used."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,16 @@ IN_A_MAPPING_THAT_IS_GONE = 713  # cudaErrorHostMemoryNotRegistered
 
 
 class Fake:
-    """A device that makes each copy when somebody waits for it: what was not waited for is torn. Memory is host memory.
+    """A device that makes each copy when an operation waits for it; a copy that was not awaited is torn. Memory is host memory.
 
-    `log` has the operations in order; page locks are as CUDA's, by address.
+    `log` has the operations in order; page locks are CUDA's, by address.
     """
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self.capturing = False
-        self.beside: list[tuple[torch.Tensor, torch.Tensor]] = []  # copies that run beside the current stream
+        # Copies that run in parallel with the current stream.
+        self.beside: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.locked: dict[int, int] = {}
         self.failing: int | None = None
 
@@ -54,7 +55,7 @@ class Fake:
         return object()
 
     def hold(self, event: Any) -> None:
-        assert not self.capturing  # an event of outside
+        assert not self.capturing  # an external event
         self.log.append("hold")
         self._make()
 
@@ -95,7 +96,7 @@ class Copier:
         self.staging.copy(0, {name: local_tensor(tensor) for name, tensor in self.tensors.items()}, self.stepped)
 
     def held(self) -> dict[str, list[float]]:
-        """What is in the buffer once all is copied."""
+        """The buffer's contents once everything is copied."""
         self.staging.wait_copied()
         return {
             piece.name: torch.frombuffer(self.view, dtype=torch.float32, offset=piece.offset, count=piece.length // 4).tolist()
@@ -122,19 +123,20 @@ def copier(parameter: nn.Parameter) -> Iterator[Copier]:
     found.staging.close()
 
 
-def test_a_buffer_that_the_next_forward_pass_changes_is_saved_as_it_was(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_a_buffer_changed_by_the_next_forward_pass_is_saved_unchanged(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
-    copier.tensors["statistics"] += 1  # on the current stream, behind its copy
-    optimizer.step()  # waits for the copy beside
+    # On the current stream, after its copy.
+    copier.tensors["statistics"] += 1
+    optimizer.step()  # waits for the parallel copy
     assert copier.fake.log == ["copy 1", "copy beside 1", "mark", "hold"]
     assert copier.held() == {"weight": [1.0, 1.0], "statistics": [0.0, 0.0]}
 
 
-def test_what_is_beside_is_torn_where_nothing_waits(
+def test_parallel_copies_are_torn_if_no_operation_waits_for_them(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
-    """What the fence is for: the fake shows a step that passes by the hook."""
+    """The reason for the fence: the fake shows a step that bypasses the hook."""
     optimizer.step()
     copier.save()
     with torch.no_grad():
@@ -142,27 +144,30 @@ def test_what_is_beside_is_torn_where_nothing_waits(
     assert copier.held()["weight"] == [8.0, 8.0]
 
 
-def test_before_any_step_was_seen_all_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
+def test_before_the_first_step_everything_is_copied_in_order(copier: Copier, parameter: nn.Parameter) -> None:
     copier.save()
     with torch.no_grad():
-        parameter.add_(7)  # by something that torch has no hook for
+        # By an operation without a hook in torch.
+        parameter.add_(7)
     copier.save()
     assert copier.fake.log == ["copy 2", "mark"] * 2
     assert copier.held()["weight"] == [7.0, 7.0]
 
 
-def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
+def test_replayed_steps_change_nothing_that_is_being_copied(
     copier: Copier, parameter: nn.Parameter, optimizer: torch.optim.Optimizer
 ) -> None:
     optimizer.step()
     copier.save()
-    copier.staging.wait_copied()  # as torch.cuda.graph does before it captures
+    # As torch.cuda.graph does before it captures.
+    copier.staging.wait_copied()
     copier.fake.log.clear()
     copier.fake.capturing = True
     optimizer.step()
     copier.fake.capturing = False
     assert copier.fake.log == []  # no wait was captured
-    optimizer.step()  # one that runs Python again gives no trust back: replays may follow
+    # A step that runs Python again does not restore trust: replays may follow.
+    optimizer.step()
     copier.fake.log.clear()
     copier.save()
     with torch.no_grad():
@@ -171,14 +176,14 @@ def test_steps_that_are_replayed_change_nothing_that_is_being_copied(
     assert copier.held()["weight"] == [3.0, 3.0]
 
 
-def test_no_save_is_recorded_into_a_graph(copier: Copier) -> None:
+def test_no_save_is_captured_into_a_graph(copier: Copier) -> None:
     copier.fake.capturing = True
     with pytest.raises(RuntimeError, match="during CUDA graph capture"):
         copier.staging.refuse_capture()
     copier.fake.capturing = False
 
 
-def test_who_is_to_follow_is_called_behind_the_copy(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_the_follow_up_is_called_after_the_copy(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     import threading
 
     optimizer.step()
@@ -190,7 +195,7 @@ def test_who_is_to_follow_is_called_behind_the_copy(copier: Copier, optimizer: t
     assert copier.fake.beside == []
 
 
-def test_after_its_end_no_step_waits(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
+def test_after_a_close_no_step_waits(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
     copier.save()
     copier.staging.close()
@@ -202,9 +207,7 @@ def test_after_its_end_no_step_waits(copier: Copier, optimizer: torch.optim.Opti
 # --- page locks -------------------------------------------------------------------------------------------------------
 
 
-def test_pages_are_unlocked_before_their_buffers_go_and_a_copy_ends_first(
-    copier: Copier, optimizer: torch.optim.Optimizer
-) -> None:
+def test_pages_are_unlocked_after_copies_and_before_buffers_are_freed(copier: Copier, optimizer: torch.optim.Optimizer) -> None:
     (address,) = copier.fake.locked
     optimizer.step()
     copier.save()
@@ -217,7 +220,7 @@ def test_pages_are_unlocked_before_their_buffers_go_and_a_copy_ends_first(
     assert copier.fake.locked == {}
 
 
-def test_an_address_whose_locked_pages_somebody_unmapped_is_locked_anew(copier: Copier) -> None:
+def test_an_address_whose_locked_pages_were_unmapped_is_locked_again(copier: Copier) -> None:
     other = memoryview(mmap.mmap(-1, copier.layout.bytes))
     copier.fake.locked[torch.frombuffer(other, dtype=torch.uint8).data_ptr()] = 1
     copier.staging.release()
@@ -225,7 +228,7 @@ def test_an_address_whose_locked_pages_somebody_unmapped_is_locked_anew(copier: 
     assert list(copier.fake.locked.values()) == [len(other)]
 
 
-def test_a_buffer_that_cannot_be_locked_is_used_all_the_same(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_buffer_that_cannot_be_locked_is_still_used(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     copier.staging.release()
     copier.fake.failing = 2
     copier.staging.use(copier.layout, {0: copier.view})
@@ -235,17 +238,17 @@ def test_a_buffer_that_cannot_be_locked_is_used_all_the_same(copier: Copier, cap
     copier.staging.close()
 
 
-def test_pages_that_are_not_locked_any_more_are_said_and_no_error(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_that_are_no_longer_locked_are_logged_without_an_error(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     copier.fake.locked.clear()
     copier.staging.release()
     assert "stays page-locked" in capsys.readouterr().err
 
 
-# --- what only steps change -------------------------------------------------------------------------------------------
+# --- what changes only in steps ---------------------------------------------------------------------------------------
 
 
 class Average(torch.optim.Optimizer):
-    """One that never called torch's constructor: no hook runs in its steps."""
+    """An optimizer that never called torch's constructor: no hook runs in its steps."""
 
     def __init__(self, parameters: Any) -> None:
         self.param_groups = [{"params": list(parameters)}]
@@ -259,7 +262,7 @@ def stepped(state: dict[str, Any]) -> set[str]:
     return changed_by_steps(state, {name: value for name, value in values.items() if isinstance(value, torch.Tensor)})
 
 
-def test_parameters_that_are_trained_and_their_moments_change_in_steps_alone() -> None:
+def test_trained_parameters_and_their_moments_change_only_in_steps() -> None:
     model, frozen = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 2)).sum().backward()
@@ -272,7 +275,7 @@ def test_parameters_that_are_trained_and_their_moments_change_in_steps_alone() -
     assert found == names | moments
 
 
-def test_nothing_is_known_of_what_no_optimizer_of_torch_steps() -> None:
+def test_changes_outside_torchs_optimizers_are_unknown() -> None:
     model = nn.Linear(2, 2)
     assert stepped({"model": model}) == set()
     assert changed_by_steps({"optimizer": Average(model.parameters())}, model.state_dict()) == set()

@@ -1,4 +1,4 @@
-"""What cannot be read is not damaged: it is tried again, then named, and nothing is concluded from it."""
+"""Tests that unreadable data does not count as damaged: it is retried, then named, and nothing is concluded from it."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from tests.support.layouts import on_all_ranks
 ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN, errno.ELOOP)
 
 
-# --- a loop of one's own ----------------------------------------------------------------------------------------------
+# --- a custom loop ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def counting(run: Path) -> list[int]:
 
 
 def loops(folder: Path) -> Callable[[], None]:
-    """Puts a name that leads to itself in the place of each checkpoint; what puts them back."""
+    """Replace each checkpoint by a symlink to itself; return a function that restores them."""
     names = [path.name for path in folder.iterdir()]
     for name in names:
         (folder / name).rename(folder.parent / name)
@@ -65,8 +65,8 @@ def loops(folder: Path) -> Callable[[], None]:
     return back
 
 
-def away(folder: Path) -> Callable[[], None]:
-    """As where the file system is not mounted."""
+def unmounted(folder: Path) -> Callable[[], None]:
+    """As if the file system were not mounted."""
     folder.rename(folder.with_name("elsewhere"))
 
     def back() -> None:
@@ -76,8 +76,8 @@ def away(folder: Path) -> Callable[[], None]:
 
 
 def emptied(folder: Path) -> Callable[[], None]:
-    """As an empty mount point."""
-    away(folder)
+    """Like an empty mount point."""
+    unmounted(folder)
     folder.mkdir()
 
     def back() -> None:
@@ -88,8 +88,8 @@ def emptied(folder: Path) -> Callable[[], None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trouble", "expected"), [(loops, errno.ELOOP), (away, errno.ENOENT), (emptied, errno.ENOENT)])
-def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
+@pytest.mark.parametrize(("trouble", "expected"), [(loops, errno.ELOOP), (unmounted, errno.ENOENT), (emptied, errno.ENOENT)])
+def test_a_briefly_unavailable_store_costs_a_start_and_no_step(
     saved: Path, trouble: Callable[[Path], Callable[[], None]], expected: int
 ) -> None:
     back = trouble(checkpoints(saved))
@@ -98,7 +98,8 @@ def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
         run.load({"a": torch.zeros(2)})
     assert caught.value.errno == expected
     assert Path(caught.value.filename).name == "manifest.json"
-    with pytest.raises(checkpoint.UnreadError):  # it would take the place of what could not be read
+    # It would take the place of the unreadable one.
+    with pytest.raises(checkpoint.UnreadError):
         run.save(40, {"a": torch.zeros(2)}, now=True)
     run.close()
     back()
@@ -110,7 +111,7 @@ def test_a_store_that_is_away_for_a_moment_costs_a_start_and_no_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ERRORS)
 @pytest.mark.parametrize("called", ["read", "read_into"])
-def test_no_error_of_a_file_is_damage(saved: Path, number: int, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_error_counts_as_damage(saved: Path, number: int, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -122,7 +123,7 @@ def test_no_error_of_a_file_is_damage(saved: Path, number: int, called: str, mon
 
 
 @pytest.mark.slow
-def test_a_load_that_could_not_read_may_be_tried_again(saved: Path) -> None:
+def test_a_load_that_could_not_read_can_be_retried(saved: Path) -> None:
     back = loops(checkpoints(saved))
     with checkpoint.open(saved, tiers={"shared": 10}) as run:
         with pytest.raises(checkpoint.UnreadError):
@@ -135,7 +136,7 @@ def test_a_load_that_could_not_read_may_be_tried_again(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_gone_beside_others_is_damage(saved: Path) -> None:
+def test_a_missing_file_among_present_ones_is_damage(saved: Path) -> None:
     (checkpoints(saved) / "step-000000030.g000001/manifest.json").unlink()
     assert begun(saved) == 20
     shutil.rmtree(checkpoints(saved) / "step-000000020.g000001")
@@ -143,7 +144,7 @@ def test_what_is_gone_beside_others_is_damage(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_claim_after_a_read_error_leaves_nothing_out(saved: Path) -> None:
+def test_a_claim_after_a_read_error_refuses_nothing(saved: Path) -> None:
     back = loops(checkpoints(saved))
     for _ in range(3):
         with pytest.raises(checkpoint.UnreadError):
@@ -159,7 +160,7 @@ def test_a_claim_after_a_read_error_leaves_nothing_out(saved: Path) -> None:
 BASE = Base(20, 1, "ab")
 
 
-def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -> None:
+def test_if_one_rank_cannot_read_all_ranks_name_the_file(tmp_path: Path) -> None:
     place = CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh(dp_shard=3))
     errors: list[Exception] = [
         RefusedError(BASE.checkpoint, "data-0-0.bin", "changed"),
@@ -172,13 +173,13 @@ def test_where_one_rank_cannot_read_all_name_what_it_could_not(tmp_path: Path) -
         assert (error.errno, error.filename) == (errno.EIO, str(tmp_path / "step-000000020.g000001/data-2-0.bin"))
 
 
-def test_damage_alone_is_no_read_error(tmp_path: Path) -> None:
+def test_damage_alone_is_not_a_read_error(tmp_path: Path) -> None:
     error = RefusedError(BASE.checkpoint, "data-0-0.bin", "changed")
     refuse_unread(CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
 
 
 def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Path) -> None:
-    """As where the file system is mounted on the first node only."""
+    """As if the file system were mounted on the first node only."""
     work = [tmp_path / str(rank) for rank in range(2)]
     found = on_all_ranks(2, lambda ranks: of_directory(work[ranks.rank], ranks, None))
     for error in found:
@@ -190,7 +191,7 @@ def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Pat
 
 
 class Flaky:
-    """A source that fails so many times before it answers. Time passes only in `wait`."""
+    """A source that fails this many times before it answers. Time passes only in `wait`."""
 
     def __init__(self, failures: int, number: int = errno.EIO) -> None:
         self.failures, self.number, self.asked, self.waits = failures, number, 0, list[float]()
@@ -211,7 +212,7 @@ class Flaky:
         return "flaky"
 
 
-def test_an_error_that_passes_is_waited_for_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transient_error_is_awaited_and_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     flaky = Flaky(3)
     source = PatientSource(flaky, 20.0, flaky.waits.append)
     assert source.read("a") == b"all"
@@ -219,7 +220,7 @@ def test_an_error_that_passes_is_waited_for_and_said_once(capsys: pytest.Capture
     assert capsys.readouterr().err == "flaky/a: Input/output error; tried again for 20 s\n"
 
 
-def test_an_error_that_stays_is_waited_for_once_and_not_by_each_file() -> None:
+def test_a_persistent_error_is_awaited_once_and_not_for_each_file() -> None:
     flaky = Flaky(10**6)
     source = PatientSource(flaky, 20.0, flaky.waits.append)
     for name in ("a", "b", "c"):
@@ -229,7 +230,7 @@ def test_an_error_that_stays_is_waited_for_once_and_not_by_each_file() -> None:
     assert flaky.asked == len(flaky.waits) + 3
 
 
-def test_a_read_that_came_through_gives_the_patience_back() -> None:
+def test_a_successful_read_restores_the_patience() -> None:
     flaky = Flaky(3)
     source = PatientSource(flaky, 2.0, flaky.waits.append)
     source.read("a")
@@ -237,7 +238,7 @@ def test_a_read_that_came_through_gives_the_patience_back() -> None:
     assert source.read("a") == b"all"
 
 
-def test_what_is_gone_is_not_waited_for() -> None:
+def test_a_missing_file_is_not_awaited() -> None:
     flaky = Flaky(9, errno.ENOENT)
     with pytest.raises(FileNotFoundError):
         PatientSource(flaky, 20.0, flaky.waits.append).read("a")

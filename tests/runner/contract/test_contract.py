@@ -1,4 +1,4 @@
-"""The records that other folders share with the runner: what is written is read back, and nothing else is."""
+"""Tests the records that other folders share with the runner: valid ones survive a round trip, and others are refused."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_run_json_is_read_back_equal(config: RunConfig) -> None:
     assert from_json(RunConfig, to_json(config)) == config
 
 
-def test_the_same_record_gives_the_same_bytes_whatever_the_order_of_its_mappings() -> None:
+def test_equal_records_have_the_same_bytes_whatever_their_mapping_order() -> None:
     turned = replace(FULL, timeouts=dict(reversed(list(FULL.timeouts.items()))))
     assert to_json(turned) == to_json(FULL)
 
@@ -86,14 +86,14 @@ def test_a_missing_schema_is_refused() -> None:
         from_json(RunConfig, json.dumps(data))
 
 
-def test_an_unknown_field_is_refused_by_name_and_place() -> None:
+def test_an_unknown_field_is_refused_by_name_and_path() -> None:
     with pytest.raises(RecordError, match=r"RunConfig: unknown field 'slot'"):
         from_json(RunConfig, changed(FULL, slot=1))
     with pytest.raises(RecordError, match=r"RunConfig\.mesh: unknown field 'ep'"):
         from_json(RunConfig, changed(FULL, mesh={"ep": 2}))
 
 
-def test_a_missing_field_is_refused_by_name_and_place() -> None:
+def test_a_missing_field_is_refused_by_name_and_path() -> None:
     data = json.loads(to_json(FULL))
     del data["slots"]
     with pytest.raises(RecordError, match="RunConfig: field 'slots' is missing"):
@@ -116,19 +116,19 @@ def test_a_missing_field_is_refused_by_name_and_place() -> None:
         ({"data": {"kind": "files", "options": []}}, "RunConfig.data.options: expected dict, found list"),
     ],
 )
-def test_a_wrong_type_is_refused_by_place(fields: dict[str, Any], message: str) -> None:
+def test_a_wrong_type_is_refused_by_path(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError) as refused:
         from_json(RunConfig, changed(FULL, **fields))
     assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "nul", "[1,"])
-def test_what_is_not_json_is_refused(text: str) -> None:
+def test_text_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(RecordError, match="not JSON"):
         from_json(RunConfig, text)
 
 
-def test_an_integer_stands_for_a_float() -> None:
+def test_an_integer_is_accepted_as_a_float() -> None:
     read = from_json(RunConfig, changed(FULL, grace_s=5))
     assert (read.grace_s, type(read.grace_s)) == (5.0, float)
 
@@ -143,7 +143,7 @@ def test_a_verdict_is_read_back_equal() -> None:
     assert from_json(Verdict, to_json(verdict)) == verdict
 
 
-def test_every_exit_code_has_its_words_and_its_number_of_the_contract() -> None:
+def test_every_exit_code_has_a_description_and_its_documented_number() -> None:
     assert {int(code) for code in VERDICTS} == {0, 80, 81, 82, 83, 84, 85} == {int(code) for code in Exit}
 
 
@@ -159,7 +159,7 @@ meshes = st.builds(Mesh, pp=degrees, dp_replicate=degrees, dp_shard=degrees, cp=
 def test_coordinates_are_a_bijection_with_tp_innermost(mesh: Mesh) -> None:
     places = [coordinates(mesh, rank) for rank in range(mesh.world_size)]
     assert all(tuple(place) == mesh.axes for place in places)
-    # Read as digits, outermost first, they count upwards: so each place occurs once, and the last axis changes first.
+    # Read as digits, outermost first, they count upwards: each place occurs once, and the last axis changes first.
     assert [tuple(place.values()) for place in places] == sorted({tuple(place.values()) for place in places})
     assert all(0 <= place[axis] < getattr(mesh, axis) for place in places for axis in mesh.axes)
 
@@ -169,7 +169,7 @@ domains = st.sampled_from(["a", "b", "c", None])
 
 @st.composite
 def bindings(draw: st.DrawFn) -> tuple[int, dict[int, str | None], dict[int, int], int]:
-    """Slots, live nodes with their domains, what is held already, slots of a segment."""
+    """Slots, live nodes with their domains, existing bindings, slots of a segment."""
     slots, segment = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     live = draw(st.dictionaries(st.integers(0, 20), domains, max_size=18))
     nodes = draw(st.permutations(range(21)))
@@ -180,7 +180,7 @@ def bindings(draw: st.DrawFn) -> tuple[int, dict[int, str | None], dict[int, int
 @pytest.mark.slow
 @settings(deadline=None)
 @given(bindings())
-def test_bind_gives_each_slot_a_live_node_of_its_own_and_moves_none_that_lives(
+def test_bind_gives_each_slot_a_separate_live_node_and_moves_no_live_one(
     case: tuple[int, dict[int, str | None], dict[int, int], int],
 ) -> None:
     slots, live, held, segment = case
@@ -196,7 +196,7 @@ def test_bind_gives_each_slot_a_live_node_of_its_own_and_moves_none_that_lives(
 
 @settings(deadline=None)
 @given(bindings())
-def test_what_bind_lists_as_outside_was_bound_anew_and_shares_no_domain_with_the_rest(
+def test_slots_outside_their_domain_are_newly_bound_and_share_no_domain(
     case: tuple[int, dict[int, str | None], dict[int, int], int],
 ) -> None:
     slots, live, held, size = case
@@ -210,7 +210,9 @@ def test_what_bind_lists_as_outside_was_bound_anew_and_shares_no_domain_with_the
 
 @settings(deadline=None)
 @given(bindings())
-def test_a_required_segment_is_bound_whole_into_one_domain(case: tuple[int, dict[int, str | None], dict[int, int], int]) -> None:
+def test_a_required_segment_is_bound_entirely_into_one_domain(
+    case: tuple[int, dict[int, str | None], dict[int, int], int],
+) -> None:
     slots, live, held, size = case
     binding = bind(slots, live, held, size, required=True)
     if binding is None:
@@ -244,7 +246,7 @@ def test_without_domains_slot_i_is_bound_to_the_ith_lowest_node() -> None:
     assert (binding.nodes, binding.outside) == ({0: 2, 1: 4, 2: 7}, ())
 
 
-def test_a_spare_of_the_segments_domain_comes_before_a_lower_one_elsewhere() -> None:
+def test_a_spare_in_the_segments_domain_precedes_a_lower_one_elsewhere() -> None:
     live = {0: "a", 2: "b", 3: "b", 4: "c", 5: "a"}
     binding = bind(4, live, {0: 0, 2: 2, 3: 3}, 2)
     assert binding is not None
@@ -259,21 +261,21 @@ def test_a_spare_of_the_segments_domain_comes_before_a_lower_one_elsewhere() -> 
     ("slots", "moved", "slot"),
     [(2, {}, 1), (2, {1: 5}, None), (1, {}, None), (2, {0: 1, 1: 0}, 0), (3, {2: 1, 1: 7}, 2)],
 )
-def test_a_node_finds_its_slot_by_those_that_have_moved(slots: int, moved: dict[int, int], slot: int | None) -> None:
+def test_a_node_finds_its_slot_by_the_moved_slots(slots: int, moved: dict[int, int], slot: int | None) -> None:
     assert slot_of(1, slots, moved) == slot
 
 
 @given(st.permutations(range(6)), st.integers(1, 6))
-def test_slot_and_node_lead_to_each_other(nodes: list[int], slots: int) -> None:
+def test_slot_and_node_map_to_each_other(nodes: list[int], slots: int) -> None:
     moved = {slot: node for slot, node in enumerate(nodes[:slots]) if slot != node}
     assert [node_of(slot, moved) for slot in range(slots)] == nodes[:slots]
     assert [slot_of(node, slots, moved) for node in nodes] == [*range(slots), *[None] * (6 - slots)]
 
 
-# --- what failures cost -----------------------------------------------------------------------------------------------
+# --- cost of failures -------------------------------------------------------------------------------------------------
 
 
-def test_a_failures_seconds_are_its_own_until_it_was_noticed_and_the_next_start() -> None:
+def test_a_failures_cost_is_its_detection_and_the_next_start() -> None:
     ledger = [
         (1, {"restart": 9.0, "productive": 50.0, "detect": 2.0}),
         (2, {"restart": 3.0, "restore": 1.0, "lost_recompute": 4.0, "productive": 30.0, "hang": 5.0, "detect": 0.5}),
@@ -282,19 +284,19 @@ def test_a_failures_seconds_are_its_own_until_it_was_noticed_and_the_next_start(
     assert cost_by_kind(ledger, {1: "crash", 2: "hang"}, {1, 2, 3}) == {"crash": 2.0 + 8.0, "hang": 5.5 + 9.0}
 
 
-def test_what_a_generation_took_that_never_got_its_state_counts_with_the_failure_before_it() -> None:
+def test_a_generation_that_never_restored_counts_for_the_failure_before_it() -> None:
     ledger = [(1, {"detect": 1.0}), (2, {"restart": 4.0, "detect": 2.0}), (3, {"restart": 8.0}), (4, {"restart": 16.0})]
     assert cost_by_kind(ledger, {1: "crash"}, {1, 3}) == {"crash": 1.0 + 4.0 + 2.0 + 8.0}
     assert cost_by_kind(ledger, {1: "crash", 2: "hang"}, {1, 3}) == {"crash": 1.0 + 4.0, "hang": 2.0 + 8.0}
 
 
 @pytest.mark.parametrize(("ended_by", "cost"), [({1: "node lost"}, 40.0), ({2: "crash"}, 0.0)])
-def test_the_wait_between_two_attempts_belongs_to_the_failure_that_ended_the_first(ended_by: dict[int, str], cost: float) -> None:
+def test_the_wait_between_two_attempts_counts_for_the_first_ones_failure(ended_by: dict[int, str], cost: float) -> None:
     ledger = [(1, {"productive": 9.0}), (0, {"queue": 40.0}), (2, {"productive": 9.0})]
     assert cost_by_kind(ledger, ended_by, {1, 2}) == dict.fromkeys(ended_by.values(), cost)
 
 
-def test_steps_done_again_later_than_the_next_start_count_with_the_last_failure_before() -> None:
+def test_steps_repeated_after_the_next_start_count_for_the_last_failure() -> None:
     ledger = [(1, {"productive": 9.0}), (2, {"lost_recompute": 3.0}), (3, {"lost_recompute": 2.0})]
     assert cost_by_kind(ledger, {1: "crash"}, {1, 2, 3}) == {"crash": 5.0}
 
@@ -302,7 +304,7 @@ def test_steps_done_again_later_than_the_next_start_count_with_the_last_failure_
 # --- the heartbeat page -----------------------------------------------------------------------------------------------
 
 
-def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
+def test_ranks_of_a_heartbeat_page_do_not_overlap() -> None:
     page = HeartbeatPage(memoryview(bytearray(HeartbeatPage.bytes_for(3))))
     page.write(1, pid=10, generation=2, step=1 << 40, section=SECTIONS.index("save"), monotonic_ns=5, save_request=1)
     page.write(1, step=7)
@@ -320,7 +322,7 @@ def test_ranks_of_a_heartbeat_page_do_not_touch_each_other() -> None:
     assert set(page.read(0).values()) == set(page.read(2).values()) == {0}
 
 
-def test_a_word_of_the_heartbeat_page_lies_where_the_layout_says() -> None:
+def test_a_word_of_the_heartbeat_page_is_at_its_documented_offset() -> None:
     buffer = bytearray(HeartbeatPage.bytes_for(2))
     HeartbeatPage(memoryview(buffer)).write(1, step=-3)
     assert int.from_bytes(buffer[128 + 16 : 128 + 24], "little", signed=True) == -3
@@ -337,12 +339,12 @@ def test_an_unknown_word_of_the_heartbeat_page_is_refused() -> None:
     ("kinds", "buffers", "copies"),
     [((), 0, 0), (("shared",), 2, 0), (("memory", "shared"), 2, 0), (("peer", "shared"), 2, 2), (("peer", "remote"), 3, 2)],
 )
-def test_tiers_say_how_many_captures_a_node_has_room_for(kinds: tuple[str, ...], buffers: int, copies: int) -> None:
+def test_tiers_determine_how_many_captures_a_node_holds(kinds: tuple[str, ...], buffers: int, copies: int) -> None:
     checkpoint = Checkpoint(tuple(Tier(kind, 1) for kind in kinds))
     assert (checkpoint.buffers, checkpoint.copies) == (buffers, copies)
 
 
-def test_a_tier_is_written_by_steps_or_by_the_clock() -> None:
+def test_a_tier_is_written_every_number_of_steps_or_seconds() -> None:
     assert (Tier("shared", 50).interval_s(2.0), Tier("shared", every_s=900.0).interval_s(2.0)) == (100.0, 900.0)
 
 
@@ -351,7 +353,7 @@ def test_only_a_remote_tier_has_an_address() -> None:
     assert Checkpoint((Tier("shared", 50), Tier("remote", 100, url="s3://a/b"))).remote == "s3://a/b"
 
 
-def test_a_run_is_as_long_as_the_last_change_that_counts_says() -> None:
+def test_the_last_change_in_effect_determines_the_last_step() -> None:
     longer = Change(300, set={"steps": 400})
     assert SMALL.last_step is None
     assert replace(FULL, history=()).last_step == 300
@@ -359,7 +361,7 @@ def test_a_run_is_as_long_as_the_last_change_that_counts_says() -> None:
     assert replace(FULL, history=(longer, Change(350, rollback_to=200))).last_step == 300
 
 
-def test_a_run_json_from_before_a_timeout_existed_gets_its_default() -> None:
+def test_a_run_json_older_than_a_timeout_gets_its_default() -> None:
     older = replace(FULL, timeouts={"join": Timeout(7.0)})
     assert older.timeout_s("join") == 7.0
     for name, timeout in DEFAULT_TIMEOUTS.items():

@@ -1,4 +1,4 @@
-"""What of a spec a rendered file omits because run.json has it, and that both together are the whole spec again."""
+"""Tests which values a rendered spec omits because run.json has them, and that both together are the whole spec."""
 
 import json
 from pathlib import Path
@@ -74,14 +74,14 @@ def full(tmp_path: Path) -> JobPlan:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_the_rest_and_run_json_are_the_whole_spec(path: Path) -> None:
+def test_the_remainder_and_run_json_form_the_whole_spec(path: Path) -> None:
     spec, run = parts(planned(path))
     rest = without_shared(spec, run)
     assert with_shared(rest, run) == spec
     assert len(json_text(rest)) < len(json_text(spec)) * 0.7
 
 
-def test_of_a_full_job_only_what_the_plan_has_decided_otherwise_is_there_twice(full: JobPlan, tmp_path: Path) -> None:
+def test_only_values_changed_by_the_plan_are_stored_twice(full: JobPlan, tmp_path: Path) -> None:
     spec, run = parts(full)
     rest = without_shared(spec, run)
     assert with_shared(rest, run) == spec
@@ -125,14 +125,14 @@ def _has(value: Any, names: list[str]) -> bool:
         ({"checkpoint": {"tiers": []}}, {"checkpoint": {"tiers": []}}, {"checkpoint": {"tiers": []}}),
     ],
 )
-def test_only_an_equal_value_is_omitted_and_no_section_is_invented(
+def test_only_equal_values_are_omitted_and_no_section_is_added(
     spec: dict[str, Any], run: dict[str, Any], rest: dict[str, Any]
 ) -> None:
     assert without_shared(spec, run) == rest
     assert with_shared(rest, run) == spec
 
 
-def test_neither_argument_is_changed() -> None:
+def test_neither_argument_is_modified() -> None:
     spec, run = {"optimizer": {"lr": 1.0}}, {"optimizer": {"lr": 1.0}}
     with_shared(without_shared(spec, run), run)["optimizer"]["lr"] = 2.0
     assert (spec, run) == ({"optimizer": {"lr": 1.0}}, {"optimizer": {"lr": 1.0}})

@@ -1,4 +1,4 @@
-"""First causes: which end of many began it, what kind it is, and what makes two failures the same."""
+"""Tests first causes: which of many exits came first, what kind it is, and when two failures are the same."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def cause(*exits: Ended, script: bool = False, **raised: Raised) -> Cause:
     return cause_of(list(exits), {int(name[1:]): error for name, error in raised.items()}, HOSTS, script=script)
 
 
-def test_a_cause_has_its_place_its_step_and_its_words() -> None:
+def test_a_cause_has_its_place_step_and_text() -> None:
     found = cause(ended(0, 1, step=24), ended(3, 1), r3=BAD_SAMPLE, r0=CLOSED)
     assert (found.kind, found.rank, found.node, found.host, found.step, found.sample) == (
         CauseKind.USER_ERROR,
@@ -64,39 +64,39 @@ def test_a_cause_has_its_place_its_step_and_its_words() -> None:
 
 
 @pytest.mark.parametrize("gone", [CLOSED, REFUSED, WATCHDOG], ids=["gloo", "store", "nccl"])
-def test_who_lost_a_peer_is_never_first_where_another_error_is(gone: Raised) -> None:
+def test_a_lost_peer_is_never_the_first_cause_if_another_error_exists(gone: Raised) -> None:
     assert cause(ended(0, 1), ended(1, 1), ended(2, 1), r0=gone, r1=BAD_SAMPLE, r2=gone).rank == 1
     assert cause(ended(0, 1), ended(1, -9), r0=gone).rank == 1
     alone = cause(ended(0, 1), r0=gone)
     assert (alone.kind, alone.rank) == (CauseKind.CRASH, 0)
 
 
-def test_an_abort_after_a_lost_peer_is_not_first_and_one_of_its_own_is() -> None:
+def test_an_abort_after_a_lost_peer_is_not_first_but_an_independent_one_is() -> None:
     """NCCL's watchdog aborts a process whose peer has gone."""
     assert cause(ended(0, -6), ended(1, 1), r1=BAD_SAMPLE).rank == 1
     assert cause(ended(0, 1), ended(1, -6), r0=CLOSED).rank == 1
     assert cause(ended(0, -6), ended(1, -11)).rank == 1
 
 
-def test_a_rank_that_said_why_before_it_was_stopped_comes_before_its_peers_complaint() -> None:
+def test_a_rank_that_reported_its_error_precedes_its_peers_complaint() -> None:
     """The peer saw the connection close before the rank that raised had ended."""
     assert cause(ended(0, 1), ended(1, 1, asked=True), r0=CLOSED, r1=BAD_SAMPLE).rank == 1
     leaving = replace(BAD_SAMPLE, type="lightning.SIGTERMException", text="")
     assert cause(ended(0, 1), ended(1, 1, asked=True), r0=CLOSED, r1=leaving).rank == 0
 
 
-def test_what_we_ended_is_the_cause_only_where_nothing_else_is() -> None:
+def test_a_rank_ended_by_headway_is_the_cause_only_without_another() -> None:
     assert cause(ended(2, -9, asked=True), ended(0, 1), ended(1, -15)).rank == 1
     assert cause(ended(2, -9, asked=True), ended(0, 0), ended(1, -15, asked=True)).rank == 2
 
 
-def test_the_kernels_memory_killer_is_told_from_another_kill() -> None:
+def test_the_kernels_oom_killer_is_distinguished_from_another_kill() -> None:
     killed, starved = cause(ended(1, -9)), cause(ended(0, -9), ended(1, -9, oom=True))
     assert (killed.kind, killed.outside) == (CauseKind.CRASH, True)
     assert (starved.kind, starved.rank, starved.outside) == (CauseKind.OUT_OF_MEMORY, 1, False)
 
 
-def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
+def test_a_lost_node_precedes_its_consequences() -> None:
     gone = [ended(rank, -9, how="node lost: silent for 3.1 s") for rank in (2, 3)]
     found = cause(ended(0, 1), ended(1, -6), *gone, r0=CLOSED)
     assert (found.kind, found.node, found.host, found.fingerprint) == (CauseKind.NODE_LOST, 1, "n1", "node lost")
@@ -104,20 +104,20 @@ def test_a_lost_node_comes_before_all_that_follows_from_it() -> None:
     assert node_lost_cause(1, "n1", "it never joined", 3).fingerprint == "node lost"
 
 
-def test_codes_that_ranks_reach_together_come_last_and_a_scripts_codes_mean_nothing() -> None:
+def test_agreed_exit_codes_come_last_and_a_scripts_codes_are_ignored() -> None:
     together = [ended(rank, int(Exit.UNVERIFIED)) for rank in (0, 2, 3)]
     assert cause(*together, ended(1, 1)).rank == 1
     assert cause(*together, ended(1, 1), script=True).rank == 0
 
 
-def test_the_trainers_word_that_nothing_helps_is_final_and_a_scripts_same_code_is_not() -> None:
+def test_the_builtin_trainers_stop_code_is_final_but_a_scripts_is_not() -> None:
     said = replace(BAD_SAMPLE, type="headway.runner.train.data.DataError", text="`corpus.bin` is not there", step=None)
     found = cause(ended(2, 1), ended(0, int(Exit.STOP)), r0=said)
     assert (found.rank, found.kind, found.final) == (0, CauseKind.USER_ERROR, True)
     assert not cause(ended(0, int(Exit.STOP)), script=True).final
 
 
-def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
+def test_an_unrequested_termination_signal_is_a_preemption() -> None:
     assert cause(ended(0, -15)).kind is CauseKind.PREEMPTION
     assert cause(ended(0, int(Exit.PREEMPTED))).kind is CauseKind.PREEMPTION
 
@@ -156,11 +156,11 @@ def test_a_signal_to_end_that_nobody_asked_for_is_a_preemption() -> None:
         ("builtins.RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", CauseKind.USER_ERROR),
     ],
 )
-def test_exceptions_are_told_apart(name: str, text: str, kind: CauseKind) -> None:
+def test_exceptions_are_distinguished(name: str, text: str, kind: CauseKind) -> None:
     assert kind_of(Raised(name, text)) is kind
 
 
-def test_two_failures_of_one_origin_have_one_fingerprint() -> None:
+def test_two_failures_of_one_origin_share_a_fingerprint() -> None:
     other = replace(BAD_SAMPLE, text="sample 99 is empty", step=40, sample=8)
     first, again = cause(ended(3, 1), r3=BAD_SAMPLE), cause(ended(0, 1, step=40), r0=other)
     assert first.fingerprint == again.fingerprint == "user error: ValueError at train.py:40 collate: sample * is empty"
@@ -169,7 +169,7 @@ def test_two_failures_of_one_origin_have_one_fingerprint() -> None:
     assert cause(ended(0, -9)).fingerprint == cause(ended(3, -9, step=1)).fingerprint == "crash: killed by signal 9"
 
 
-def test_a_fingerprint_has_no_numbers_paths_and_quotes_in_it() -> None:
+def test_a_fingerprint_has_no_numbers_paths_or_quotes() -> None:
     text = "shard '/data/a-17.bin' at 0x7f3a, 10.0.0.7:29500: read 1,024 of 2.5e9 bytes of /mnt/lustre/a/b"
     assert unspecific(text) == "shard * at *, * read * of *e* bytes of *"
 
@@ -197,7 +197,7 @@ errors = st.dictionaries(st.integers(0, 7), st.sampled_from([CLOSED, REFUSED, WA
 
 @pytest.mark.slow
 @given(st.lists(ends, min_size=1, max_size=8, unique_by=lambda end: end.rank), errors)
-def test_nobody_is_blamed_for_what_another_began(exits: list[Ended], raised: dict[int, Raised]) -> None:
+def test_a_rank_that_only_reacted_is_not_blamed(exits: list[Ended], raised: dict[int, Raised]) -> None:
     found = cause_of(exits, raised, HOSTS)
     (blamed,) = [end for end in exits if end.rank == found.rank]
     by_itself = [end for end in exits if end.code != 0 and not end.asked]
@@ -219,9 +219,9 @@ def with_xids(end: Ended, xids: tuple[Xid, ...]) -> Ended:
     return end._replace(xids=xids)
 
 
-@pytest.mark.parametrize("asked", [False, True], ids=["by itself", "with the others"])
+@pytest.mark.parametrize("asked", [False, True], ids=["alone", "with the others"])
 def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -> None:
-    """Rank 0's NCCL noticed first; rank 2 on the node with the device may have hung until it was ended."""
+    """Rank 0's NCCL noticed first; rank 2, on the node with the device, may have hung until it was ended."""
     found = cause(ended(0, -6), with_xids(ended(2, -9, asked=asked), LOST_GPU), ended(1, 1), r1=WATCHDOG)
     assert (found.kind, found.node, found.host, found.fingerprint) == (CauseKind.HARDWARE, 1, "n1", "hardware: Xid 79")
     assert found.text == (
@@ -231,26 +231,26 @@ def test_a_dead_device_is_the_cause_wherever_the_first_rank_ended(asked: bool) -
     assert found.outside
 
 
-def test_of_the_ranks_of_a_node_with_a_dead_device_the_one_that_said_so_is_named() -> None:
+def test_on_a_node_with_a_dead_device_the_rank_that_reported_it_is_named() -> None:
     found = cause(with_xids(ended(2, 1), LOST_GPU), with_xids(ended(3, 1), LOST_GPU), r2=CLOSED, r3=NO_DEVICE)
     assert (found.kind, found.rank, found.step) == (CauseKind.HARDWARE, 3, 24)
     assert found.text.endswith("rank 3: exit code 1: AcceleratorError: CUDA error: unspecified launch failure")
 
 
-def test_what_a_program_may_have_caused_on_its_device_is_told_and_stays_a_crash() -> None:
+def test_a_device_error_that_a_program_can_cause_is_reported_as_a_crash() -> None:
     found = cause(ended(0, 1), with_xids(ended(2, 1), FAULT), r0=CLOSED, r2=NO_DEVICE)
     assert (found.kind, found.rank) == (CauseKind.CRASH, 2)
     assert found.text.endswith("; the kernel's log: Xid 31 of PCI:0000:3b:00")
 
 
-def test_an_error_of_the_users_elsewhere_is_no_devices_and_neither_is_a_lost_node() -> None:
-    """The device may have been dead for a while without anybody using it."""
+def test_a_user_error_elsewhere_or_a_lost_node_is_not_blamed_on_a_device() -> None:
+    """The device may have been dead for a while before it was used."""
     assert cause(ended(0, 1), with_xids(ended(2, -9, asked=True), LOST_GPU), r0=BAD_SAMPLE).kind is CauseKind.USER_ERROR
     gone = ended(0, -9, how="node lost: it stopped sending heartbeats")
     assert cause(gone, with_xids(ended(2, -9), LOST_GPU)).kind is CauseKind.NODE_LOST
 
 
-def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
+def test_a_hang_with_a_dead_device_is_caused_by_the_device() -> None:
     hang, nodes = Hang((0,), "collective", 600.0, "nobody goes on"), {0: 0}
     exits = [ended(0, -9, asked=True), with_xids(ended(2, -9, asked=True), LOST_GPU)]
     found = hang_cause(hang, nodes, HOSTS, 9, exits)
@@ -259,7 +259,7 @@ def test_a_hang_beside_a_dead_device_is_the_devices() -> None:
     assert hang_cause(hang, nodes, HOSTS, 9, [with_xids(each, FAULT) for each in exits]).kind is CauseKind.HANG
 
 
-def test_of_wrong_numbers_whose_finder_could_not_speak_nobody_is_blamed() -> None:
+def test_corruption_without_a_report_from_its_finder_blames_no_rank() -> None:
     raised = {
         rank: Raised("headway.runner.corruption.CorruptionError", "rank 3 computes what no other does") for rank in range(4)
     }

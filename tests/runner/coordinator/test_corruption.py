@@ -1,4 +1,4 @@
-"""A run that has computed wrongly: what it goes back to, without whom, and that no later attempt goes on from what is not sound."""
+"""Tests a run that has computed wrongly: its rollback, its excluded nodes, and that no later attempt resumes from unsound state."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def corrupted(bench: Bench, ranks: tuple[int, ...] = (3,), sound_step: int | Non
     return bench.end_all([1, 1, 1, 1], step=39)
 
 
-def test_a_spare_takes_the_place_of_the_node_and_what_was_saved_since_does_not_count() -> None:
+def test_a_spare_replaces_the_node_and_later_checkpoints_do_not_count() -> None:
     bench = with_spare()
     actions = corrupted(bench)
     assert bench.note("corruption") == {
@@ -54,7 +54,7 @@ def test_a_spare_takes_the_place_of_the_node_and_what_was_saved_since_does_not_c
     assert wanted(bench.end_all([-9, 1, 1, 1])).sound_step is None, "the claim has undone it"
 
 
-def test_without_a_spare_the_attempt_ends_once_a_claim_has_undone_what_is_not_sound() -> None:
+def test_without_a_spare_the_attempt_ends_after_a_claim_rolls_back() -> None:
     bench = Bench().started(BASE).loaded()
     actions = corrupted(bench)
     assert wanted(actions).sound_step == 20
@@ -65,7 +65,7 @@ def test_without_a_spare_the_attempt_ends_once_a_claim_has_undone_what_is_not_so
     assert bench.notes().count("start") == 1
 
 
-def test_of_two_suspects_nobody_is_left_out_and_in_the_end_both_are_named() -> None:
+def test_two_suspects_are_not_excluded_and_both_are_named_at_the_end() -> None:
     bench = Bench(replace(config(budget=1), spares=0)).started(BASE).loaded()
     corrupted(bench, (0, 3))
     assert "excluded" not in bench.notes()
@@ -75,7 +75,7 @@ def test_of_two_suspects_nobody_is_left_out_and_in_the_end_both_are_named() -> N
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0, 1))
 
 
-def test_who_is_asked_to_stop_meanwhile_leaves_nothing_behind_that_is_not_sound() -> None:
+def test_a_stop_request_during_corruption_leaves_no_unsound_checkpoint() -> None:
     bench = Bench().started(BASE).loaded()
     bench.say("preempted")
     assert wanted(corrupted(bench)).sound_step == 20
@@ -83,7 +83,7 @@ def test_who_is_asked_to_stop_meanwhile_leaves_nothing_behind_that_is_not_sound(
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_a_node_that_computes_wrongly_never_computes_again_in_the_attempt() -> None:
+def test_a_node_that_computed_wrongly_is_not_used_again_in_the_attempt() -> None:
     bench = with_spare()
     corrupted(bench)
     bench.started(BASE).loaded()
@@ -106,7 +106,7 @@ def test_every_later_verdict_of_the_attempt_names_the_node() -> None:
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.PREEMPTED, (1,))
 
 
-def test_the_suspects_of_a_claim_that_is_refused_are_named_all_the_same() -> None:
+def test_the_suspects_of_a_refused_claim_are_still_named() -> None:
     bench = Bench(config(budget=0)).started(BASE).loaded()
     corrupted(bench, (0, 3))
     bench.do(ClaimRefused(Exit.UNVERIFIED, "no checkpoint is left"))
@@ -114,7 +114,7 @@ def test_the_suspects_of_a_claim_that_is_refused_are_named_all_the_same() -> Non
     assert (found.exit_code, found.cause, found.suspects) == (Exit.UNVERIFIED, "no checkpoint is left", (0, 1))
 
 
-def test_who_is_asked_to_stop_before_the_claim_stands_waits_for_it() -> None:
+def test_a_stop_request_before_the_claim_waits_for_it() -> None:
     bench = Bench().started(BASE).loaded()
     corrupted(bench)
     bench.say("preempted")
@@ -123,7 +123,7 @@ def test_who_is_asked_to_stop_before_the_claim_stands_waits_for_it() -> None:
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.PREEMPTED, (1,))
 
 
-def test_two_suspects_are_named_however_often_the_run_began_again_without_a_new_step() -> None:
+def test_two_suspects_are_named_after_any_number_of_fruitless_starts() -> None:
     bench = Bench(config(no_progress=2)).started(BASE).loaded()
     for _ in range(2):
         corrupted(bench, (0, 3))
@@ -136,7 +136,7 @@ def test_two_suspects_are_named_however_often_the_run_began_again_without_a_new_
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0, 1))
 
 
-def test_of_a_script_what_was_committed_when_its_ranks_last_were_equal_is_sound() -> None:
+def test_a_scripts_commits_up_to_its_last_equal_comparison_are_sound() -> None:
     bench = Bench(config("script")).started(BASE)
     for step, compared in ((30, True), (40, True), (50, False)):
         bench.say("committed", step=step, tier="shared", bytes=1, files=1, save_s=0.1)
@@ -145,7 +145,7 @@ def test_of_a_script_what_was_committed_when_its_ranks_last_were_equal_is_sound(
     assert wanted(corrupted(bench, sound_step=None)).sound_step == 40
 
 
-def test_of_a_script_that_was_never_compared_what_it_began_with_is_sound() -> None:
+def test_a_never_compared_script_has_only_its_base_as_sound() -> None:
     bench = Bench(config("script")).started(BASE)
     bench.say("committed", step=30, tier="shared", bytes=1, files=1, save_s=0.1)
     assert wanted(corrupted(bench, sound_step=None)).sound_step == BASE.step
@@ -179,13 +179,13 @@ def chain(directory: RunDirectory) -> Chain:
 
 
 def claimed(chain: Chain, settings: RunConfig, directory: RunDirectory, sound_step: int | None) -> Base | str | None:
-    """The base of the claim, or why there is none."""
+    """The base of the claim, or the reason why there is none."""
     held = {CheckpointId(28, 1): "cd", CheckpointId(18, 1): "ef"} if sound_step in (19, 25, None) else {}
     found = claim(chain, settings, directory, MakeClaim(frozenset(), held, sound_step))
     return found.cause if isinstance(found, ClaimRefused) else found.base
 
 
-def test_the_claim_starts_from_the_newest_that_is_sound_and_so_does_every_later_one(
+def test_every_later_claim_starts_from_the_newest_sound_checkpoint(
     chain: Chain, settings: RunConfig, directory: RunDirectory
 ) -> None:
     assert claimed(chain, settings, directory, 25) == Base(20, 1, "ab")
@@ -194,24 +194,26 @@ def test_the_claim_starts_from_the_newest_that_is_sound_and_so_does_every_later_
     assert claimed(chain, settings, directory, 19) == Base(18, 1, "ef", "memory")
 
 
-def test_a_run_that_was_never_shown_to_be_sound_begins_anew(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+def test_a_run_never_verified_as_sound_restarts_from_scratch(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
     assert claimed(chain, settings, directory, 0) is None
     assert lineage(chain.read()) == []
 
 
-def test_a_run_that_had_saved_nothing_while_it_was_sound_begins_anew(
+def test_a_run_without_a_sound_checkpoint_restarts_from_scratch(
     chain: Chain, settings: RunConfig, directory: RunDirectory
 ) -> None:
     assert claimed(chain, settings, directory, 9) is None
 
 
-def test_where_what_was_sound_is_gone_a_person_must_look(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+def test_if_the_sound_checkpoints_are_gone_the_run_stops_for_a_person(
+    chain: Chain, settings: RunConfig, directory: RunDirectory
+) -> None:
     chain.append(Retire((CheckpointId(10, 1),)), 1, 0, "test")
     why = claimed(chain, settings, directory, 15)
     assert why == "no checkpoint of step 15 or earlier is left, and all later ones are from a corrupted run"
 
 
-def test_a_history_goes_back_to_nothing_that_is_not_sound(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
+def test_a_history_rolls_back_to_no_unsound_checkpoint(chain: Chain, settings: RunConfig, directory: RunDirectory) -> None:
     back = replace(settings, history=(Change(30, rollback_to=30),))
     assert claimed(chain, back, directory, 20) == (
         "`history` goes back to step 30, but everything after step 20 is from a corrupted run"
@@ -221,7 +223,7 @@ def test_a_history_goes_back_to_nothing_that_is_not_sound(chain: Chain, settings
 
 
 @pytest.mark.parametrize("attempt", [0, 1], ids=["the same attempt", "the next one"])
-def test_a_coordinator_that_comes_after_goes_by_what_the_journal_says(
+def test_a_later_coordinator_follows_the_journal(
     chain: Chain, settings: RunConfig, directory: RunDirectory, attempt: int
 ) -> None:
     body = {"ranks": [3], "found": FOUND, "sound_step": 20, "nodes": [1], "hosts": ["host-1"]}
@@ -233,7 +235,7 @@ def test_a_coordinator_that_comes_after_goes_by_what_the_journal_says(
     assert rebuilt(settings, chain, RunDirectory(directory.root, attempt)).generation.corrupted is None
 
 
-def test_a_coordinator_that_takes_over_knows_who_is_barred_and_what_was_sound(
+def test_a_coordinator_that_takes_over_has_barred_nodes_and_sound_step(
     chain: Chain, settings: RunConfig, directory: RunDirectory
 ) -> None:
     def noted(generation: int, kind: str, **facts: object) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator's decisions, one at a time: what it does when nodes join and are lost, when ranks end, and when it comes back."""
+"""Tests the coordinator's decisions, one at a time: when nodes join or are lost, when ranks end, and when a coordinator takes over."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def test_the_start_is_one_message_with_base_binding_and_rendezvous() -> None:
     assert bench.do(Beat(0, 3, 4001, {})) == []
 
 
-def test_the_start_waits_for_a_port_that_no_rendezvous_has_used() -> None:
+def test_the_start_waits_for_a_port_unused_by_any_rendezvous() -> None:
     bench = Bench().started()
     bench.end_all([-9, 1, 1, 1])
     assert told(bench.do(Claimed(2, None, 1)), "start") == []
@@ -118,7 +118,7 @@ def test_the_start_waits_for_a_port_that_no_rendezvous_has_used() -> None:
     assert (body["master_port"], body["restarts"]) == (4002, 1)
 
 
-def test_a_port_that_was_given_is_every_rendezvous() -> None:
+def test_a_given_port_is_used_for_every_rendezvous() -> None:
     bench = Bench(replace(config(), ports=Ports(store=4000))).started()
     bench.end_all([-9, 1, 1, 1])
     (body,) = told(bench.do(Claimed(2, None, 1)), "start")
@@ -133,7 +133,7 @@ def test_a_generation_starts_only_while_all_nodes_are_connected() -> None:
     assert len(told(bench.do(joined(1)), "start")) == 1
 
 
-def test_a_node_that_the_start_has_not_reached_is_told_again() -> None:
+def test_a_node_that_missed_the_start_gets_it_again() -> None:
     bench = Bench().started()
     (order,) = [each.order for each in bench.actions if isinstance(each, Broadcast)]
     assert bench.do(Lost(0), joined(0)) == [
@@ -165,13 +165,13 @@ def with_spare(**more: Any) -> Bench:
     return bench
 
 
-def test_a_spare_is_assigned_no_slot_and_starts_nothing() -> None:
+def test_a_spare_gets_no_slot_and_starts_nothing() -> None:
     bench = with_spare()
     assert Send(2, 0, orders.Assign(None)) in bench.actions
     assert bench.machine.generation.world_size == 4
 
 
-def test_a_lost_nodes_slot_goes_to_the_spare_and_costs_no_restart() -> None:
+def test_a_lost_nodes_slot_goes_to_the_spare_without_a_restart_charge() -> None:
     bench = with_spare(restart=Restart(budget=0))
     bench.do(Lost(1))
     bench.end(0, 1)
@@ -196,7 +196,7 @@ def test_the_node_of_slot_0_can_be_replaced_too() -> None:
     assert (body["moved"], body["master_addr"], body["master_port"]) == ([[0, 2]], "host-2", 4102)
 
 
-def test_a_spare_of_the_same_domain_comes_first_and_another_is_said_to_be_outside() -> None:
+def test_a_spare_of_the_same_domain_is_preferred_over_one_outside() -> None:
     domains = (Domain("a", ("host-0", "host-1", "host-3")), Domain("b", ("host-2",)))
     for spares, expected in (((2, 3), (3, False)), ((2,), (2, True))):
         bench = Bench(replace(config(), spares=len(spares), domains=domains, partner_segment=2))
@@ -209,7 +209,7 @@ def test_a_spare_of_the_same_domain_comes_first_and_another_is_said_to_be_outsid
         assert (bench.note("rebound")["to"], bench.note("rebound").get("outside", False)) == expected
 
 
-def test_with_fewer_slots_allowed_the_run_goes_on_with_those_that_are_left() -> None:
+def test_with_fewer_slots_allowed_the_run_continues_on_the_remaining_nodes() -> None:
     bench = Bench(replace(config("script", slots=3), min_slots=1)).started()
     bench.do(Lost(0))
     for rank in (2, 3, 4, 5):
@@ -221,7 +221,7 @@ def test_with_fewer_slots_allowed_the_run_goes_on_with_those_that_are_left() -> 
     assert (bench.machine.generation.world_size, bench.machine.generation.alive) == (4, {0, 1, 2, 3})
 
 
-def test_a_node_that_joins_a_smaller_run_makes_it_larger_at_no_cost() -> None:
+def test_a_node_that_joins_a_smaller_run_enlarges_it_at_no_cost() -> None:
     bench = Bench(replace(config("script", slots=2, budget=0), min_slots=1))
     bench.do(joined(0))
     bench.pass_time(LAST_CALL_S, 0)
@@ -234,7 +234,7 @@ def test_a_node_that_joins_a_smaller_run_makes_it_larger_at_no_cost() -> None:
     assert (body["slots"], body["restarts"]) == (2, 0)
 
 
-def test_what_can_be_bound_is_bound_after_the_last_call() -> None:
+def test_joined_nodes_are_bound_after_the_last_call() -> None:
     bench = Bench(replace(config(), spares=1))
     bench.do(joined(0), joined(2))
     assert claims(bench.pass_time(LAST_CALL_S - 1, 0, 2)) == 0
@@ -242,7 +242,7 @@ def test_what_can_be_bound_is_bound_after_the_last_call() -> None:
     assert bench.machine.roster.slots == {0: 0, 1: 2}
 
 
-def test_without_a_spare_a_node_is_waited_for_and_the_run_goes_on_with_it() -> None:
+def test_without_a_spare_a_node_is_awaited_and_the_run_continues_with_it() -> None:
     timeouts = {"join": Timeout(JOIN_S), "agent": Timeout(AGENT_S), "replace": Timeout(100.0)}
     bench = Bench(replace(config(), timeouts=timeouts)).started()
     bench.do(Lost(1))
@@ -254,7 +254,7 @@ def test_without_a_spare_a_node_is_waited_for_and_the_run_goes_on_with_it() -> N
     assert bench.machine.roster.slots == {0: 0, 1: 7}
 
 
-def test_the_fifth_attempt_in_a_row_without_progress_that_excludes_no_further_host_is_the_last() -> None:
+def test_the_fifth_attempt_without_progress_or_a_new_exclusion_is_the_last() -> None:
     def ended(fruitless: int, *, excluded: frozenset[str] = frozenset(), is_excused: bool = False) -> Finish:
         bench = Bench().started(BASE)
         bench.machine.fruitless, bench.machine.excluded = fruitless, excluded
@@ -276,7 +276,7 @@ def test_the_fifth_attempt_in_a_row_without_progress_that_excludes_no_further_ho
     assert last.cause.startswith("5 attempts in a row ended without progress; the last: host-1 could not read step 20")
 
 
-def test_without_a_spare_and_nobody_to_wait_for_the_attempt_ends_with_the_node_as_suspect() -> None:
+def test_without_a_spare_or_wait_the_attempt_ends_with_the_node_as_suspect() -> None:
     bench = Bench().started()
     bench.do(Lost(1))
     bench.end(0, 1)
@@ -287,7 +287,7 @@ def test_without_a_spare_and_nobody_to_wait_for_the_attempt_ends_with_the_node_a
     assert bench.notes().count("failure") == 1
 
 
-def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_spare() -> None:
+def test_a_replaced_node_that_returns_ends_its_workers_and_is_a_spare() -> None:
     bench = with_spare()
     bench.do(Lost(1))
     bench.end(0, 1)
@@ -301,7 +301,7 @@ def test_a_node_that_comes_back_after_it_was_replaced_ends_its_workers_and_is_a_
     assert bench.machine.roster.spares() == 1
 
 
-def test_a_suspect_is_left_out_where_a_spare_is_there() -> None:
+def test_a_suspect_is_excluded_if_there_is_a_spare() -> None:
     bench = with_spare(restart=Restart(budget=9, no_progress=9))
     for step, spare_port in ((10, 4300), (30, 4301)):
         bench.end(2, -9, step=step)
@@ -314,7 +314,7 @@ def test_a_suspect_is_left_out_where_a_spare_is_there() -> None:
     assert bench.machine.roster.slots == {0: 0, 1: 2}
 
 
-# --- nodes that are lost, and those that are not ----------------------------------------------------------------------
+# --- lost nodes and others --------------------------------------------------------------------------------------------
 
 
 def trains(settings: RunConfig | None = None) -> Bench:
@@ -325,7 +325,7 @@ def trains(settings: RunConfig | None = None) -> Bench:
     return bench
 
 
-def test_while_steps_go_on_an_unreachable_node_is_never_lost() -> None:
+def test_an_unreachable_node_is_never_lost_while_steps_advance() -> None:
     bench = trains()
     bench.do(Lost(1))
     for step in range(3, 300):
@@ -336,7 +336,7 @@ def test_while_steps_go_on_an_unreachable_node_is_never_lost() -> None:
     assert (bench.machine.phase, sent(bench.actions, "stop"), told(bench.actions, "stop")) == (Phase.RUNNING, [], [])
 
 
-def test_a_node_whose_connection_ended_is_lost_once_the_others_stand_still_for_longer_than_usual() -> None:
+def test_a_disconnected_node_is_lost_once_the_others_stall_unusually_long() -> None:
     bench = trains()
     bench.do(Lost(1))
     assert not told(bench.pass_time(ENDED_S, 0), "stop")
@@ -348,7 +348,7 @@ def test_a_node_whose_connection_ended_is_lost_once_the_others_stand_still_for_l
     assert (failure["cause_kind"], failure["node"], failure["host"]) == ("node lost", 1, "host-1")
 
 
-def test_slow_steps_are_no_sign_of_a_nodes_death() -> None:
+def test_slow_steps_do_not_indicate_a_dead_node() -> None:
     bench = Bench().started()
     for step in (1, 2, 3):
         bench.pass_time(0.5, 0, 1, step=step)
@@ -362,12 +362,12 @@ def test_slow_steps_are_no_sign_of_a_nodes_death() -> None:
 
 
 def patient() -> RunConfig:
-    """With the default for a node that does not come back."""
+    """With the default timeout for a node that does not return."""
     return replace(config(), timeouts={"join": Timeout(JOIN_S), "agent": DEFAULT_TIMEOUTS["agent"]})
 
 
 @pytest.mark.parametrize(("spare", "silent_s"), [(False, SILENT_S), (True, SILENT_SPARE_S)])
-def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(spare: bool, silent_s: float) -> None:
+def test_a_silent_node_on_an_open_connection_is_lost_and_disconnected(spare: bool, silent_s: float) -> None:
     bench = with_spare() if spare else trains(patient())
     hearing = (0, 2) if spare else (0,)
     assert DropConnection(1) not in bench.pass_time(silent_s, *hearing)
@@ -377,7 +377,7 @@ def test_a_silent_node_on_an_open_connection_is_lost_and_its_connection_ended(sp
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_how_long_a_node_may_pause_can_be_set(spare: bool) -> None:
+def test_the_allowed_pause_of_a_node_is_configurable(spare: bool) -> None:
     timeouts = {**config().timeouts, "node": Timeout(60.0), "node_spare": Timeout(20.0), "agent": Timeout(100.0)}
     bench = with_spare(timeouts=timeouts) if spare else trains(replace(config(), timeouts=timeouts))
     hearing, silent_s = ((0, 2), 20.0) if spare else ((0,), 60.0)
@@ -388,8 +388,8 @@ def test_how_long_a_node_may_pause_can_be_set(spare: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["its connection stays", "we end its connection", "a rank elsewhere fails"])
-def test_a_node_that_pauses_for_seconds_is_not_lost_where_no_spare_waits(way: str) -> None:
-    """A virtual machine that moves, or a host that swaps; what it is sent may find no answer in time."""
+def test_a_node_that_pauses_for_seconds_is_not_lost_without_a_spare(way: str) -> None:
+    """A virtual machine that migrates, or a host that swaps; messages to it may time out."""
     bench = trains(patient())
     bench.pass_time(4.0, 0)
     if way == "we end its connection":
@@ -405,7 +405,7 @@ def test_a_node_that_pauses_for_seconds_is_not_lost_where_no_spare_waits(way: st
     assert bench.machine.phase is (Phase.STOPPING if way == "a rank elsewhere fails" else Phase.RUNNING)
 
 
-def test_a_node_whose_processes_are_dead_is_lost_at_once_where_no_spare_waits_either() -> None:
+def test_a_node_with_dead_processes_is_lost_at_once_even_without_a_spare() -> None:
     bench = trains()
     bench.do(Lost(1))
     bench.end(0, 1)
@@ -413,7 +413,7 @@ def test_a_node_whose_processes_are_dead_is_lost_at_once_where_no_spare_waits_ei
     assert bench.note("lost")["why"] == "its connection ended, and ranks elsewhere have ended"
 
 
-def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
+def test_during_a_restore_a_node_has_the_agents_timeout() -> None:
     bench = Bench().started()
     for _ in range(8):
         bench.now_s += 0.5
@@ -428,14 +428,14 @@ def test_during_a_restore_a_node_gets_the_agents_timeout() -> None:
     assert bench.note("lost")["why"] == "its connection ended, and it has not reconnected for 5 s"
 
 
-def test_a_coordinator_that_hears_nobody_gives_up_nobody() -> None:
+def test_a_coordinator_without_heartbeats_gives_up_no_node() -> None:
     bench = trains()
     bench.do(Lost(0), Lost(1))
     bench.pass_time(1000.0, step_s=5.0)
     assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
 
 
-def test_a_coordinator_that_was_stopped_itself_has_lost_nobody() -> None:
+def test_a_coordinator_that_was_itself_stopped_gives_up_no_node() -> None:
     bench = trains()
     bench.now_s += 100 * STALL_S
     bench.do(Tick())
@@ -443,7 +443,7 @@ def test_a_coordinator_that_was_stopped_itself_has_lost_nobody() -> None:
     assert (bench.machine.phase, bench.notes().count("lost")) == (Phase.RUNNING, 0)
 
 
-def test_a_node_that_vanishes_while_nothing_runs_is_replaced_by_a_spare() -> None:
+def test_a_node_that_vanishes_before_a_start_is_replaced_by_a_spare() -> None:
     bench = with_spare()
     bench.end_all([-9, 1, 1, 1])
     bench.do(Lost(1))
@@ -452,7 +452,7 @@ def test_a_node_that_vanishes_while_nothing_runs_is_replaced_by_a_spare() -> Non
     assert told(bench.do(Claimed(2, None, 1)), "start")[0]["moved"] == [[1, 2]]
 
 
-def test_a_node_that_is_lost_after_the_claim_does_not_cost_the_claim() -> None:
+def test_a_node_lost_after_the_claim_does_not_cost_the_claim() -> None:
     bench = with_spare()
     bench.end_all([-9, 1, 1, 1])
     bench.do(Lost(1), Claimed(2, None, 1))
@@ -464,7 +464,7 @@ def test_a_node_that_is_lost_after_the_claim_does_not_cost_the_claim() -> None:
 
 
 class Script(Watch):
-    """A watch whose findings are given, one a tick."""
+    """A watch with given findings, one per tick."""
 
     findings: list[Findings]
     probes: list[Mapping[int, Probe]]
@@ -511,7 +511,7 @@ def test_a_hang_ends_the_generation_and_names_the_culprits_node() -> None:
     assert bench.finish().cause.endswith("no heartbeat for 4.0 s in compute: its process is stopped")
 
 
-def test_a_straggler_is_noted_and_nothing_else() -> None:
+def test_a_straggler_is_only_recorded() -> None:
     bench = watched(Findings(stragglers=(Straggler(2, 1.5, 0.3),)))
     bench.do(Tick())
     assert bench.note("straggler") == {"rank": 2, "ratio": 1.5, "own_step_s": 0.3, "node": 1, "host": "host-1"}
@@ -521,7 +521,7 @@ def test_a_straggler_is_noted_and_nothing_else() -> None:
 # --- how a generation ends --------------------------------------------------------------------------------------------
 
 
-def test_all_ranks_that_finish_complete_the_run_and_all_agents_are_told_once() -> None:
+def test_the_run_completes_when_all_ranks_finish() -> None:
     bench = Bench().started()
     for rank in range(3):
         assert bench.end(rank, 0, step=50) == []
@@ -531,14 +531,14 @@ def test_all_ranks_that_finish_complete_the_run_and_all_agents_are_told_once() -
     assert bench.end(3, 0) == bench.join_all() == bench.do(Tick()) == []
 
 
-def test_the_first_failure_stops_all_and_the_next_generation_waits_for_all_to_end() -> None:
+def test_the_first_failure_stops_all_ranks_before_the_next_generation() -> None:
     bench = Bench().started()
     assert told(bench.end(1, 1), "stop") == [{}]
     assert bench.end(0, -15, asked=True) == bench.end(2, -15, asked=True) == []
     assert claims(bench.end(3, -9, asked=True)) == 1
 
 
-def test_ends_that_are_reported_together_are_one_event() -> None:
+def test_exits_reported_together_are_one_event() -> None:
     bench = Bench().started()
     ends = tuple(Ended(rank, 0, -9, "killed by 9", False, 7) for rank in (0, 1))
     assert len(told(bench.do(Exited(0, 1, ends)), "stop")) == 1
@@ -546,7 +546,7 @@ def test_ends_that_are_reported_together_are_one_event() -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 2, 3), (3, 2, 0, 1)])
-def test_the_killed_rank_is_named_even_when_a_peers_error_arrives_first(order: tuple[int, ...]) -> None:
+def test_the_killed_rank_is_named_even_if_a_peers_error_arrives_first(order: tuple[int, ...]) -> None:
     bench = Bench(config(budget=0)).started()
     for rank in order:
         bench.end(rank, -9 if rank == 1 else 1, step=7)
@@ -555,7 +555,7 @@ def test_the_killed_rank_is_named_even_when_a_peers_error_arrives_first(order: t
     assert (failure.rank, failure.node, failure.host, failure.text, failure.step) == (1, 0, "host-0", "killed by 9", 7)
 
 
-def test_a_rank_that_we_ended_is_not_the_cause() -> None:
+def test_a_rank_ended_by_headway_is_not_the_cause() -> None:
     bench = Bench(config(budget=0)).started()
     bench.end(2, -9, asked=True)
     bench.end_all([1, -15, 0, -15])
@@ -564,8 +564,8 @@ def test_a_rank_that_we_ended_is_not_the_cause() -> None:
     assert (failure.rank, failure.text) == (1, "killed by 15")
 
 
-def test_whoever_disagreed_is_the_cause_and_not_who_noticed_it() -> None:
-    """A rank whose data has changed fails by itself; its peers leave by the code that they reach together."""
+def test_the_rank_that_disagreed_is_the_cause_and_not_those_that_noticed() -> None:
+    """A rank whose data has changed fails alone; its peers exit with the code that they agree on."""
     bench = Bench(config(budget=0)).started(BASE)
     bench.end(0, Exit.UNVERIFIED)
     bench.say("exception", rank=1, text="ValueError: the data has changed", type="ValueError")
@@ -575,7 +575,7 @@ def test_whoever_disagreed_is_the_cause_and_not_who_noticed_it() -> None:
     assert bench.finish().cause.endswith("exit code 1: ValueError: the data has changed")
 
 
-def test_codes_that_ranks_reach_together_stop_nobody() -> None:
+def test_codes_that_all_ranks_agree_on_stop_no_rank() -> None:
     for code in (Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED):
         assert told(Bench().started().end(0, code), "stop") == []
 
@@ -586,7 +586,7 @@ def test_a_superseded_generation_ends_the_attempt_with_85() -> None:
     assert bench.finish().exit_code is Exit.SUPERSEDED
 
 
-def test_an_exit_of_another_generation_or_told_twice_does_not_count() -> None:
+def test_a_repeated_exit_or_one_of_another_generation_does_not_count() -> None:
     bench = Bench().started()
     bench.end_all([1, 1, 1, 1])
     bench.started()
@@ -605,7 +605,7 @@ def test_evidence_of_an_earlier_generation_does_not_count() -> None:
     assert bench.machine.committed_step is None
 
 
-def test_what_an_agent_notes_is_in_the_journal() -> None:
+def test_notes_of_an_agent_are_journaled() -> None:
     bench = Bench().started()
     moved = {"path": "last.ckpt", "now": "last.ckpt.refused", "why": "its bytes changed"}
     bench.do(evidence(1, 1, {"what": "note", "kind": "refused file", **moved}))
@@ -615,7 +615,7 @@ def test_what_an_agent_notes_is_in_the_journal() -> None:
 # --- refused bases ----------------------------------------------------------------------------------------------------
 
 
-def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged() -> None:
+def test_the_next_claim_excludes_a_refused_base_at_no_cost() -> None:
     bench = Bench(config(budget=1)).started(BASE)
     facts = {"step": 20, "generation": 1, "tier": "shared", "name": "data-0-0.bin", "reason": "changed"}
     bench.say("refused", rank=3, **facts)
@@ -634,7 +634,7 @@ def test_the_next_claim_leaves_a_refused_base_out_and_the_budget_is_not_charged(
 UNREAD = {"step": 20, "generation": 1, "tier": "shared", "name": "manifest.json", "reason": "Stale file handle"}
 
 
-def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_node() -> None:
+def test_a_base_unreadable_on_one_node_is_not_refused_and_names_the_node() -> None:
     bench = Bench().started(BASE)
     bench.say("unread", rank=3, **UNREAD)
     bench.say("unread", rank=2, **UNREAD)
@@ -648,7 +648,7 @@ def test_a_base_that_a_node_cannot_read_is_no_reason_for_a_claim_and_names_the_n
     assert bench.note("unread")["node"] == 1
 
 
-def test_a_base_that_one_node_refuses_and_another_cannot_read_is_left_to_the_next_attempt() -> None:
+def test_a_base_refused_by_one_node_and_unread_by_another_ends_the_attempt() -> None:
     bench = Bench().started(BASE)
     bench.say("refused", rank=0, **{**UNREAD, "reason": "changed"})
     bench.say("unread", rank=3, **UNREAD)
@@ -656,7 +656,7 @@ def test_a_base_that_one_node_refuses_and_another_cannot_read_is_left_to_the_nex
     assert bench.finish().suspects == (1,)
 
 
-def test_where_no_node_can_read_none_is_the_suspect() -> None:
+def test_if_no_node_can_read_the_base_none_is_the_suspect() -> None:
     bench = Bench().started(BASE)
     for rank in range(4):
         bench.say("unread", rank=rank, **UNREAD)
@@ -664,14 +664,14 @@ def test_where_no_node_can_read_none_is_the_suspect() -> None:
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, ())
 
 
-def test_a_failure_long_after_a_read_that_was_given_up_is_judged_by_itself() -> None:
+def test_a_failure_long_after_an_abandoned_read_is_judged_separately() -> None:
     bench = Bench().started(BASE)
     bench.say("unread", rank=3, **UNREAD)
     bench.loaded()
     assert claims(bench.end_all([-9, 1, 1, 1], step=40)) == 1
 
 
-def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
+def test_a_heartbeat_about_another_nodes_ranks_is_ignored() -> None:
     bench = Bench().started()
     before = bench.machine.vitals.step
     for ranks in ({2: 9}, {0: 9, 4: 9}, {-1: 9}):
@@ -679,7 +679,7 @@ def test_a_beat_about_ranks_of_another_node_counts_for_nothing() -> None:
     assert (bench.machine.vitals.step, bench.machine.best_step) == (before, before)
 
 
-# --- what the nodes hold in memory ------------------------------------------------------------------------------------
+# --- captures in the nodes' memory ------------------------------------------------------------------------------------
 
 TWO_TIERS = Checkpoint((Tier("memory", 2), Tier("shared", 10)))
 WHOLE = CheckpointId(24, 1)
@@ -705,13 +705,13 @@ def claimed(actions: Sequence[Action]) -> MakeClaim:
     return found
 
 
-def test_nothing_is_asked_before_the_first_generation_or_where_no_tier_is_in_memory() -> None:
+def test_no_survey_before_the_first_generation_or_without_memory_tier() -> None:
     first = Bench(replace(config(), checkpoint=TWO_TIERS))
     assert claims(first.join_all()) == 1
     assert claims(Bench().started().end_all([-9, 1, 1, 1])) == 1
 
 
-def test_the_claim_knows_what_every_rank_has_in_memory_wherever_it_lies() -> None:
+def test_the_claim_includes_every_ranks_captures_on_any_node() -> None:
     bench = failed()
     assert told(bench.actions, "survey") == [{}]
     assert bench.do(held(0, holding(0), holding(1), holding(2), holding(2, step=26))) == []
@@ -721,13 +721,13 @@ def test_the_claim_knows_what_every_rank_has_in_memory_wherever_it_lies() -> Non
     assert claim.held[WHOLE] == xxhash.xxh3_128_hexdigest(manifest)
 
 
-def test_a_capture_that_lacks_a_rank_does_not_count() -> None:
+def test_a_capture_with_a_missing_rank_does_not_count() -> None:
     bench = failed()
     bench.do(held(0, holding(0), holding(1)))
     assert claimed(bench.do(held(1, holding(3)))).held == {}
 
 
-def test_a_node_that_does_not_answer_holds_nothing() -> None:
+def test_a_node_that_does_not_respond_holds_nothing() -> None:
     bench = failed()
     bench.do(held(0, holding(0), holding(1)))
     assert bench.pass_time(SURVEY_S, 0, 1) == []
@@ -735,7 +735,7 @@ def test_a_node_that_does_not_answer_holds_nothing() -> None:
     assert bench.do(held(1, holding(2), holding(3))) == []
 
 
-def test_a_node_that_is_lost_is_not_waited_for_and_its_partners_copies_count() -> None:
+def test_a_lost_node_is_not_awaited_and_its_partners_copies_count() -> None:
     bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
     bench.do(joined(2))
     bench.started()
@@ -748,25 +748,26 @@ def test_a_node_that_is_lost_is_not_waited_for_and_its_partners_copies_count() -
     assert list(claimed(bench.do(held(2))).held) == [WHOLE]
 
 
-def test_a_node_that_comes_back_is_asked_again() -> None:
+def test_a_node_that_returns_is_surveyed_again() -> None:
     bench = failed()
     assert sent(bench.do(held(0), joined(1, 1)), "survey") == [1]
     assert claims(bench.do(held(1))) == 1
 
 
-def test_a_node_whose_slot_a_spare_takes_while_it_comes_back_is_not_waited_for() -> None:
+def test_a_node_replaced_while_it_returns_is_not_awaited() -> None:
     bench = Bench(replace(config(), checkpoint=TWO_TIERS, run="run-1", spares=1))
     bench.do(joined(2))
     bench.started()
     bench.say("corrupted", ranks=[2], found="a gradient differs", sound_step=0)
     bench.end(0, 1)
     bench.end(1, 1)
-    bench.do(joined(1))  # anew and without its ranks, which ends the generation
+    # It restarts without its ranks, which ends the generation.
+    bench.do(joined(1))
     assert (bench.machine.phase, sorted(bench.machine.roster.slot_of)) == (Phase.SURVEYING, [0, 2])
     assert claims(bench.do(held(0), held(2))) == 1
 
 
-def test_a_copy_that_was_refused_is_not_offered_again_and_its_twin_on_disk_is() -> None:
+def test_a_refused_copy_is_not_offered_again_but_its_twin_on_disk_is() -> None:
     bench = failed()
     everything = [holding(rank) for rank in range(4)]
     bench.do(held(0, *everything), held(1))
@@ -792,7 +793,7 @@ def test_the_builtin_trainer_saves_and_the_attempt_ends_with_82() -> None:
     assert (bench.finish().exit_code, bench.finish().step) == (Exit.PREEMPTED, 30)
 
 
-def test_ranks_that_have_not_loaded_yet_have_nothing_to_save_and_are_ended() -> None:
+def test_ranks_that_have_not_restored_yet_are_ended_without_a_save() -> None:
     bench = Bench().started()
     assert (told(bench.do(preempted()), "stop"), told(bench.actions, "save")) == ([{}], [])
     bench.end_all([-9] * 4)
@@ -813,7 +814,7 @@ def test_a_crash_while_saving_still_ends_with_82() -> None:
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_a_base_refused_during_preemption_starts_nothing_more() -> None:
+def test_a_base_refused_during_preemption_starts_no_generation() -> None:
     bench = Bench().started(BASE)
     bench.do(preempted())
     bench.say("refused", step=20, generation=1, tier="shared", name="x", reason="changed")
@@ -828,7 +829,7 @@ def test_a_run_that_finishes_while_preempted_is_complete() -> None:
     assert bench.finish().exit_code is Exit.COMPLETED
 
 
-def test_preemption_while_nothing_runs_ends_the_attempt_at_once() -> None:
+def test_preemption_with_no_running_ranks_ends_the_attempt_at_once() -> None:
     gathering, claiming, waiting, surveying = Bench(), Bench(), Bench(), failed()
     gathering.do(joined(0))
     claiming.join_all()
@@ -840,13 +841,13 @@ def test_preemption_while_nothing_runs_ends_the_attempt_at_once() -> None:
         assert bench.do(Claimed(bench.generation + 1, None, 1), Beat(0, 0, 4000, {})) == []
 
 
-def test_a_spare_that_is_asked_to_stop_stops_the_run() -> None:
+def test_a_stop_request_to_a_spare_stops_the_run() -> None:
     bench = with_spare()
     bench.loaded()
     assert told(bench.do(preempted(2)), "save") == [{}]
 
 
-def test_preemption_while_stopping_starts_no_other_generation() -> None:
+def test_preemption_during_a_stop_starts_no_other_generation() -> None:
     bench = Bench().started()
     bench.end(0, 1)
     bench.do(preempted())
@@ -854,7 +855,7 @@ def test_preemption_while_stopping_starts_no_other_generation() -> None:
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
+def test_an_impossible_save_ends_within_the_grace() -> None:
     bench = Bench().started().loaded()
     bench.do(preempted(0))
     grace_s = bench.config.grace_s
@@ -865,27 +866,27 @@ def test_a_save_that_cannot_happen_ends_within_the_grace() -> None:
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_ranks_that_nothing_ends_do_not_outlast_the_grace() -> None:
+def test_undying_ranks_do_not_exceed_the_grace() -> None:
     bench = Bench(config("script")).started()
     bench.do(preempted(0))
     bench.pass_time(LAST_SHARE * bench.config.grace_s + 0.5, 0, 1)
     assert (bench.finish().exit_code, told(bench.actions, "stop")[-1]) == (Exit.PREEMPTED, {"exit_code": 82})
 
 
-def test_the_grace_counts_from_the_signal_and_not_from_when_it_was_heard() -> None:
+def test_the_grace_counts_from_the_signal_and_not_from_its_report() -> None:
     bench = Bench(replace(config("script"), grace_s=100.0)).started()
     (body,) = told(bench.do(preempted(0, age_s=30.0)), "stop")
     assert body == {"grace_s": pytest.approx(GRACE_SHARE * 100.0 - 30.0)}
 
 
-def test_a_script_that_ends_with_0_when_told_to_stop_was_preempted_all_the_same() -> None:
+def test_a_script_that_exits_with_0_after_a_stop_request_was_preempted() -> None:
     bench = Bench(replace(config(), trainer=Trainer("script", {"argv": ["x.py"]}), checkpoint=Checkpoint())).started()
     bench.do(preempted(0))
     bench.end_all([0, 0, 0, 0])
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop() -> None:
+def test_a_script_gets_the_grace_to_save_only_when_the_run_is_to_stop() -> None:
     settings = replace(config(kind="script"), grace_s=100.0)
     asked, failing = Bench(settings).started(), Bench(settings).started()
     asked.do(preempted(0, 1))
@@ -899,7 +900,7 @@ def test_a_script_gets_the_grace_to_save_by_itself_only_when_the_run_is_to_stop(
 
 
 @pytest.mark.parametrize(("kind", "code"), [("builtin", Exit.RETRY_ELSEWHERE), ("script", Exit.STOP)])
-def test_restarts_end_with_the_budget(kind: str, code: Exit) -> None:
+def test_the_budget_limits_restarts(kind: str, code: Exit) -> None:
     bench = Bench(config(kind, budget=2, refill_steps=1000))
     for step in (10, 20, 30):
         bench.started()
@@ -908,9 +909,10 @@ def test_restarts_end_with_the_budget(kind: str, code: Exit) -> None:
     assert "no restart left in the budget of 2" in bench.finish().cause
 
 
-def test_new_steps_give_restarts_back_and_none_beyond_the_budget() -> None:
+def test_new_steps_restore_restarts_up_to_the_budget() -> None:
     bench = Bench(config(budget=1, refill_steps=100))
-    for step in (60, 120, 180, 240):  # a restart is earned by the second and the fourth
+    # The second and the fourth earn a restart.
+    for step in (60, 120, 180, 240):
         bench.started()
         bench.end_all([-9, 1, 1, 1], step=step)
     assert (bench.finish().exit_code, bench.generation) == (Exit.RETRY_ELSEWHERE, 3)
@@ -919,7 +921,7 @@ def test_new_steps_give_restarts_back_and_none_beyond_the_budget() -> None:
     assert rich.machine.policy.budget == 1
 
 
-def test_steps_done_again_give_nothing_back() -> None:
+def test_repeated_steps_restore_no_restarts() -> None:
     bench = Bench(config(budget=2, refill_steps=100, no_progress=9))
     for _ in range(3):
         bench.started()
@@ -927,7 +929,7 @@ def test_steps_done_again_give_nothing_back() -> None:
     assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
 
 
-def test_steps_up_to_the_base_are_no_progress() -> None:
+def test_steps_up_to_the_base_are_not_progress() -> None:
     bench = Bench(config(budget=9, refill_steps=10, no_progress=1)).started(BASE)
     bench.end_all([-9, 1, 1, 1], step=BASE.step)
     assert (bench.finish().exit_code, bench.machine.policy.budget) == (Exit.STOP, 9)
@@ -942,7 +944,7 @@ def test_failures_in_a_row_without_a_new_step_stop_the_run() -> None:
     assert "2 failures in a row without a new step" in bench.finish().cause
 
 
-def test_a_scripts_steps_begin_anew_with_each_start() -> None:
+def test_a_scripts_step_count_restarts_with_each_start() -> None:
     bench = Bench(config("script", budget=9, no_progress=2))
     for step in (5, 3, 0, 2, 0):
         bench.started()
@@ -953,7 +955,7 @@ def test_a_scripts_steps_begin_anew_with_each_start() -> None:
     assert bench.finish().exit_code is Exit.STOP
 
 
-def test_generations_that_save_nothing_end_the_run_across_attempts() -> None:
+def test_generations_without_a_commit_end_the_run_across_attempts() -> None:
     bench = Bench(config(budget=2, no_progress=3))
     bench.join_all()
     assert claims(bench.do(Claimed(5, None, 5))) == 0
@@ -977,7 +979,7 @@ def excuses(bench: Bench) -> list[str]:
     return [action.why for action in bench.actions if isinstance(action, Excuse)]
 
 
-def test_an_attempt_of_the_builtin_trainer_is_excused_by_its_first_commit_and_no_step() -> None:
+def test_a_builtin_trainers_attempt_is_excused_by_a_commit_but_not_a_step() -> None:
     bench = Bench().started(BASE).loaded()
     bench.pass_time(2 * DEFAULT_TIMEOUTS["start"].floor_s, 0, 1, step_s=60.0, step=25)
     assert excuses(bench) == []
@@ -986,7 +988,7 @@ def test_an_attempt_of_the_builtin_trainer_is_excused_by_its_first_commit_and_no
     assert excuses(bench) == ["step 30 is committed"]
 
 
-def test_an_attempt_that_is_asked_to_stop_is_excused() -> None:
+def test_an_attempt_with_a_stop_request_is_excused() -> None:
     bench = Bench()
     bench.join_all()
     bench.do(preempted(), preempted(0))
@@ -994,7 +996,7 @@ def test_an_attempt_that_is_asked_to_stop_is_excused() -> None:
 
 
 @pytest.mark.parametrize("settings", [config("script"), replace(config(), checkpoint=Checkpoint())])
-def test_an_attempt_whose_saves_are_not_known_is_excused_by_its_first_step(settings: RunConfig) -> None:
+def test_an_attempt_with_unknown_saves_is_excused_by_its_first_step(settings: RunConfig) -> None:
     bench = Bench(settings).started()
     bench.pass_time(60.0, 0, 1, step=0)
     assert excuses(bench) == []
@@ -1002,7 +1004,7 @@ def test_an_attempt_whose_saves_are_not_known_is_excused_by_its_first_step(setti
     assert excuses(bench) == ["step 1 is completed, and what it saves is not known here"]
 
 
-def test_a_script_without_steps_is_excused_once_it_has_run_for_as_long_as_a_first_step_may_take() -> None:
+def test_a_script_without_steps_is_excused_after_the_first_step_timeout() -> None:
     bench = Bench(replace(config("script"), timeouts={**config().timeouts, "start": Timeout(100.0)})).started()
     bench.pass_time(99.0, 0, 1, step=0)
     assert excuses(bench) == []
@@ -1010,7 +1012,7 @@ def test_a_script_without_steps_is_excused_once_it_has_run_for_as_long_as_a_firs
     assert excuses(bench) == ["its ranks have run for 100 s, and what they save is not known here"]
 
 
-def test_data_that_one_node_lacks_is_the_cause_and_not_its_peers_reset() -> None:
+def test_data_missing_on_one_node_is_the_cause_and_not_its_peers_reset() -> None:
     bench = Bench().started()
     bench.end(2, 1)
     assert told(bench.end(0, Exit.STOP), "stop") == []
@@ -1033,14 +1035,14 @@ def test_a_run_at_its_limit_saves_and_stops_and_no_attempt_follows() -> None:
     assert (finish.exit_code, finish.cause) == (Exit.STOP, "the run has reached its limit: 20h of all attempts")
 
 
-def test_a_run_that_has_used_up_its_limit_starts_nothing() -> None:
+def test_a_run_beyond_its_limit_starts_nothing() -> None:
     bench = Bench()
     bench.machine.limit_at_s = bench.machine.now_s - 1.0
     bench.pass_time(1.0)
     assert bench.finish().exit_code is Exit.STOP
 
 
-# --- connections that break -------------------------------------------------------------------------------------------
+# --- broken connections -----------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_never_joins_is_named() -> None:
@@ -1054,7 +1056,7 @@ def test_a_node_that_never_joins_is_named() -> None:
     assert (finish.failure.node, finish.cause) == (1, "2 of 3 nodes joined (host-0, host-2); silent: [1]")
 
 
-def test_what_earlier_coordinators_have_waited_for_nodes_counts() -> None:
+def test_earlier_coordinators_wait_for_nodes_counts() -> None:
     bench = Bench(config(slots=3))
     bench.machine.waited_before(JOIN_S - 1.0)
     bench.do(joined(0), joined(2))
@@ -1062,28 +1064,28 @@ def test_what_earlier_coordinators_have_waited_for_nodes_counts() -> None:
     assert bench.finish().exit_code is Exit.RETRY_ELSEWHERE
 
 
-def test_a_run_that_has_begun_waits_anew_for_its_nodes() -> None:
+def test_a_run_that_has_started_waits_afresh_for_its_nodes() -> None:
     bench = Bench(config(slots=3)).started()
     bench.machine.waited_before(JOIN_S)
     bench.pass_time(2.0, 0, 1, 2)
     assert bench.machine.verdict is None
 
 
-def test_there_is_one_verdict_when_a_node_is_lost_and_another_never_joins() -> None:
+def test_one_verdict_follows_when_a_node_is_lost_and_another_never_joins() -> None:
     bench = Bench()
     bench.do(joined(0), Lost(0))
     bench.pass_time(JOIN_S + 1)
     assert "silent: [0, 1]" in bench.finish().cause
 
 
-def test_a_connection_that_breaks_and_comes_back_stops_nothing() -> None:
+def test_a_connection_that_breaks_and_returns_stops_nothing() -> None:
     bench = Bench().started()
     bench.do(Beat(0, 1, None, {}), Beat(1, 1, None, {}))
     actions = bench.do(Lost(0), Lost(1), joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
     assert actions == [Send(1, 1, orders.Assign(1))]
 
 
-def test_a_node_that_comes_back_without_its_workers_ends_the_generation() -> None:
+def test_a_node_that_returns_without_its_workers_ends_the_generation() -> None:
     bench = Bench().started()
     bench.do(Beat(1, 1, None, {}))
     assert len(told(bench.do(joined(1)), "stop")) == 1
@@ -1099,12 +1101,12 @@ def test_workers_of_another_generation_are_stopped() -> None:
     assert Send(1, 3, orders.Stop()) in bench.do(joined(1, 3, (2, 3)))
 
 
-def test_workers_of_a_newer_generation_are_somebody_elses() -> None:
+def test_workers_of_a_newer_generation_are_not_stopped() -> None:
     bench = Bench().started()
     assert bench.do(Lost(1), joined(1, 2, (2, 3))) == []
 
 
-def test_a_stop_or_a_save_that_was_missed_is_said_again() -> None:
+def test_a_missed_stop_or_save_is_sent_again() -> None:
     stopping = Bench().started()
     stopping.end(0, 1)
     assert sent(stopping.do(Lost(1), joined(1, 1, (2, 3))), "stop") == [1]
@@ -1113,10 +1115,10 @@ def test_a_stop_or_a_save_that_was_missed_is_said_again() -> None:
     assert sent(saving.do(Lost(1), joined(1, 1, (2, 3))), "save") == [1]
 
 
-# --- a coordinator that comes back ------------------------------------------------------------------------------------
+# --- a coordinator that takes over ------------------------------------------------------------------------------------
 
 
-def test_it_adopts_a_generation_that_runs_everywhere() -> None:
+def test_a_coordinator_adopts_a_generation_that_runs_everywhere() -> None:
     bench = Bench(newest=3)
     bench.join_all(generation=3, running=True)
     assert (sent(bench.actions, "stop"), told(bench.actions, "start")) == ([], [])
@@ -1128,7 +1130,7 @@ def test_it_adopts_a_generation_that_runs_everywhere() -> None:
     assert (bench.finish().exit_code, bench.finish().step) == (Exit.COMPLETED, 9)
 
 
-def test_it_adopts_a_binding_that_has_moved() -> None:
+def test_a_coordinator_adopts_a_binding_that_has_moved() -> None:
     bench = Bench(replace(config(), spares=1), newest=3, slots={0: 0, 1: 2})
     bench.do(joined(0, 3, (0, 1)), joined(2, 3, (2, 3)), joined(1))
     assert bench.notes() == ["adopted"]
@@ -1136,7 +1138,7 @@ def test_it_adopts_a_binding_that_has_moved() -> None:
 
 
 def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
-    """The first node took its coordinator with it; the spare's supervisor has started this one."""
+    """The first node was lost with its coordinator; the spare's supervisor has started this one."""
     bench = Bench(replace(config(), spares=1), newest=3)
     bench.do(joined(2), joined(1, 3, (2, 3)))
     for rank in (2, 3):
@@ -1146,7 +1148,7 @@ def test_a_node_that_was_lost_with_the_coordinator_is_replaced() -> None:
     assert told(bench.do(Claimed(4, None, 1)), "start")[0]["moved"] == [[0, 2]]
 
 
-def test_nodes_have_time_to_come_to_a_new_coordinator_unless_ranks_have_ended() -> None:
+def test_nodes_have_time_to_rejoin_a_coordinator_unless_ranks_ended() -> None:
     bench = Bench(replace(config(), spares=1), newest=3)
     bench.do(joined(2), joined(1, 3, (2, 3)))
     bench.pass_time(REJOIN_S - 0.5, 2)
@@ -1155,8 +1157,8 @@ def test_nodes_have_time_to_come_to_a_new_coordinator_unless_ranks_have_ended() 
     assert bench.notes() == ["adopted"]
 
 
-def test_a_node_that_does_not_come_to_a_new_coordinator_is_lost_where_nobody_goes_on() -> None:
-    """The node of all slots took its coordinator with it."""
+def test_a_node_that_does_not_rejoin_is_lost_if_no_rank_makes_progress() -> None:
+    """The node with all slots was lost with its coordinator."""
     bench = Bench(replace(config(slots=1), spares=1), newest=3, slots={0: 0})
     bench.do(joined(1))
     bench.pass_time(REJOIN_S + 1.0, 1)
@@ -1164,8 +1166,8 @@ def test_a_node_that_does_not_come_to_a_new_coordinator_is_lost_where_nobody_goe
     assert claims(bench.actions) == 1
 
 
-def test_what_was_reported_before_all_had_joined_counts() -> None:
-    """Rank 1 was killed while the coordinator was away; its node is the first to come back."""
+def test_exits_reported_before_all_nodes_joined_count() -> None:
+    """Rank 1 was killed while there was no coordinator; its node is the first to return."""
     bench = Bench(config(budget=0), newest=3)
     bench.do(joined(0, 3, (0,)))
     assert len(told(bench.end(1, -9), "stop")) == 1
@@ -1190,7 +1192,7 @@ def test_a_run_that_finished_meanwhile_is_complete_and_starts_nothing() -> None:
     assert "adopted" not in bench.notes()
 
 
-def test_a_generation_that_one_node_does_not_know_is_ended_everywhere() -> None:
+def test_a_generation_unknown_to_one_node_is_ended_everywhere() -> None:
     for other in (0, 2):
         bench = Bench(newest=3)
         bench.do(joined(0, 3, (0, 1)))
@@ -1200,18 +1202,18 @@ def test_a_generation_that_one_node_does_not_know_is_ended_everywhere() -> None:
         assert claims(bench.end(1, -15, asked=True)) == 1
 
 
-def test_a_start_that_reached_nobody_is_followed_by_the_next_and_costs_nothing() -> None:
+def test_a_start_that_reached_no_node_is_followed_by_the_next_at_no_cost() -> None:
     bench = Bench(config(budget=0), newest=3)
     assert claims(bench.join_all(generation=2)) == 1
 
 
-def test_a_claim_that_was_never_started_is_followed_by_the_next_on_the_same_nodes() -> None:
+def test_a_claim_that_never_started_is_followed_by_one_on_the_same_nodes() -> None:
     machine = Coordinator(replace(config(), spares=1), Inherited(3, slots={0: 0, 1: 2}), 0.0)
     actions = machine.handle(joined(0, 2), 0.0)
     assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
 
 
-def test_preemption_reaches_the_nodes_that_come_back_later() -> None:
+def test_preemption_reaches_nodes_that_return_later() -> None:
     bench = Bench(newest=3)
     bench.do(joined(0, 3, (0, 1)))
     assert told(bench.do(preempted(0, 3)), "save") == [{}]
@@ -1220,7 +1222,7 @@ def test_preemption_reaches_the_nodes_that_come_back_later() -> None:
     assert bench.finish().exit_code is Exit.PREEMPTED
 
 
-def test_what_is_said_again_is_noted_once() -> None:
+def test_a_repeated_report_is_journaled_once() -> None:
     bench = Bench().started().loaded().loaded()
     for _ in range(2):
         bench.say("committed", step=10, bytes=1, save_s=0.1)
@@ -1228,7 +1230,7 @@ def test_what_is_said_again_is_noted_once() -> None:
     assert bench.machine.committed_step == 10
 
 
-# --- what waits is bounded --------------------------------------------------------------------------------------------
+# --- every wait is bounded --------------------------------------------------------------------------------------------
 
 
 def stopping(settings: RunConfig | None = None, *, spare: bool = False, grace_s: float = 0.0) -> Bench:
@@ -1245,7 +1247,7 @@ def undead(rank: int = 3, state: str = "D") -> Event:
 
 
 def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) -> list[Action]:
-    """So long passes that rank 3 is not waited for any more."""
+    """Let enough time pass that rank 3 is no longer awaited."""
     bench.pass_time(KILL_S / 2, *hearing)
     if said:
         bench.do(undead(), undead())
@@ -1253,7 +1255,7 @@ def undying(bench: Bench, hearing: Sequence[int] = (0, 1), said: bool = True) ->
     return bench.pass_time(KILL_S / 2 + 1.0, *hearing)
 
 
-def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_slot() -> None:
+def test_a_node_with_a_rank_that_survives_sigkill_is_replaced_by_a_spare() -> None:
     bench = stopping(spare=True)
     undying(bench, (0, 1, 2))
     assert claims(bench.actions) == 2
@@ -1267,8 +1269,8 @@ def test_a_rank_that_sigkill_does_not_end_costs_its_node_and_a_spare_takes_the_s
     assert body["moved"] == [[1, 2]]
 
 
-@pytest.mark.parametrize("said", [True, False], ids=["its supervisor has said so", "nobody has said so"])
-def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(said: bool) -> None:
+@pytest.mark.parametrize("said", [True, False], ids=["reported by its supervisor", "not reported"])
+def test_a_rank_that_survives_sigkill_ends_the_attempt_without_a_spare(said: bool) -> None:
     bench = stopping()
     undying(bench, said=said)
     finish = bench.finish()
@@ -1276,14 +1278,14 @@ def test_a_rank_that_sigkill_does_not_end_ends_the_attempt_where_no_spare_waits(
     assert finish.cause.startswith(f"exit code 1; host-1: rank 3{' (state D)' if said else ''} does not exit on SIGKILL")
 
 
-def test_a_rank_of_the_only_node_that_sigkill_does_not_end_ends_the_attempt() -> None:
+def test_a_rank_of_the_only_node_that_survives_sigkill_ends_the_attempt() -> None:
     bench = Bench(config("script", slots=1)).started()
     bench.end(0, 1)
     bench.pass_time(KILL_S + TERMINATE_S + 0.5, 0)
     assert (bench.finish().exit_code, bench.finish().suspects) == (Exit.RETRY_ELSEWHERE, (0,))
 
 
-def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bounds_can_be_set() -> None:
+def test_a_script_has_its_grace_before_it_counts_as_undying() -> None:
     bench = Bench(replace(config("script"), timeouts={"terminate": Timeout(100.0), "kill": Timeout(200.0)})).started()
     bench.end(0, 1)
     bench.pass_time(300.0, 0, 1)
@@ -1292,7 +1294,7 @@ def test_a_script_has_its_grace_before_it_counts_as_undying_and_the_bounds_can_b
     assert "lost" in bench.notes()
 
 
-def test_a_node_with_an_undying_rank_computes_nothing_until_that_has_ended() -> None:
+def test_a_node_with_an_undying_rank_is_unused_until_that_rank_has_ended() -> None:
     timeouts = {"replace": Timeout(600.0)}
     bench = stopping(replace(config(), timeouts=timeouts))
     undying(bench)
@@ -1303,21 +1305,21 @@ def test_a_node_with_an_undying_rank_computes_nothing_until_that_has_ended() -> 
     assert bench.machine.roster.slots == {0: 0, 1: 1}
 
 
-def test_a_node_with_an_undying_rank_that_started_anew_computes_again() -> None:
+def test_a_node_that_restarted_after_an_undying_rank_computes_again() -> None:
     bench = stopping(replace(config(), timeouts={"replace": Timeout(600.0)}))
     undying(bench)
     assert claims(bench.do(joined(1))) == 1
 
 
-def test_a_coordinator_that_follows_knows_of_undying_ranks() -> None:
+def test_the_next_coordinator_has_the_undying_ranks() -> None:
     machine = Coordinator(replace(config(), spares=1), Inherited(2, slots={0: 0, 1: 1}, undying={1: frozenset({3})}), 0.0)
     for node, running in ((0, ()), (1, (3,)), (2, ())):
         actions = machine.handle(joined(node, 1, running), 0.0)
     assert (claims(actions), machine.roster.slots) == (1, {0: 0, 1: 2})
 
 
-def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -> None:
-    """The stop was sent, and every rank that is left ignores it: nothing else would say that this generation is over."""
+def test_the_next_coordinator_ends_ranks_ordered_ended_by_the_previous() -> None:
+    """The stop was sent, and every remaining rank ignores it: nothing else would indicate that this generation is over."""
     bench = Bench(newest=1)
     bench.do(joined(0, 1, (0, 1)), joined(1, 1, (2, 3)))
     assert bench.machine.phase is Phase.RUNNING
@@ -1330,7 +1332,7 @@ def test_a_coordinator_that_follows_ends_what_the_one_before_has_told_to_end() -
     assert "rank 3 (state D) does not exit on SIGKILL" in finish.cause
 
 
-def test_what_a_supervisor_says_of_ranks_that_it_never_had_changes_nothing() -> None:
+def test_a_supervisors_report_of_unknown_ranks_changes_nothing() -> None:
     bench = stopping()
     bench.do(undead(rank=7), evidence(1, 9, {"what": "undead", "workers": [{"rank": 3, "state": "D"}]}))
     assert "undead" not in bench.notes()
@@ -1348,7 +1350,7 @@ def test_a_hang_whose_culprit_cannot_be_ended_is_still_the_cause() -> None:
 
 
 def deaf(node: int, heard: Sequence[int], bench: Bench, seconds: float) -> list[Action]:
-    """So long passes in which `heard` beat, and `node` has no open socket."""
+    """Let this time pass while the nodes in `heard` send heartbeats, and `node` has no open socket."""
     found: list[Action] = []
     until_s = bench.now_s + seconds
     while bench.now_s < until_s:
@@ -1359,7 +1361,7 @@ def deaf(node: int, heard: Sequence[int], bench: Bench, seconds: float) -> list[
     return found
 
 
-def test_a_node_that_cannot_listen_gives_slot_0_to_another_one() -> None:
+def test_a_node_that_cannot_listen_passes_slot_0_to_another() -> None:
     bench = with_spare()
     bench.do(joined(3))
     bench.do(Lost(0))
@@ -1378,7 +1380,7 @@ def test_a_node_that_cannot_listen_gives_slot_0_to_another_one() -> None:
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_where_no_other_node_can_take_slot_0_the_attempt_ends_and_says_why(generation: int) -> None:
+def test_the_attempt_ends_with_the_reason_if_no_node_can_take_slot_0(generation: int) -> None:
     bench = Bench()
     if generation == 1:
         bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
@@ -1392,7 +1394,7 @@ def test_where_no_other_node_can_take_slot_0_the_attempt_ends_and_says_why(gener
     assert "host-0: it could not listen on its own name" in finish.cause
 
 
-def test_a_node_that_could_not_listen_is_waited_for_and_taken_when_it_can() -> None:
+def test_a_node_that_could_not_listen_is_awaited_and_used_once_it_can() -> None:
     bench = Bench(replace(config(), timeouts={"replace": Timeout(600.0)}))
     bench.do(Joined(0, "host-0", 0, (), None, None), joined(1), Claimed(1, None, 1))
     deaf(0, (0, 1), bench, LISTEN_S + 1.0)
@@ -1403,7 +1405,7 @@ def test_a_node_that_could_not_listen_is_waited_for_and_taken_when_it_can() -> N
     assert (body["moved"], body["master_port"]) == ([], 6000)
 
 
-def test_a_store_that_does_not_answer_ends_the_attempt() -> None:
+def test_an_unresponsive_store_ends_the_attempt() -> None:
     bench = Bench()
     bench.join_all()
     bench.pass_time(STORE_S, 0, 1)
@@ -1413,14 +1415,14 @@ def test_a_store_that_does_not_answer_ends_the_attempt() -> None:
     assert "HEADWAY_TIMEOUT_STORE" in bench.finish().cause
 
 
-# --- all is stopped for a while ---------------------------------------------------------------------------------------
+# --- suspension of the whole job --------------------------------------------------------------------------------------
 
 HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("ticks_first", [True, False])
-def test_a_run_that_was_suspended_whole_goes_on(ticks_first: bool) -> None:
-    """Beats come from agents that do not count the pause; the coordinator looks before or after they come."""
+def test_a_run_that_was_suspended_as_a_whole_continues(ticks_first: bool) -> None:
+    """Heartbeats come from agents that do not count the pause; the coordinator ticks before or after they arrive."""
     bench = trains()
     bench.now_s += HOUR_S
     bench._sign = bench.now_s - 0.1, 2
@@ -1433,8 +1435,8 @@ def test_a_run_that_was_suspended_whole_goes_on(ticks_first: bool) -> None:
     assert (bench.machine.phase, bench.notes()) == (Phase.RUNNING, ["claim", "start"])
 
 
-def test_a_pause_of_the_coordinator_bounds_nothing() -> None:
-    """Neither ranks that are being ended, nor the store, nor nodes that are waited for."""
+def test_the_coordinators_own_pause_expires_no_timeout() -> None:
+    """Neither ranks that are being ended, nor the store, nor nodes that are awaited."""
     ending = stopping()
     claiming, waiting, deaf_ = Bench(), Bench(), Bench()
     claiming.join_all()
@@ -1448,7 +1450,7 @@ def test_a_pause_of_the_coordinator_bounds_nothing() -> None:
         assert (bench.machine.phase, bench.notes().count("lost"), bench.machine.verdict) == (phase, 0, None)
 
 
-def test_a_node_that_is_away_when_all_is_stopped_may_come_back_after() -> None:
+def test_a_node_disconnected_during_a_suspension_may_return_afterwards() -> None:
     bench = trains()
     bench.do(Lost(1))
     bench.now_s += HOUR_S
@@ -1460,7 +1462,7 @@ def test_a_node_that_is_away_when_all_is_stopped_may_come_back_after() -> None:
 # --- every bound is listed --------------------------------------------------------------------------------------------
 
 
-def test_what_waits_and_for_how_long_is_in_the_docs() -> None:
+def test_every_wait_and_its_bound_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "resilience.md").read_text()
     listed = re.findall(r"^\| `(\w+)` \| ([\d,]+) s", text, re.MULTILINE)
     assert {name: float(seconds.replace(",", "")) for name, seconds in listed} == {

@@ -1,4 +1,4 @@
-"""What monitoring sees of a run: Prometheus over real HTTP on loopback, and TensorBoard's own files read back."""
+"""Tests the monitoring of a run: Prometheus over real HTTP on loopback, and TensorBoard's own files read back."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def exporter() -> Iterator[Exporter]:
     found.close()
 
 
-def test_what_nobody_knows_is_not_shown_and_what_is_known_stays_as_it_was(exporter: Exporter) -> None:
+def test_unknown_values_are_not_exported_and_known_ones_persist(exporter: Exporter) -> None:
     exporter.show(Snapshot(1, 0))
     assert sorted(scraped(exporter.port)) == ['headway_generation{run="r-1"}', 'headway_restarts{run="r-1"}']
     exporter.show(Snapshot(3, 2, 120, 2.5, 100, 0.25, SECONDS, {"computing": 2, "spare": 1}))
@@ -65,17 +65,17 @@ def test_what_nobody_knows_is_not_shown_and_what_is_known_stays_as_it_was(export
     assert again['headway_loss{run="r-1"}'] == 2.5
 
 
-def test_it_listens_on_loopback_only(exporter: Exporter) -> None:
+def test_the_exporter_listens_on_loopback_only(exporter: Exporter) -> None:
     assert exporter._server.server_address[0] == "127.0.0.1"
 
 
-def test_the_environment_goes_before_the_job_and_nothing_is_served_unasked() -> None:
+def test_the_environment_overrides_the_job_and_the_default_is_off() -> None:
     assert port_of(9000, {"HEADWAY_METRICS_PORT": "9100"}) == 9100
     assert port_of(9000, {}) == 9000
     assert open_exporter(None, {}, "r-1") is None
 
 
-def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_port_is_logged_and_does_not_stop_the_run(exporter: Exporter, caplog: pytest.LogCaptureFixture) -> None:
     assert open_exporter(exporter.port, {}, "r-2") is None
     assert open_exporter(None, {"HEADWAY_METRICS_PORT": "http"}, "r-2") is None
     assert open_exporter(70000, {}, "r-2") is None
@@ -87,12 +87,12 @@ def test_a_port_that_cannot_be_had_costs_a_line_and_no_run(exporter: Exporter, c
     assert len(told) == 3
 
 
-def test_the_ratio_is_of_the_run_with_and_without_its_queue() -> None:
+def test_ratios_are_computed_with_and_without_queue_time() -> None:
     assert effective(SECONDS) == {"without": 0.75, "with": 0.6}
     assert effective({}) == effective({"queue": 3.0}) == {}
 
 
-def test_the_newest_step_is_that_of_the_newest_whole_line(tmp_path: Path) -> None:
+def test_the_newest_step_is_read_from_the_last_complete_line(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     assert newest_step(metrics) is None
     for step in range(1, 101):
@@ -111,7 +111,7 @@ def metrics_line(step: int) -> dict[str, object]:
     return asdict(MetricsLine(1_800_000_000.0 + step, step, 0, 1, step, 4.0 / step, 1.5, 2048, 0.5, 1 << 20, save_s=0.25))
 
 
-def test_steps_become_tensorboards_scalars(tmp_path: Path) -> None:
+def test_steps_become_tensorboard_scalars(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     append_line(metrics, metrics_line(1))
     follower = open_follower(metrics, {"HEADWAY_TENSORBOARD": str(tmp_path / "tb")}, "r-1")
@@ -127,5 +127,5 @@ def test_steps_become_tensorboards_scalars(tmp_path: Path) -> None:
     assert [each.value for each in found.Scalars("tokens_per_s")] == [4096.0, 4096.0]
 
 
-def test_no_folder_no_follower(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
     assert open_follower(tmp_path / "metrics.jsonl", {}, "r-1") is None

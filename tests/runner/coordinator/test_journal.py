@@ -1,4 +1,4 @@
-"""The verdict of an attempt is written, whatever else of the run cannot be read."""
+"""Tests that the verdict of an attempt is written even if other records of the run are unreadable."""
 
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,21 @@ def decided(directory: RunDirectory) -> None:
     Journal(CONFIG, directory).decide(FINISH, 1, chain)
 
 
-def test_the_hosts_to_exclude_are_there_before_the_verdict(tmp_path: Path) -> None:
+def test_the_hosts_to_exclude_are_written_before_the_verdict(tmp_path: Path) -> None:
     directory = open_run(tmp_path, "run-1", CONFIG, 0, hosts=["n1", "n2"])
     decided(directory)
     assert directory.exclude.read_text() == "n2\n"
     assert read_verdict(directory) is not None
 
 
-def test_an_excuse_is_a_file_with_the_first_reason_also_of_a_later_coordinator(tmp_path: Path) -> None:
+def test_an_excuse_file_keeps_the_first_reason_across_coordinators(tmp_path: Path) -> None:
     directory = open_run(tmp_path, "run-1", CONFIG, 0)
     for why in ("step 10 is committed", "asked to stop"):
         Journal(CONFIG, directory).excuse(why)
     assert directory.excused.read_text() == "step 10 is committed\n"
 
 
-def test_a_damaged_record_of_a_node_costs_no_verdict(tmp_path: Path) -> None:
+def test_a_damaged_node_record_does_not_prevent_the_verdict(tmp_path: Path) -> None:
     directory = open_run(tmp_path, "run-1", CONFIG, 0)
     directory.node(1).parent.mkdir(exist_ok=True)
     directory.node(1).write_text("{")

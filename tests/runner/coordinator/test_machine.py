@@ -1,5 +1,5 @@
-"""Coordinators over one chain in memory, among nodes that die, are cut off and come back, where workers may not end and sockets not open:
-nothing overlaps, nothing but computing lasts, and every run ends."""
+"""Tests coordinators over one chain in memory, with nodes that die, disconnect and return, undying workers and sockets that do not open:
+generations never overlap, only computing lasts, and every run ends."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -50,7 +50,8 @@ from tests.support.coordinator import evidence
 pytestmark = pytest.mark.slow
 
 STEPS = 100
-ROUNDS, ROUND_S = 600, 0.5  # far more than any run here takes from wherever it stands, its timeouts included
+# Far more rounds than any run here needs from any state, its timeouts included.
+ROUNDS, ROUND_S = 600, 0.5
 AGENT_S, JOIN_S, REPLACE_S = 5.0, 50.0, 20.0
 TERMINATE_S, KILL_S, LISTEN_S, STORE_S = 5.0, 8.0, 8.0, 30.0
 GRACE_S = 10.0
@@ -71,7 +72,7 @@ class Watching(Watch):
 
 @dataclass
 class Worker:
-    """A worker process: its end is None while it runs. `killed`: its agent was told to end it."""
+    """A worker process: its exit code is None while it runs. `killed`: its agent was ordered to end it."""
 
     generation: int
     step: int = 0
@@ -79,7 +80,8 @@ class Worker:
     end: int | None = None
     killed: bool = False
     saves: bool = False
-    undying: bool = False  # SIGKILL does not end it, and it does not notice its peers
+    # SIGKILL does not end it, and it does not notice its peers.
+    undying: bool = False
 
     @property
     def runs(self) -> bool:
@@ -88,20 +90,20 @@ class Worker:
 
 @dataclass
 class Seat:
-    """A coordinator in its term, with what has joined it. It goes on as long as nobody has told it that another one has followed."""
+    """A coordinator in its term, and the nodes that joined it. It continues until it learns of its successor."""
 
     term: int
     machine: Coordinator
     links: "dict[int, Wire]" = field(default_factory=dict)
     claiming: MakeClaim | None = None
-    heard_steps_s: float = float("-inf")  # when a beat last showed a new step
+    heard_steps_s: float = float("-inf")  # a heartbeat last showed a new step
     furthest: int = 0
     over: bool = False
 
 
 @dataclass(eq=False)
 class Wire:
-    """A connection of a node with a coordinator, and what is under way on it."""
+    """A connection of a node with a coordinator, and its messages in flight."""
 
     node: int
     seat: Seat
@@ -112,7 +114,7 @@ class Wire:
 
 @dataclass
 class Agent:
-    """A node: `dead` with all its processes, or `cut` off from every coordinator while its workers go on."""
+    """A node: `dead` with all its processes, or `cut` off from every coordinator while its workers continue."""
 
     node: int
     wire: Wire | None = None
@@ -171,7 +173,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
         replaces: bool,
         resets: bool,
     ) -> None:
-        self.resets = resets  # whether ranks notice that a peer's node is gone, or stand still
+        # Whether ranks notice that a peer's node is gone, or stall.
+        self.resets = resets
         tiers = (Tier("memory", 5), Tier("shared", 10)) if in_memory else (Tier("shared", 10),)
         self.config = RunConfig(
             slots=slots,
@@ -199,14 +202,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.agents = [Agent(node) for node in range(slots + spares)]
         self.claimed = 0  # the newest generation on the chain
         self.bases: dict[int, Base | None] = {}
-        self.commits: list[Base] = []  # what counts, oldest first
+        self.commits: list[Base] = []  # the valid ones, oldest first
         self.idle = 0
-        self.starts: list[tuple[int, dict[int, int]]] = []  # of the journal: generation, slot -> node
-        self.failures = 0  # of the journal
-        self.started = 0  # the newest generation that any agent was told to start
+        # From the journal: generation, slot -> node.
+        self.starts: list[tuple[int, dict[int, int]]] = []
+        self.failures = 0  # from the journal
+        # The newest generation that any agent was ordered to start.
+        self.started = 0
         self.worlds: dict[int, int] = {}  # generation -> ranks
-        self.undying: dict[int, tuple[int, ...]] = {}  # of the journal: ranks that nodes were given up for
-        self.let_go: set[int] = set()  # nodes that were given up or told to end what they run
+        # From the journal: ranks for which nodes were given up.
+        self.undying: dict[int, tuple[int, ...]] = {}
+        # Nodes that were given up or ordered to end their ranks.
+        self.let_go: set[int] = set()
         self.preempted_s: float | None = None
         self.superseded = False
         self.verdict: Finish | None = None
@@ -214,7 +221,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.seats: list[Seat] = []
         self.take_seat()
         if goes_well:
-            self.everybody_goes_on()
+            self.every_process_acts()
 
     # --- the coordinators ---------------------------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.wire.ended, agent.wire = True, None
 
     def is_in_charge(self, seat: Seat) -> bool:
-        """What a coordinator asks the store before each claim and verdict; who is not ends."""
+        """The store check before each claim and verdict; a superseded coordinator ends."""
         if seat.term == self.terms:
             return True
         self.leave(seat)
@@ -271,7 +278,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.act(seat, action, notes)
 
     def check_bound(self, machine: Coordinator) -> None:
-        """Nothing but a generation that computes lasts; while a coordinator hears nobody, nodes are lost by none."""
+        """Only a computing generation lasts; a coordinator without heartbeats gives up no node."""
         members, bound_s = machine.roster.members.values(), float("inf")
         hears = any(member.connected and member.heard_at > self.now_s - ENDED_S for member in members)
         match machine.phase:
@@ -346,7 +353,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert why or not self.whole(), "a generation that runs everywhere is stopped for no reason"
 
     def answer_claim(self, seat: Seat) -> None:
-        """What coordinator/main.py does with a MakeClaim."""
+        """The handling of MakeClaim in coordinator/main.py."""
         assert seat.claiming is not None
         wanted, seat.claiming = seat.claiming, None
         if not self.is_in_charge(seat):
@@ -362,7 +369,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.handle(seat, Claimed(self.claimed, base, self.idle))
 
     def base_of(self, claim: MakeClaim) -> Base | None:
-        """The newest commit that is not refused, or what is newer in memory and of the generation that counts."""
+        """The newest commit that is not refused, or a newer capture in memory of the generation that counts."""
         stored = next((b for b in reversed(self.commits) if (b.checkpoint, "shared") not in claim.refused), None)
         kept = [Base(c.step, c.generation, hashed, "memory") for c, hashed in claim.held.items() if c.generation == self.claimed]
         return max([*kept, *([stored] if stored else [])], key=lambda base: base.step, default=None)
@@ -375,7 +382,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # --- the agents ---------------------------------------------------------------------------------------------------
 
     def connect(self, agent: Agent) -> None:
-        """With the coordinator that has published itself last."""
+        """Connects to the coordinator that published itself last."""
         agent.wire = Wire(agent.node, self.seat)
         running = tuple(rank for rank, worker in agent.workers.items() if worker.runs)
         agent.say(Joined(agent.node, f"host-{agent.node}", agent.generation, running, None, agent.open_port))
@@ -385,7 +392,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             agent.say(evidence(agent.node, agent.generation, {"what": "preempted"}))
 
     def end_wire(self, wire: Wire | None) -> None:
-        """What is under way on it is lost."""
+        """Its messages in flight are lost."""
         if wire is not None:
             wire.ended = True
             wire.outbox.clear()
@@ -425,7 +432,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.over |= code is not None
 
     def start(self, agent: Agent, generation: int, order: orders.StartRanks) -> None:
-        """Ends what still runs and, with a slot, starts its ranks."""
+        """End remaining ranks and, with a slot, start new ones."""
         slot_of = {slot: slot for slot in range(order.slots)} | dict(order.moved)
         slots = [slot for slot, node in slot_of.items() if node == agent.node]
         base, procs = self.bases[generation], self.config.procs_per_slot
@@ -462,20 +469,20 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def end(self, rank: int, code: int) -> None:
         for agent in self.agents:
             worker = agent.workers.get(rank)
-            stays = worker is not None and worker.undying and code == 1  # what its peers' ends lead to
+            stays = worker is not None and worker.undying and code == 1  # the consequence of its peers' ends
             if worker is not None and worker.runs and worker.generation == self.started and not stays:
                 worker.end = code
                 agent.say(agent.exited(rank))
 
-    def say_of(self, rank: int, what: str, **facts: object) -> None:
+    def report_of(self, rank: int, what: str, **facts: object) -> None:
         for agent in self.agents:
             if rank in agent.workers and agent.generation == self.started:
                 agent.say(evidence(agent.node, agent.generation, {"what": what, "rank": rank, **facts}))
 
-    def workers_go_on(self, to_the_end: bool) -> None:
-        """Each does what it would do by itself: dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
+    def workers_act(self, to_the_end: bool) -> None:
+        """Each worker acts on its own: it dies of SIGKILL, fails when a peer has ended, saves, or trains (to the end).
 
-        Who waits for a peer that never started waits for ever.
+        A worker that waits for a peer that never started waits forever.
         """
         for agent in self.agents:
             for rank, worker in agent.workers.items():
@@ -494,12 +501,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.end(rank, Exit.PREEMPTED if saves else 0)
 
     def bound_agents(self) -> list[Agent]:
-        """Those that had a slot at the newest start, and are gone from it if they have lost their workers since."""
+        """The nodes that had a slot at the newest start, and have lost their workers since."""
         slots = next((slots for generation, slots in self.starts if generation == self.started), {})
         return [self.agents[node] for node in slots.values() if not self.is_on_its_way(self.agents[node])]
 
     def is_on_its_way(self, agent: Agent) -> bool:
-        """Whether the order to start is still to be obeyed there."""
+        """Whether the order to start has not been obeyed there yet."""
         return agent.wire is not None and any(
             isinstance(o.order, orders.StartRanks) and o.generation == self.started for o in agent.wire.inbox
         )
@@ -507,10 +514,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def train(self, steps: int) -> None:
         for rank, worker in self.gang().items():
             if worker.step == 0 or steps:
-                self.say_of(rank, "loaded", step=worker.step)
+                self.report_of(rank, "loaded", step=worker.step)
             worker.step, worker.moved_s = min(STEPS, worker.step + steps), self.now_s
 
-    # --- rules: what goes well ----------------------------------------------------------------------------------------
+    # --- rules: normal operation --------------------------------------------------------------------------------------
 
     def pick(self, at: int) -> Agent:
         return self.agents[at % len(self.agents)]
@@ -545,7 +552,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.answer_claim(seat)
 
     @rule()
-    def everybody_goes_on(self) -> None:
+    def every_process_acts(self) -> None:
         """Some fair rounds; without them few examples would get as far as training."""
         for _ in range(3):
             self.round(to_the_end=False)
@@ -553,7 +560,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.train_and_save(10, saves=True)
 
     @rule()
-    def time_passes_and_everybody_goes_on(self) -> None:
+    def time_passes_and_every_process_acts(self) -> None:
         for _ in range(4):
             self.round(to_the_end=False)
             if self.whole():
@@ -572,11 +579,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
             for agent in self.agents:
                 facts = {"step": step, "generation": self.started, "bytes": 1}
                 agent.captures = [{"rank": rank, "part_xxh3_128": "ab" * 16, **facts} for rank in agent.workers]
-        may = self.started == self.claimed  # the chain refuses what another generation wants to commit
+        # The chain refuses commits of another generation.
+        may = self.started == self.claimed
         if saves and may and self.config.checkpoint.tiers and not any(b.step >= step for b in self.commits):
             self.commits.append(Base(step, self.started, "ab"))
             self.idle = 0
-            self.say_of(0, "committed", step=step, save_s=0.5, bytes=1)
+            self.report_of(0, "committed", step=step, save_s=0.5, bytes=1)
 
     @rule(seconds=st.sampled_from([0.1, 1.0]))
     def ticks(self, seconds: float) -> None:
@@ -584,7 +592,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for seat in list(self.seats):
             self.handle(seat, Tick())
 
-    # --- rules: what goes wrong ---------------------------------------------------------------------------------------
+    # --- rules: faults ------------------------------------------------------------------------------------------------
 
     @rule(at=anywhere, again=st.booleans())
     def loses_connection(self, at: int, again: bool) -> None:
@@ -596,11 +604,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(at=anywhere)
     def is_cut_off(self, at: int) -> None:
-        """It runs on, and neither hears nor is heard."""
+        """It continues, and neither receives nor sends."""
         self.pick(at).cut = True
 
     @rule(at=anywhere)
-    def is_cut_off_no_longer(self, at: int) -> None:
+    def is_connected_again(self, at: int) -> None:
         self.pick(at).cut = False
 
     @precondition(lambda self: self.gang())
@@ -611,7 +619,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.gang())
     @rule(at=anywhere, lets_go=st.booleans())
-    def a_worker_comes_to_be_where_no_signal_reaches_it(self, at: int, lets_go: bool) -> None:
+    def a_worker_becomes_immune_to_signals(self, at: int, lets_go: bool) -> None:
         workers = [(agent, rank, worker) for agent in self.agents for rank, worker in agent.workers.items() if worker.runs]
         if not workers:
             return
@@ -636,7 +644,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 agent.cut = True
 
     @rule(at=anywhere)
-    def a_node_starts_anew(self, at: int) -> None:
+    def a_node_restarts(self, at: int) -> None:
         agent = self.pick(at)
         if not agent.over:
             self.disconnect(agent)
@@ -646,7 +654,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule(claim_stands=st.booleans())
     def the_coordinator_dies(self, claim_stands: bool) -> None:
-        """Perhaps between its claim and the answer. Another one starts."""
+        """Possibly between its claim and the answer. Another one starts."""
         if self.verdict is not None or not self.seats:
             return
         if self.seat.claiming is not None and claim_stands and not self.superseded:
@@ -658,13 +666,13 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule()
     def another_coordinator_takes_over(self) -> None:
-        """The one before does not know yet, and those who are connected with it neither."""
+        """Neither the previous coordinator nor its connected nodes are notified yet."""
         if self.verdict is None:
             self.take_seat()
 
     @precondition(lambda self: len(self.seats) > 1)
     @rule()
-    def a_coordinator_sees_that_it_was_followed(self) -> None:
+    def a_coordinator_learns_of_its_successor(self) -> None:
         self.leave(self.seats[0])
 
     @precondition(lambda self: self.whole() and self.bases.get(self.started) is not None)
@@ -672,7 +680,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def the_base_does_not_verify(self) -> None:
         base = self.bases[self.started]
         assert base is not None
-        self.say_of(0, "refused", step=base.step, generation=base.generation, tier=base.tier, name="x", reason="changed")
+        self.report_of(0, "refused", step=base.step, generation=base.generation, tier=base.tier, name="x", reason="changed")
         for rank in self.gang():
             self.end(rank, Exit.UNVERIFIED)
 
@@ -702,7 +710,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for rank in self.gang():
             self.end(rank, Exit.SUPERSEDED)
 
-    # --- what holds ---------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_budget_is_respected(self) -> None:
@@ -710,7 +718,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
             assert 0 <= seat.machine.policy.budget <= self.config.restart.budget
 
     @invariant()
-    def the_verdict_says_what_happened(self) -> None:
+    def the_verdict_matches_the_events(self) -> None:
         if getattr(self, "verdict", None) is None:
             return
         assert self.verdict is not None
@@ -733,7 +741,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 assert (CheckpointId(base.step, base.generation), base.tier) not in refused
 
     @invariant()
-    def every_slot_has_a_node_of_its_own(self) -> None:
+    def every_slot_has_a_separate_node(self) -> None:
         for seat in getattr(self, "seats", []):
             roster = seat.machine.roster
             assert len(set(roster.slots.values())) == len(roster.slots) == len(roster.slot_of)
@@ -741,7 +749,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     # --- every run ends -----------------------------------------------------------------------------------------------
 
     def round(self, to_the_end: bool) -> None:
-        """Everything that is under way arrives, and everybody does what there is to do."""
+        """Deliver all messages in flight, and let every process do its pending work."""
         for agent in self.agents:
             if agent.wire is None and self.seats and not (agent.over or agent.dead or agent.cut):
                 self.connect(agent)
@@ -755,17 +763,18 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 self.obey(agent)
             if not agent.dead:
                 self.beat(agent)
-        self.workers_go_on(to_the_end)
+        self.workers_act(to_the_end)
 
     def teardown(self) -> None:
-        """Left alone, with whoever is dead and cut off staying so, the run ends: at the latest when the timeout of what it waits for has
+        """Without further faults, and with dead and disconnected nodes staying so, the run ends at the latest when its awaited timeout has
         passed."""
         if not hasattr(self, "seats"):
             return
         for seat in self.seats[:-1]:
             self.leave(seat)
         if all(agent.dead or agent.cut for agent in self.agents):
-            self.agents[0] = Agent(0)  # a coordinator that nobody can reach decides nothing
+            # A coordinator that no node can reach decides nothing.
+            self.agents[0] = Agent(0)
         for _ in range(ROUNDS):
             if self.verdict is not None:
                 return

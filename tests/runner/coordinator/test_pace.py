@@ -1,4 +1,4 @@
-"""How often a coordinator looks at the time: seldom while all is well, and as often as ever where something may be amiss."""
+"""Tests how often a coordinator checks the time: rarely while all is well, and frequently when something may be wrong."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SEEN = {0: Probe("S", 1.0, 0, where="collective"), 1: Probe("T", 1.0, 0)}
 
 
 class Job:
-    """Two nodes with a rank each under a coordinator whose ticks come as `Pace` says, or every tenth of a second; in virtual time."""
+    """Two nodes with a rank each under a coordinator whose ticks follow `Pace` or come every tenth of a second; in virtual time."""
 
     def __init__(self, *, paced: bool = True) -> None:
         self.now_s, self.ticks, self.lines = 0.0, 0, list[tuple[float, str]]()
@@ -46,7 +46,7 @@ class Job:
             self.machine.watch.probed(SEEN, self.now_s)
 
     def passes(self, seconds: float, *, beats: bool = True) -> None:
-        """So long passes: each node beats twice a second, and between beats only the timer wakes anybody."""
+        """Let this time pass: each node sends heartbeats twice a second, and between heartbeats only the timer wakes the coordinator."""
         end_s = self.now_s + seconds
         while True:
             tick_s = self._next_tick_s if self.pace is None else self.pace.due_s(self.now_s)
@@ -67,7 +67,7 @@ class Job:
         return Beat(node, 1, 4100 + node, {node: RankBeat(step, "compute", step, age_s)})
 
 
-def test_while_all_nodes_beat_and_ranks_step_no_timer_fires_and_ticks_go_along_with_beats() -> None:
+def test_while_all_is_well_ticks_follow_heartbeats_and_no_timer_fires() -> None:
     job = Job()
     job.passes(2.0)
     before = job.ticks
@@ -79,7 +79,7 @@ def test_while_all_nodes_beat_and_ranks_step_no_timer_fires_and_ticks_go_along_w
 
 
 @pytest.mark.parametrize("stands_at_s", [30.0, 30.13, 30.26, 30.39, 30.47])
-def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands_at_s: float) -> None:
+def test_a_hang_is_named_as_early_as_with_a_tick_every_tenth_of_a_second(stands_at_s: float) -> None:
     named_s = list[float]()
     for paced in (True, False):
         job = Job(paced=paced)
@@ -90,7 +90,7 @@ def test_a_hang_is_named_no_later_than_by_looking_every_tenth_of_a_second(stands
     assert named_s[0] <= min(named_s[1] + TICK_S, 2.0)
 
 
-def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() -> None:
+def test_a_lost_connection_or_a_stop_request_restores_frequent_ticks() -> None:
     for event in (Lost(1), evidence(1, 1, {"what": "preempted", "age_s": 0.0})):
         job = Job()
         job.passes(10.0)
@@ -100,7 +100,7 @@ def test_a_lost_connection_and_a_request_to_stop_bring_the_ticks_back_at_once() 
         assert job.pace.due_s(job.now_s) <= job.now_s + TICK_S + 1e-9
 
 
-def test_a_coordinator_that_hears_nobody_wakes_up_by_itself_before_the_watch_would_suspect_anybody() -> None:
+def test_without_heartbeats_the_coordinator_wakes_before_suspecting_ranks() -> None:
     job = Job()
     job.passes(10.0)
     before, began_s = job.ticks, job.now_s

@@ -1,4 +1,4 @@
-"""What follows from failures: the budget, repetition at one step, memory that does not suffice, suspects and lost nodes."""
+"""Tests the decisions after failures: the budget, repetition at one step, insufficient memory, suspects and lost nodes."""
 
 import sys
 from dataclasses import replace
@@ -38,14 +38,14 @@ def failing(judge: Policy, *causes: Cause, new_steps: int = 0, spare_nodes: int 
 
 
 @pytest.mark.parametrize(("script", "verdict"), [(False, Exit.RETRY_ELSEWHERE), (True, Exit.STOP)])
-def test_restarts_end_with_the_budget(script: bool, verdict: Exit) -> None:
+def test_the_budget_limits_restarts(script: bool, verdict: Exit) -> None:
     judge = policy(script, budget=2, refill_steps=1000)
     steps = [on(KILLED, 0, step) for step in (10, 20, 30)]
     assert failing(judge, *steps, new_steps=10) == [None, None, verdict]
     assert (judge.restarts, judge.budget) == (2, 0)
 
 
-def test_new_steps_give_restarts_back_and_none_beyond_the_budget() -> None:
+def test_new_steps_restore_restarts_up_to_the_budget() -> None:
     judge = policy(budget=1, refill_steps=100, no_progress=9)
     assert failing(judge, KILLED, new_steps=1000) == [None]
     judge.progressed(60)
@@ -64,20 +64,20 @@ def test_failures_in_a_row_without_a_new_step_stop_the_run() -> None:
     assert decision == RestartDecision(Exit.STOP, "2 failures in a row without a new step; the last: killed by SIGKILL")
 
 
-def test_what_an_earlier_coordinator_used_up_is_gone() -> None:
+def test_restarts_used_by_an_earlier_coordinator_count() -> None:
     judge = Policy(Restart(budget=3), script=False, restarts=5)
     assert (judge.restarts, judge.budget) == (5, 0)
     assert judge.failed(KILLED, spare_nodes=0).why == "no restart left in the budget of 3; killed by SIGKILL"
 
 
-def test_what_is_final_stops_at_once() -> None:
+def test_a_final_cause_stops_at_once() -> None:
     assert policy().failed(replace(BAD_BATCH, final=True), spare_nodes=5) == RestartDecision(Exit.STOP, BAD_BATCH.text)
 
 
-# --- the same again ---------------------------------------------------------------------------------------------------
+# --- repeated failures ------------------------------------------------------------------------------------------------
 
 
-def test_a_poison_batch_on_two_nodes_stops_the_run_and_names_step_sample_and_the_entry_that_skips_it() -> None:
+def test_a_bad_batch_on_two_nodes_stops_the_run_and_names_its_skip_entry() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, BAD_BATCH) == [None]
     decision = judge.failed(on(BAD_BATCH, 3), spare_nodes=0)
@@ -89,12 +89,12 @@ def test_a_poison_batch_on_two_nodes_stops_the_run_and_names_step_sample_and_the
     )
 
 
-def test_a_poison_batch_that_no_other_node_can_try_stops_the_run_the_third_time() -> None:
+def test_a_bad_batch_on_the_only_node_stops_the_run_the_third_time() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, BAD_BATCH, BAD_BATCH, BAD_BATCH) == [None, None, Exit.STOP]
 
 
-def test_a_spare_shows_whether_it_is_the_node_or_the_batch() -> None:
+def test_a_spare_shows_whether_the_node_or_the_batch_is_at_fault() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, FAULT, spare_nodes=1) == [None]
     second = judge.failed(FAULT, spare_nodes=1)
@@ -105,18 +105,18 @@ def test_a_spare_shows_whether_it_is_the_node_or_the_batch() -> None:
     assert judge.failed(on(FAULT, 2), spare_nodes=0).verdict is Exit.STOP
 
 
-def test_kills_from_outside_at_one_step_are_chance() -> None:
+def test_external_kills_at_one_step_are_coincidence() -> None:
     judge = policy(budget=9, no_progress=9)
     assert failing(judge, *[on(KILLED, node) for node in (0, 1, 0, 1)]) == [None] * 4
 
 
-def test_other_steps_or_other_origins_are_not_the_same() -> None:
+def test_failures_at_other_steps_or_of_other_origins_are_not_repetitions() -> None:
     judge = policy(budget=9, no_progress=9)
     other = replace(BAD_BATCH, fingerprint="user error: KeyError")
     assert failing(judge, BAD_BATCH, on(BAD_BATCH, 1, 26), other, on(FAULT, 2)) == [None] * 4
 
 
-def test_an_error_before_the_first_step_is_tried_again_once() -> None:
+def test_an_error_before_the_first_step_is_retried_once() -> None:
     judge = policy(script=True, budget=9, no_progress=9)
     wrong = on(BAD_BATCH, 0, 0)
     assert failing(judge, wrong) == [None]
@@ -128,12 +128,12 @@ def test_an_error_before_the_first_step_is_tried_again_once() -> None:
     )
 
 
-def test_a_scripts_steps_begin_anew_so_the_same_number_twice_may_be_progress() -> None:
+def test_a_scripts_step_number_may_repeat_despite_progress() -> None:
     judge = policy(script=True, budget=9, no_progress=9)
     assert failing(judge, on(STARVED, 0), on(STARVED, 1), on(STARVED, 2), new_steps=7) == [None, None, Exit.STOP]
 
 
-def test_memory_that_does_not_suffice_after_a_fresh_start_is_not_tried_again() -> None:
+def test_running_out_of_memory_after_a_fresh_start_is_not_retried() -> None:
     judge = policy(budget=9)
     assert failing(judge, STARVED, new_steps=7) == [None]
     decision = judge.failed(STARVED, spare_nodes=4)
@@ -143,11 +143,11 @@ def test_memory_that_does_not_suffice_after_a_fresh_start_is_not_tried_again() -
     )
 
 
-def test_memory_that_ran_out_at_another_step_is() -> None:
+def test_running_out_of_memory_at_another_step_is_retried() -> None:
     assert failing(policy(budget=9), STARVED, on(STARVED, 1, 90), new_steps=9) == [None, None]
 
 
-def test_a_value_that_is_not_finite_again_stops_the_run() -> None:
+def test_a_repeated_nonfinite_value_stops_the_run() -> None:
     nan = Cause(CauseKind.NAN, "nan: NonFiniteError", "exit code 1: the loss is nan", 0, 0, "n0", 12, sample=192)
     judge = policy(budget=9)
     assert failing(judge, nan, new_steps=12) == [None]
@@ -157,14 +157,14 @@ def test_a_value_that_is_not_finite_again_stops_the_run() -> None:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_node_with_a_spare_costs_no_restart_and_without_one_it_does() -> None:
+def test_a_lost_node_costs_a_restart_only_without_a_spare() -> None:
     judge = policy(budget=1, no_progress=1)
     assert failing(judge, GONE, on(GONE, 2), on(GONE, 3), spare_nodes=1) == [None] * 3
     assert (judge.budget, judge.restarts) == (1, 3)
     assert failing(policy(budget=1), GONE, GONE, new_steps=1) == [None, Exit.RETRY_ELSEWHERE]
 
 
-def test_a_node_that_fails_at_different_steps_is_a_suspect_where_a_spare_is_there() -> None:
+def test_a_node_failing_at_different_steps_is_a_suspect_if_a_spare_exists() -> None:
     judge = policy(budget=9)
     assert failing(judge, on(FAULT, 1, 10), on(KILLED, 2, 12), new_steps=10, spare_nodes=1) == [None, None]
     decision = judge.failed(on(KILLED, 1, 30), spare_nodes=1)
@@ -173,7 +173,7 @@ def test_a_node_that_fails_at_different_steps_is_a_suspect_where_a_spare_is_ther
     assert judge.failed(on(KILLED, 1, 50), spare_nodes=0).exclude == ()
 
 
-def test_a_device_that_must_be_reset_leaves_its_node_out_at_once_and_without_a_spare_ends_the_attempt() -> None:
+def test_a_device_that_needs_a_reset_excludes_its_node_or_ends_the_attempt() -> None:
     dead = Cause(CauseKind.HARDWARE, "hardware: Xid 79", "Xid 79 ...", 1, 0, "n0", 10, outside=True)
     replaced = policy().failed(dead, spare_nodes=1)
     assert (replaced.verdict, replaced.exclude) == (None, (0,))
@@ -181,7 +181,7 @@ def test_a_device_that_must_be_reset_leaves_its_node_out_at_once_and_without_a_s
     assert policy().failed(dead, spare_nodes=0) == RestartDecision(Exit.RETRY_ELSEWHERE, "Xid 79 ...")
 
 
-def test_a_users_errors_speak_against_no_node() -> None:
+def test_user_errors_make_no_node_a_suspect() -> None:
     judge = policy(budget=9)
     assert failing(judge, on(BAD_BATCH, 0, 10), spare_nodes=1) == [None]
     assert judge.failed(on(BAD_BATCH, 0, 20), spare_nodes=1).exclude == ()
@@ -203,7 +203,7 @@ def test_max_restarts_counts_every_failure_and_judges_none(causes: list[Cause], 
     assert judge.restarts == budget
 
 
-def test_a_change_of_nodes_is_none_of_torchruns_restarts() -> None:
+def test_a_change_of_nodes_is_not_charged_to_torchruns_max_restarts() -> None:
     judge = policy(script=True, budget=0, no_progress=1, **AS_TORCHRUN)
     assert failing(judge, GONE, GONE, GONE) == [None] * 3
     assert failing(judge, KILLED) == [Exit.STOP]
@@ -224,7 +224,7 @@ causes = st.builds(
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(causes, st.integers(0, 300), st.integers(0, 2)), max_size=40), st.integers(0, 4), st.booleans())
-def test_the_budget_is_never_exceeded_and_no_node_is_left_out_without_a_spare(
+def test_the_budget_is_never_exceeded_and_no_node_excluded_without_a_spare(
     failures: list[tuple[Cause, int, int]], budget: int, script: bool
 ) -> None:
     judge = policy(script, budget=budget, refill_steps=100)

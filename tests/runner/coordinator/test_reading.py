@@ -1,4 +1,4 @@
-"""Agents' messages: what an agent saw is what the coordinator gets."""
+"""Tests that agents' messages arrive at the coordinator with everything that the agent observed."""
 
 import json
 from dataclasses import asdict
@@ -16,12 +16,12 @@ from headway.runner.messages import ChannelError, Message
 LOCKED = Probe("S", 1.5, 4096, ("train.py:7 step", "train.py:20 main"), "compute", "futex_do_wait")
 
 
-def test_a_look_at_a_process_arrives_with_all_that_was_seen() -> None:
+def test_a_probe_of_a_process_arrives_complete() -> None:
     body = json.loads(json.dumps({"what": "probe", "ranks": {3: asdict(LOCKED)}}))
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == Probed(1, 2, {3: LOCKED})
 
 
-def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
+def test_a_supervisors_report_of_undying_ranks_is_validated() -> None:
     body = {"what": "undead", "workers": [{"rank": "3", "state": "D"}, {"rank": 4, "state": None}]}
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", body)) == RanksUndead(1, 2, {3: "D", 4: ""})
     for broken in ({}, {"workers": 3}, {"workers": [{"state": "D"}]}):
@@ -29,7 +29,7 @@ def test_what_a_supervisor_says_of_undying_ranks_is_read_with_care() -> None:
             event_of(Message("r", 2, 1, 0, 5, "evidence", {"what": "undead", **broken}))
 
 
-def test_what_a_flight_recorder_says_arrives_whole() -> None:
+def test_a_flight_recorders_entries_arrive_complete() -> None:
     recent = (CollectiveOperation(7, "all_reduce of 4 elements", "0f"),)
     entered = (
         Collective("0", "default_pg", 8, "all_reduce(Float[4])", False, 7, recent, on_device=True),
@@ -41,7 +41,7 @@ def test_what_a_flight_recorder_says_arrives_whole() -> None:
     assert event_of(Message("r", 2, 1, 0, 5, "evidence", said)) == Recorded(1, 2, {}, "INCOMPLETE")
 
 
-def test_reports_of_devices_arrive_with_the_end_of_a_rank() -> None:
+def test_device_reports_arrive_with_a_ranks_exit() -> None:
     facts = {"rank": 3, "code": -9, "asked": True, "oom": False, "how": "killed by SIGKILL", "step": 7}
     body = {"exits": [{**facts, "xids": [[79, "PCI:0000:3b:00", "lost", True]]}, {**facts, "rank": 2}]}
     ends = [Ended(rank, 1, -9, "killed by SIGKILL", True, 7) for rank in (3, 2)]

@@ -1,4 +1,4 @@
-"""What the coordinator does when a replica group loses a rank: the others train on, and all ranks stop where that cannot be."""
+"""Tests the coordinator after a replica group loses a rank: the others continue training, and all ranks stop if that is impossible."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def orders_of(actions: Sequence[Action]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def lost(at: Bench, rank: int = 3) -> Bench:
-    """A rank is killed; its group's other one ends as ordered."""
+    """A rank is killed; the other one of its group ends as ordered."""
     at.end(rank, KILLED, step=25)
     at.end(rank ^ 1, KILLED, step=25, asked=True)
     return at
@@ -38,7 +38,7 @@ def ready(at: Bench, rank: int, start: int) -> list[Action]:
     return at.do(evidence(rank // 2, at.generation, {"what": "ready", "rank": rank, "start": start}))
 
 
-def test_the_others_get_the_new_members_at_once_and_the_group_starts_when_it_has_ended() -> None:
+def test_others_get_the_new_members_and_the_group_restarts_once_ended() -> None:
     at = bench()
     assert orders_of(at.end(3, KILLED, step=25)) == [
         ("members", {"epoch": 1, "replicas": [0]}),
@@ -60,7 +60,7 @@ def test_the_others_get_the_new_members_at_once_and_the_group_starts_when_it_has
     assert "failure" not in at.notes()
 
 
-def test_it_is_a_member_again_when_all_of_its_new_ranks_are_ready() -> None:
+def test_a_group_is_a_member_again_once_all_its_new_ranks_are_ready() -> None:
     at = lost(bench())
     assert ready(at, 2, 1) == []
     assert orders_of(ready(at, 3, 1)) == [("members", {"epoch": 2, "replicas": [0, 1]})]
@@ -77,7 +77,7 @@ def test_a_run_may_end_while_a_group_starts() -> None:
     assert at.finish().exit_code == 0
 
 
-def test_reports_of_an_earlier_start_make_no_member() -> None:
+def test_reports_of_an_earlier_start_do_not_make_a_member() -> None:
     at = lost(bench())
     ready(at, 2, 1), ready(at, 3, 1)
     lost(at, 2)
@@ -87,7 +87,7 @@ def test_reports_of_an_earlier_start_make_no_member() -> None:
     assert orders_of(ready(at, 3, 2)) == [("members", {"epoch": 4, "replicas": [0, 1]})]
 
 
-def test_a_group_that_dies_while_it_starts_starts_again() -> None:
+def test_a_group_that_dies_while_starting_starts_again() -> None:
     at = lost(bench())
     ready(at, 2, 1)
     assert orders_of(at.end(3, KILLED, step=0)) == [("end", {"ranks": [2]})]
@@ -96,7 +96,7 @@ def test_a_group_that_dies_while_it_starts_starts_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["before all have loaded", "switched off", "an exception of the code", "a preempted run"])
-def test_all_ranks_stop_where_another_start_of_the_group_does_not_help(name: str) -> None:
+def test_all_ranks_stop_if_restarting_the_group_does_not_help(name: str) -> None:
     at = Bench(replace(JOB, replica_recovery=name != "switched off")).started(BASE)
     if name != "before all have loaded":
         at.loaded()
@@ -120,7 +120,7 @@ def test_all_ranks_stop_when_the_last_group_with_the_state_is_lost() -> None:
     assert at.machine.phase is Phase.CLAIMING
 
 
-def test_a_node_that_is_lost_with_its_group_ends_the_wait_for_it() -> None:
+def test_a_node_lost_with_its_group_ends_the_wait_for_the_group() -> None:
     at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
     at.do(Lost(1))
     at.pass_time(29.0, 0, step=27)
@@ -140,7 +140,7 @@ def node_lost(at: Bench) -> list[Action]:
     return at.pass_time(3.0, 0)
 
 
-def test_a_lost_node_stops_no_other_group_and_a_spare_takes_its_place() -> None:
+def test_a_lost_node_stops_no_other_group_and_is_replaced_by_a_spare() -> None:
     at = bench()
     at.do(joined(2, at.generation))
     at.pass_time(2.0, 0, 1, 2, step=25)
@@ -157,7 +157,7 @@ def test_a_lost_node_stops_no_other_group_and_a_spare_takes_its_place() -> None:
     assert orders_of(members) == [("members", {"epoch": 2, "replicas": [0, 1]})]
 
 
-def test_a_node_whose_ranks_and_agent_are_both_gone_is_given_up_at_once() -> None:
+def test_a_node_with_dead_ranks_and_a_dead_agent_is_given_up_at_once() -> None:
     at = bench()
     at.pass_time(2.0, 0, 1, step=25)
     at.do(evidence(0, at.generation, {"what": "parted", "rank": 0, "epoch": 0}))
@@ -167,7 +167,7 @@ def test_a_node_whose_ranks_and_agent_are_both_gone_is_given_up_at_once() -> Non
 
 
 @pytest.mark.parametrize("running", [(), (2, 3)], ids=["restarted", "cut off meanwhile"])
-def test_without_a_spare_the_group_starts_when_its_node_is_back(running: Sequence[int]) -> None:
+def test_without_a_spare_the_group_starts_when_its_node_returns(running: Sequence[int]) -> None:
     at = bench()
     at.pass_time(2.0, 0, 1, step=25)
     assert "restart" not in dict(orders_of(node_lost(at)))
@@ -190,7 +190,7 @@ def test_a_node_that_restarts_loses_its_group_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["the store is on it", "a group spans both nodes", "copies go to partners"])
-def test_all_ranks_stop_where_a_lost_node_takes_more_than_its_group(why: str) -> None:
+def test_all_ranks_stop_if_a_lost_node_takes_more_than_its_group(why: str) -> None:
     changes: dict[str, Any] = {}
     if why == "a group spans both nodes":
         changes["mesh"] = Mesh(dp_replicate=1, dp_shard=4)
@@ -205,7 +205,7 @@ def test_all_ranks_stop_where_a_lost_node_takes_more_than_its_group(why: str) ->
     assert "replica lost" not in at.notes()
 
 
-def test_a_group_that_does_not_come_back_in_time_costs_a_restart_of_all() -> None:
+def test_a_group_that_does_not_return_in_time_costs_a_restart_of_all_ranks() -> None:
     at = lost(bench(timeouts={**JOB.timeouts, "replica": Timeout(30.0)}))
     at.pass_time(29.0, 0, 1, step=27)
     assert at.machine.phase.value == "running"
@@ -216,7 +216,7 @@ def test_a_group_that_does_not_come_back_in_time_costs_a_restart_of_all() -> Non
     assert at.note("failure")["cause"] == "killed by 9"
 
 
-def test_the_budget_of_restarts_counts_lost_groups() -> None:
+def test_the_restart_budget_counts_lost_groups() -> None:
     at = bench(restart=Restart(budget=1))
     lost(at)
     ready(at, 2, 1), ready(at, 3, 1)
@@ -227,12 +227,12 @@ def test_the_budget_of_restarts_counts_lost_groups() -> None:
     assert at.finish().cause.startswith("no restart left in the budget of 1")
 
 
-def test_a_node_that_connects_again_gets_the_members() -> None:
+def test_a_node_that_reconnects_gets_the_members() -> None:
     at = lost(bench())
     assert sent(at.do(joined(0, at.generation, (0, 1))), "members") == [0]
 
 
-def test_the_next_coordinator_goes_on_with_all_groups() -> None:
+def test_the_next_coordinator_continues_with_all_groups() -> None:
     machine = adopted(Members(2, (0, 1)))
     assert machine.generation.replicas is not None
     assert machine.generation.replicas.members == Members(2, (0, 1))

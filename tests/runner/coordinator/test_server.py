@@ -1,4 +1,4 @@
-"""The coordinator's process over real connections, a real chain and a real run directory: terms, entrances, verdicts and the journal."""
+"""Tests the coordinator's process over real connections, a real chain and a real run directory: terms, admission, verdicts, the journal."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ MET: "list[Agent]" = []
 
 
 class Agent:
-    """A node that speaks the agents' protocol and runs nothing."""
+    """A node that uses the agents' protocol and runs nothing."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory, node: int) -> None:
         self.config, self.directory, self.node = config, directory, node
@@ -126,7 +126,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def serving(config: RunConfig, directory: RunDirectory, term: int = 1, node: int = 0) -> "asyncio.Task[None]":
-    """A server's task, once its address stands in the run directory."""
+    """A server's task, once its address is in the run directory."""
     task = asyncio.create_task(server(config, directory, node).serve())
     while not task.done():
         with suppress(OSError):
@@ -170,7 +170,7 @@ def test_two_nodes_join_start_and_finish(tmp_path: Path) -> None:
     assert (ledger["generation"], ledger["slots"], ledger["spares"]) == (1, 2, 0)
 
 
-def test_a_node_whose_connection_ends_is_replaced_by_the_spare(tmp_path: Path) -> None:
+def test_a_disconnected_node_is_replaced_by_the_spare(tmp_path: Path) -> None:
     config, directory = opened(tmp_path, replace(CONFIG, spares=1, cluster="small"))
 
     async def story() -> None:
@@ -196,7 +196,7 @@ def test_a_node_whose_connection_ends_is_replaced_by_the_spare(tmp_path: Path) -
     assert [(line["host"], line["kind"]) for line in strikes] == [("host-1", "node lost")]
 
 
-def test_a_passing_fault_is_a_strike_against_its_host_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_transient_fault_is_a_strike_against_its_host_and_ends_nothing(tmp_path: Path) -> None:
     config, directory = opened(tmp_path, replace(CONFIG, cluster="small"))
     note = {
         "what": "note",
@@ -223,7 +223,7 @@ def test_a_passing_fault_is_a_strike_against_its_host_and_ends_nothing(tmp_path:
     assert [(line["host"], line["kind"], line["weight"]) for line in strikes] == [("host-1", "corruption", 1.0)]
 
 
-def test_what_is_not_understood_ends_its_connection_and_nothing_else(tmp_path: Path) -> None:
+def test_an_invalid_message_ends_only_its_connection(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
 
     async def story() -> None:
@@ -260,10 +260,10 @@ def test_what_is_not_understood_ends_its_connection_and_nothing_else(tmp_path: P
     run(story)
 
 
-# --- who is in charge -------------------------------------------------------------------------------------------------
+# --- the coordinator in charge ----------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_was_followed_ends_without_a_word_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_superseded_coordinator_exits_silently_and_the_next_continues(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
 
     async def story() -> None:
@@ -278,7 +278,8 @@ def test_a_coordinator_that_was_followed_ends_without_a_word_and_the_next_goes_o
                 agent.generation = 1
                 agent.send("join", host=f"host-{agent.node}", domain=None, running=[agent.node], port=4000)
                 assert (await agent.until("assign")).body["slot"] == agent.node
-            agents[0].exits(0, -9)  # the one before may still hear of a failure, and decides nothing any more
+            # The previous coordinator may still receive a failure, but no longer decides.
+            agents[0].exits(0, -9)
             await before
             before, agents = after, again
         for agent in again:
@@ -295,7 +296,7 @@ def test_a_coordinator_that_was_followed_ends_without_a_word_and_the_next_goes_o
     assert [record.generation for record in records if isinstance(record.entry, Claim)] == [1]
 
 
-def test_a_verdict_that_stands_is_what_the_agents_are_told(tmp_path: Path) -> None:
+def test_agents_get_the_existing_verdict(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
 
     async def story() -> None:
@@ -314,7 +315,7 @@ def test_a_verdict_that_stands_is_what_the_agents_are_told(tmp_path: Path) -> No
     run(story)
 
 
-def test_a_coordinator_that_begins_while_the_store_is_away_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_starts_during_a_store_outage_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "RETRY_S", 0.0)
     answers: list[Exception | str] = [OSError(116, "Stale file handle"), OSError(5, "Input/output error"), "there"]
 
@@ -330,7 +331,7 @@ def test_a_coordinator_that_begins_while_the_store_is_away_waits_for_it(monkeypa
     assert answers == ["there"]
 
 
-def test_terms_are_taken_once_and_only_the_newest_says_where_it_listens(tmp_path: Path) -> None:
+def test_terms_are_taken_once_and_only_the_newest_publishes_its_address(tmp_path: Path) -> None:
     _, directory = opened(tmp_path)
     assert newest(directory) == 0
     first, second = Term.take(directory, 0, "a"), Term.take(directory, 1, "b")
@@ -342,7 +343,7 @@ def test_terms_are_taken_once_and_only_the_newest_says_where_it_listens(tmp_path
     assert json.loads(directory.coordinator.read_text()) == {"host": "b", "port": 2, "term": 2, "node": 1}
 
 
-def test_a_term_knows_how_long_before_it_the_first_one_began(tmp_path: Path) -> None:
+def test_a_term_has_the_time_since_the_first_one_started(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path, 0)
     first, second = Term.take(directory, 0, "a"), Term.take(directory, 1, "b")
     os.utime(directory.term(1), (1000.0, 1000.0))
@@ -350,7 +351,7 @@ def test_a_term_knows_how_long_before_it_the_first_one_began(tmp_path: Path) -> 
     assert (first.age_of_first(), second.age_of_first()) == (0.0, 12.5)
 
 
-def test_a_restarted_coordinator_knows_binding_restarts_and_what_runs(tmp_path: Path) -> None:
+def test_a_restarted_coordinator_has_binding_restarts_and_running_ranks(tmp_path: Path) -> None:
     config, directory = opened(tmp_path, replace(CONFIG, spares=1))
     chain = Chain(PosixStore(directory.chain), "job-0123abcd-1")
     chain.read()
@@ -371,10 +372,10 @@ def test_a_restarted_coordinator_knows_binding_restarts_and_what_runs(tmp_path: 
     assert (machine.phase, machine.generation.number, machine.roster.slots) == (Phase.GATHERING, 3, {0: 0, 1: 2})
 
 
-# --- nodes that enter -------------------------------------------------------------------------------------------------
+# --- nodes that are admitted ------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_enter_get_indexes_that_nobody_had_and_a_proof_of_the_store(tmp_path: Path) -> None:
+def test_admitted_nodes_get_unused_indexes_and_a_proof_of_the_store(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
 
     async def story() -> None:
@@ -400,7 +401,7 @@ def test_nodes_that_enter_get_indexes_that_nobody_had_and_a_proof_of_the_store(t
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_an_index_that_has_published_itself_is_not_handed_out(tmp_path: Path, taken: bool) -> None:
+def test_an_index_that_is_already_published_is_not_assigned(tmp_path: Path, taken: bool) -> None:
     config, directory = opened(tmp_path)
     if taken:
         directory.node(1).write_text("{}")
@@ -408,10 +409,8 @@ def test_an_index_that_has_published_itself_is_not_handed_out(tmp_path: Path, ta
 
 
 @pytest.mark.parametrize("hanging", ["claim", "start", "verdict"])
-def test_a_store_that_never_answers_ends_the_nodes_all_the_same(
-    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a hard mount whose server is gone: nothing is refused, and the thread that waits cannot be ended."""
+def test_an_unresponsive_store_still_ends_the_nodes(hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like a hard mount whose server is gone: no call fails, and the waiting thread cannot be ended."""
     config, directory = opened(tmp_path, replace(CONFIG, timeouts={**CONFIG.timeouts, "store": Timeout(0.3)}))
     released = threading.Event()
 
@@ -449,7 +448,7 @@ def test_a_store_that_never_answers_ends_the_nodes_all_the_same(
         released.set()
 
 
-def test_a_coordinator_that_follows_knows_which_nodes_have_undying_ranks(tmp_path: Path) -> None:
+def test_the_next_coordinator_has_the_nodes_with_undying_ranks(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
     assert config.run is not None
     Chain(PosixStore(directory.chain), config.run).claim(None, directory.attempt, "a coordinator before")
@@ -458,7 +457,7 @@ def test_a_coordinator_that_follows_knows_which_nodes_have_undying_ranks(tmp_pat
     assert server(config, directory)._machine.roster.unfit == {1}
 
 
-def test_earlier_attempts_without_progress_are_known_unless_their_records_are_damaged(tmp_path: Path) -> None:
+def test_earlier_attempts_without_progress_count_unless_damaged(tmp_path: Path) -> None:
     for attempt in range(2):
         before = open_run(tmp_path, "job-0123abcd-1", CONFIG, attempt, hosts=["a", "b"])
         before.job.write_text("7\n")

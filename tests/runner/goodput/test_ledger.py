@@ -1,4 +1,4 @@
-"""The ledger: every second of a generation goes into exactly one bucket."""
+"""Tests that the ledger puts every second of a generation into exactly one bucket."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ def loaded(wall: float) -> dict[str, Any]:
 
 
 def waited(seconds: float, wall: float = 0.0) -> dict[str, Any]:
-    """At its end a generation waits for the saves that are under way."""
+    """At its end a generation waits for the saves in progress."""
     return {"kind": "waited", "seconds": seconds, "wall": wall}
 
 
@@ -54,7 +54,7 @@ def test_buckets_sum_to_the_wall_time(
     assert closed.buckets.keys() <= set(LEDGER_BUCKETS)
 
 
-def test_a_generation_that_trains_and_saves() -> None:
+def test_a_generation_that_trains_and_saves_fills_its_buckets() -> None:
     steps = [StepTime(n, 1.0, save_s=2.0 if n == 5 else 0.0) for n in range(1, 11)]
     closed = account(100.0, 120.0, [*STARTED, waited(1.0)], steps, best_before=0)
     expected = {"restart": 2.0 + 2.0, "rendezvous": 1.0, "restore": 2.0, "productive": 10.0, "save_block": 3.0}
@@ -67,7 +67,7 @@ def test_steps_that_an_earlier_generation_had_reached_are_lost() -> None:
     assert rounded(closed) == {"restart": 2.0, "rendezvous": 1.0, "restore": 2.0, "lost_recompute": 3.0, "productive": 2.0}
 
 
-def test_what_a_failed_generation_did_after_its_last_step_is_detection() -> None:
+def test_time_after_a_failed_generations_last_step_is_detection() -> None:
     closed = account(100.0, 110.0, [*STARTED, FAILURE], [StepTime(1, 1.0)], best_before=0)
     assert rounded(closed) == {"restart": 2.0, "rendezvous": 1.0, "restore": 2.0, "productive": 1.0, "detect": 4.0}
 
@@ -93,7 +93,7 @@ def test_a_scripts_time_counts_as_productive_from_its_start() -> None:
     assert rounded(closed) == {"restart": 3.0, "productive": 7.0}
 
 
-def test_steps_that_took_longer_than_there_was_are_shrunk_together() -> None:
+def test_steps_longer_than_the_available_time_are_scaled_down_together() -> None:
     closed = account(100.0, 110.0, [*STARTED, waited(4.0)], [StepTime(1, 8.0), StepTime(2, 8.0)], best_before=1)
     assert rounded(closed) == {
         "restart": 2.0,
@@ -105,7 +105,7 @@ def test_steps_that_took_longer_than_there_was_are_shrunk_together() -> None:
     }
 
 
-def test_a_clock_that_was_set_back_takes_no_time() -> None:
+def test_a_clock_that_was_set_back_adds_no_time() -> None:
     closed = account(100.0, 90.0, STARTED, [StepTime(1, 1.0)], best_before=0)
     assert (closed.start, closed.end, set(closed.buckets.values())) == (100.0, 100.0, {0.0})
 
@@ -121,7 +121,7 @@ def straggler(wall: float, own_step_s: float, ratio: float) -> dict[str, Any]:
     return {"kind": "straggler", "own_step_s": own_step_s, "ratio": ratio, "wall": wall}
 
 
-def test_a_hang_is_from_the_last_sign_of_life_until_it_was_named() -> None:
+def test_a_hang_lasts_from_the_last_heartbeat_until_it_was_named() -> None:
     steps = [StepTime(1, 1.0)]
     closed = account(100.0, 115.0, [*STARTED, hang(112.0, 5.0), FAILURE], steps, best_before=0)
     assert rounded(closed) == {
@@ -134,12 +134,12 @@ def test_a_hang_is_from_the_last_sign_of_life_until_it_was_named() -> None:
     }
 
 
-def test_a_hang_before_the_first_step_is_taken_from_where_it_stood() -> None:
+def test_a_hang_before_the_first_step_is_subtracted_from_its_section() -> None:
     closed = account(100.0, 120.0, [*STARTED[:1], hang(118.0, 10.0), FAILURE], [], best_before=0)
     assert rounded(closed) == {"restart": 2.0, "rendezvous": 8.0, "hang": 10.0}
 
 
-def test_steps_are_dragged_from_the_naming_of_a_straggler_and_only_while_they_are_slow() -> None:
+def test_straggle_counts_from_a_stragglers_naming_and_only_for_slow_steps() -> None:
     slow = [StepTime(n, 1.5, wall=105.0 + 1.5 * n) for n in range(1, 5)]
     quick = [StepTime(5, 1.0, wall=112.0)]
     closed = account(100.0, 112.0, [*STARTED, straggler(107.0, 1.5, 1.5)], [*slow, *quick], best_before=0)
@@ -153,7 +153,7 @@ def test_seconds_of_all_nodes_sum_to_nodes_times_the_wall_time() -> None:
     assert sum(closed.node_s.values()) == 50.0
 
 
-# --- scripts: what heartbeats show ------------------------------------------------------------------------------------
+# --- scripts: times from heartbeats -----------------------------------------------------------------------------------
 
 
 def seen(*steps: tuple[int, float]) -> list[tuple[int, float]]:
@@ -163,37 +163,37 @@ def seen(*steps: tuple[int, float]) -> list[tuple[int, float]]:
     return found.steps
 
 
-def test_a_scripts_steps_are_told_from_its_start_and_its_end() -> None:
+def test_a_scripts_step_times_follow_from_its_start_and_end() -> None:
     """Steps of 0.5 s from 106.0 on; the failure is noticed 4 s after the last."""
     shown = seen(*((n, 106.0 + n / 2) for n in range(2, 21, 2)))
     closed = account(100.0, 120.0, [section("script", 103.0), FAILURE], [], best_before=0, seen=shown)
     assert rounded(closed) == {"restart": 6.0, "productive": 10.0, "detect": 4.0}
 
 
-def test_what_a_script_does_after_its_last_step_is_its_own() -> None:
+def test_time_after_a_scripts_last_step_is_productive() -> None:
     closed = account(100.0, 120.0, [section("script", 103.0)], [], best_before=0, seen=seen((1, 104.0), (2, 105.0)))
     assert rounded(closed) == {"restart": 3.0, "productive": 17.0}
 
 
-def test_steps_that_a_script_does_again_are_those_since_its_last_save() -> None:
+def test_a_script_repeats_the_steps_since_its_last_save() -> None:
     book = Book(100.0, script=True)
     first = seen(*((n, 100.0 + n) for n in range(1, 26)))
     book.close(130.0, [section("script", 100.0), FAILURE], seen=first, saves=[120.4])
     again = book.close(160.0, [section("script", 130.0), FAILURE], seen=seen(*((n, 130.0 + n) for n in range(1, 16))))
     assert rounded(again) == {"lost_recompute": 5.0, "productive": 10.0, "detect": 15.0}
-    # from the same save once more: the fifteen steps of the generation before were not saved
+    # From the same save once more: the fifteen steps of the previous generation were not saved.
     third = book.close(190.0, [section("script", 160.0)], seen=seen(*((n, 160.0 + n) for n in range(1, 31))))
     assert rounded(third) == {"lost_recompute": 15.0, "productive": 15.0}
 
 
-def test_a_script_that_saves_nothing_does_all_again() -> None:
+def test_a_script_that_saves_nothing_repeats_all_steps() -> None:
     book = Book(100.0, script=True)
     book.close(110.0, [section("script", 100.0), FAILURE], seen=seen((5, 105.0), (10, 110.0)))
     again = book.close(125.0, [section("script", 110.0)], seen=seen((5, 115.0), (15, 125.0)))
     assert rounded(again) == {"lost_recompute": 10.0, "productive": 5.0}
 
 
-def test_the_book_knows_the_furthest_step_of_the_builtin_trainer() -> None:
+def test_the_ledger_tracks_the_furthest_step_of_the_builtin_trainer() -> None:
     book = Book(100.0)
     book.close(110.0, STARTED, [StepTime(n, 1.0) for n in range(1, 6)])
     again = book.close(
@@ -203,7 +203,7 @@ def test_the_book_knows_the_furthest_step_of_the_builtin_trainer() -> None:
     assert rounded(again) == {"restart": 1.0 + 2.0, "restore": 1.0, "lost_recompute": 2.0, "productive": 2.0}
 
 
-def test_a_long_generation_is_remembered_in_bounded_memory_with_its_first_and_last_step() -> None:
+def test_a_long_generation_is_stored_in_bounded_memory() -> None:
     found = Seen()
     for step in range(1, 50_001):
         found.add(step, float(step))

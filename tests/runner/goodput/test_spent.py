@@ -1,4 +1,4 @@
-"""What a run has used of its limits: seconds and GPU-hours of all attempts, from the ledger."""
+"""Tests what a run has used of its limits: seconds and GPU-hours of all attempts, from the ledger."""
 
 import dataclasses
 import json
@@ -34,19 +34,19 @@ def test_a_run_without_limits_has_none_to_reach(tmp_path: Path) -> None:
     assert remaining(CONFIG, opened(tmp_path), NOW) == (None, "")
 
 
-def test_the_time_of_all_attempts_counts_and_that_in_the_queue_does_not(tmp_path: Path) -> None:
+def test_time_of_all_attempts_counts_without_queue_time(tmp_path: Path) -> None:
     directory = opened(tmp_path, (1, 0.0, 1000.0, 4, 1), (2, 1000.0, 3000.0, 4, 1), (0, 3000.0, BEGAN, 4, 1))
     left_s, limit = remaining(limited(time_s=7200.0), directory, NOW)
     assert (left_s, limit) == (7200.0 - 3000.0 - 600.0, "2h of all attempts together (limits.run.time)")
 
 
-def test_what_the_ledger_has_of_this_attempt_counts_once(tmp_path: Path) -> None:
+def test_time_already_in_the_ledger_for_this_attempt_counts_once(tmp_path: Path) -> None:
     directory = opened(tmp_path, (3, BEGAN, BEGAN + 400.0, 4, 1))
     assert remaining(limited(time_s=7200.0), directory, NOW)[0] == 7200.0 - 600.0
 
 
 @pytest.mark.parametrize(("hours", "left_s"), [(100.0, 100 * 3600 / 40 - 1000.0 * 3 / 5 - 600.0), (1.0, 90.0 - 1200.0)])
-def test_gpu_hours_are_those_of_the_nodes_that_each_generation_had(hours: float, left_s: float, tmp_path: Path) -> None:
+def test_gpu_hours_count_each_generations_nodes(hours: float, left_s: float, tmp_path: Path) -> None:
     directory = opened(tmp_path, (1, 0.0, 1000.0, 2, 1))
     found, limit = remaining(limited(gpu_hours=hours), directory, NOW)
     assert found == pytest.approx(left_s)

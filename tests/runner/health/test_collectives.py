@@ -1,4 +1,4 @@
-"""Who is missing in a collective: late, or held up by who is; and who waits in another one than the others."""
+"""Tests which rank is missing in a collective, late or blocked by a late one, and which waits in another collective than the others."""
 
 import pytest
 
@@ -11,20 +11,20 @@ def at(number: int, group: str = "0", what: str = SUM, *, done: bool = False) ->
     return Collective(group, "default_pg" if group == "0" else "undefined", number, what, done)
 
 
-def test_who_has_not_entered_what_the_others_wait_in_is_missing() -> None:
+def test_a_rank_that_has_not_entered_the_others_collective_is_missing() -> None:
     found = missing({0: [at(7)], 1: [at(6, done=True)], 2: [at(7)], 3: [at(7)]})
     assert found is not None
     assert found.ranks == (1,)
     assert found.why == "rank 1 has not entered all_reduce(Float[4]), number 7 of group default_pg, in which 3 others wait"
 
 
-def test_of_two_ranks_the_one_that_is_behind_is_missing() -> None:
+def test_the_rank_behind_the_other_is_missing() -> None:
     found = missing({0: [at(7)], 1: [at(6, done=True)]})
     assert found is not None
     assert found.ranks == (1,)
 
 
-def test_a_rank_that_has_entered_nothing_is_missing_in_the_group_of_all_ranks_and_in_no_other() -> None:
+def test_a_rank_without_any_collective_is_missing_only_in_the_group_of_all() -> None:
     found = missing({0: [at(1)], 1: []})
     assert found is not None
     assert found.ranks == (1,)
@@ -39,28 +39,28 @@ def test_a_rank_that_has_entered_nothing_is_missing_in_the_group_of_all_ranks_an
         {0: [at(7, done=True)], 1: [at(6, done=True)]},
         {0: [at(7)], 1: [at(6, done=True)], 2: [at(6, done=True)]},
     ],
-    ids=["nothing known", "all wait", "nobody waits", "most are behind"],
+    ids=["nothing is known", "all wait", "none waits", "most are behind"],
 )
-def test_nobody_is_missing_where(entered: dict[int, list[Collective]]) -> None:
+def test_no_rank_is_missing_if(entered: dict[int, list[Collective]]) -> None:
     assert missing(entered) is None
 
 
-def test_who_is_late_because_it_waits_elsewhere_is_not_missing() -> None:
-    """Rank 3 is missing in the group of 2 and 3, and so rank 2 in that of all."""
+def test_a_rank_that_is_late_because_it_waits_elsewhere_is_not_missing() -> None:
+    """Rank 3 is missing in the group of 2 and 3, and therefore rank 2 in the group of all."""
     everybody = {0: [at(9)], 1: [at(9)], 2: [at(8, done=True), at(5, "1")], 3: [at(8, done=True), at(4, "1", done=True)]}
     found = missing(everybody)
     assert found is not None
     assert found.ranks == (3,)
 
 
-def test_where_all_who_are_late_wait_they_are_named_together() -> None:
+def test_if_all_late_ranks_wait_they_are_named_together() -> None:
     found = missing({0: [at(9)], 1: [at(9)], 2: [at(9)], 3: [at(8, done=True), Collective("1", "", 3, GATHER, done=False)]})
     assert found is not None
     assert found.ranks == (3,)
 
 
 def waits(operation: str, number: int = 7, before: str = "same", group: str = "0") -> Collective:
-    """In `operation`, with more that was entered behind it."""
+    """The rank is in `operation`, with more operations entered after it."""
     recent = (
         CollectiveOperation(number - 1, SUM, "old"),
         CollectiveOperation(number, operation, before),
@@ -70,12 +70,12 @@ def waits(operation: str, number: int = 7, before: str = "same", group: str = "0
 
 
 def has_done(operation: str, number: int = 7) -> Collective:
-    """It waits in the one behind."""
+    """It waits in the operation after it."""
     recent = (CollectiveOperation(number, operation, "same"), CollectiveOperation(number + 1, SUM, "new"))
     return Collective("0", "default_pg", number + 1, SUM, False, number + 1, recent)
 
 
-def test_who_waits_in_another_operation_than_most_is_named_with_both() -> None:
+def test_a_rank_in_another_operation_than_most_is_named_with_both() -> None:
     found = at_odds({0: [waits("all_reduce of 4 elements")], 1: [waits("barrier")], 2: [waits("all_reduce of 4 elements")]})
     assert found is not None
     assert found[0].ranks == (1,)
@@ -85,30 +85,30 @@ def test_who_waits_in_another_operation_than_most_is_named_with_both() -> None:
     assert found[1] == {0, 1, 2}
 
 
-def test_of_two_ranks_that_wait_in_two_operations_neither_is_the_culprit() -> None:
+def test_two_ranks_in_different_operations_are_not_culprits() -> None:
     found = at_odds({0: [waits("barrier")], 1: [waits("broadcast")], 2: [at(6, done=True)]})
     assert found is not None
     assert found[0].ranks == ()
     assert (
         found[0].why == "rank 1 has entered broadcast as number 7 of group default_pg, and 1 other barrier: they will never match"
     )
-    assert found[1] == {0, 1}, "rank 2 waits for nobody"
+    assert found[1] == {0, 1}, "rank 2 waits for no rank"
 
 
-def test_a_rank_whose_operation_went_through_without_the_others_is_at_odds_with_them() -> None:
-    """As the root of a broadcast, which only sends."""
+def test_a_rank_whose_operation_completed_without_the_others_is_mismatched() -> None:
+    """Like the root of a broadcast, which only sends."""
     found = at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("broadcast")]})
     assert found is not None
     assert found[1] == {0, 1}
     assert at_odds({0: [has_done("broadcast")], 1: [has_done("broadcast")]}) is None
 
 
-def test_nobody_is_at_odds_where_one_has_completed_what_takes_them_all() -> None:
-    """It counts otherwise: without the others it could not have completed."""
+def test_ranks_match_if_one_has_completed_an_operation_of_all() -> None:
+    """Its count differs: it could not have completed the operation without the others."""
     assert at_odds({0: [waits("all_reduce of 4 elements")], 1: [has_done("all_gather")]}) is None
 
 
-def test_a_rank_that_waits_for_nobody_is_not_held_against_those_that_wait() -> None:
+def test_a_rank_that_waits_for_no_other_rank_is_not_compared() -> None:
     done = Collective("0", "default_pg", 7, SUM, True, 0, (CollectiveOperation(7, "broadcast", "same"),))
     assert at_odds({0: [waits("barrier")], 1: [done]}) is None
 
@@ -116,13 +116,13 @@ def test_a_rank_that_waits_for_nobody_is_not_held_against_those_that_wait() -> N
 @pytest.mark.parametrize(
     "other",
     [waits("barrier"), waits("broadcast", 8), waits("broadcast", before="other"), waits("broadcast", group="4"), at(7)],
-    ids=["the same", "another number", "counted otherwise", "another group", "not known what"],
+    ids=["the same", "another number", "another count", "another group", "an unknown operation"],
 )
-def test_ranks_are_not_at_odds_where_one_waits_in(other: Collective) -> None:
+def test_ranks_are_not_mismatched_if_one_waits_in(other: Collective) -> None:
     assert at_odds({0: [waits("barrier")], 1: [other]}) is None
 
 
-def test_many_ranks_are_named_in_a_line() -> None:
+def test_many_ranks_are_named_in_one_line() -> None:
     entered = {rank: [at(2)] for rank in range(100)} | {rank: [at(1, done=True)] for rank in range(100, 120)}
     found = missing(entered)
     assert found is not None

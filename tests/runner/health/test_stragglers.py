@@ -1,4 +1,4 @@
-"""Stragglers by ranks' own time per step, over simulated jobs: who is named, and how often nobody should have been."""
+"""Tests straggler detection by ranks' own time per step over simulated jobs: which ranks are named, and the rate of false alarms."""
 
 import random
 from collections.abc import Callable
@@ -12,13 +12,13 @@ OwnTime = Callable[[int, int, random.Random], float]
 
 
 def jitter(_: int, __: int, chance: random.Random) -> float:
-    """What one step takes a healthy rank: 10 % of noise, and one step in two hundred much longer."""
+    """One step's time on a healthy rank: 10 % of noise, and one step in two hundred much longer."""
     noise = chance.lognormvariate(0.0, 0.1)
     return OWN_S * noise * (1.0 if chance.random() > 0.005 else min(chance.paretovariate(1.5), 20.0))
 
 
 def run(ranks: int, steps: int, own_time: OwnTime, stages: int = 1, seed: int = 1) -> list[Straggler]:
-    """Steps of a job whose ranks wait for the slowest, with heartbeats in their midst."""
+    """Steps of a job whose ranks wait for the slowest, with heartbeats in between."""
     chance, watch = random.Random(seed), Stragglers(ranks, stages)
     now_s, own_s, beat_s, found = 0.0, [0.0] * ranks, 0.0, list[Straggler]()
     for step in range(steps):
@@ -44,7 +44,7 @@ def test_a_rank_that_is_always_slow_is_named_once_with_its_ratio(ranks: int, fac
     assert found[0].own_step_s == pytest.approx(OWN_S * factor, rel=0.05)
 
 
-def test_it_takes_as_many_windows_as_are_promised() -> None:
+def test_detection_takes_the_documented_number_of_windows() -> None:
     window_steps = round(WINDOW_S / STEP_S)
     assert window_steps > STEPS_A_WINDOW
     slow: OwnTime = lambda rank, _, __: OWN_S * (1.5 if rank == 1 else 1.0)  # noqa: E731
@@ -53,28 +53,28 @@ def test_it_takes_as_many_windows_as_are_promised() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 32])
-def test_jitter_and_long_tails_name_nobody(ranks: int) -> None:
+def test_jitter_and_long_tails_name_no_rank(ranks: int) -> None:
     assert run(ranks, 5000, jitter) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_what_slows_all_alike_names_nobody(ranks: int) -> None:
+def test_a_slowdown_of_all_ranks_names_none(ranks: int) -> None:
     assert run(ranks, 3000, lambda rank, step, chance: jitter(rank, step, chance) * (2.0 if step > 1000 else 1.0)) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_one_long_pause_names_nobody(ranks: int) -> None:
+def test_one_long_pause_names_no_rank(ranks: int) -> None:
     assert run(ranks, 3000, lambda rank, step, chance: 30.0 if rank == 1 and step == 1000 else jitter(rank, step, chance)) == []
 
 
-def test_stages_that_have_more_to_do_are_compared_with_themselves() -> None:
+def test_stages_with_more_work_are_compared_with_themselves() -> None:
     def own_time(rank: int, _: int, chance: random.Random) -> float:
         return OWN_S * chance.lognormvariate(0.0, 0.05) * (1.3 if rank >= 4 else 1.0) * (1.2 if rank == 6 else 1.0)
 
     assert [each.rank for each in run(8, 1800, own_time, stages=2)] == [6]
 
 
-def test_windows_in_which_a_rank_saved_or_evaluated_do_not_count() -> None:
+def test_windows_with_a_save_or_an_evaluation_do_not_count() -> None:
     watch = Stragglers(2)
     for beat in range(2000):
         now_s = beat * BEAT_S
@@ -83,6 +83,6 @@ def test_windows_in_which_a_rank_saved_or_evaluated_do_not_count() -> None:
     assert watch.found() == ()
 
 
-def test_a_rank_is_named_again_after_it_had_recovered() -> None:
+def test_a_recovered_rank_can_be_named_again() -> None:
     slow: OwnTime = lambda rank, step, _: OWN_S * (1.5 if rank == 1 and not 1500 < step < 3000 else 1.0)  # noqa: E731
     assert [each.rank for each in run(2, 4500, slow)] == [1, 1]

@@ -1,4 +1,4 @@
-"""The watch on a generation that moves, stalls or hangs, in virtual time: what it asks for, whom it names, and when it says nothing."""
+"""Tests the watch on a generation that advances, stalls or hangs, in virtual time: its probes, and which ranks it names or spares."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ GATHER = ("/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d
 WAITING = Probe("S", 5.0, 0, GATHER, "collective", "futex_do_wait")
 LOCKED = Probe("S", 5.0, 0, LOCK, None, "futex_do_wait")
 STOPPED = Probe("T", 5.0, 0)
-# Of a client of an inference server that waits for its answer.
+# The stack of an inference server's client that waits for its answer.
 ASKS = Probe(
     "S",
     5.0,
@@ -32,7 +32,7 @@ Processes = Callable[[int, float], Probe]
 
 
 class World:
-    """Ranks of one job: in `go` all of them step, in `stand` nobody moves, and the watch is called as by a coordinator."""
+    """Ranks of one job: in `go` all of them step, in `stand` none advances, and the watch is called as by a coordinator."""
 
     def __init__(
         self, ranks: int, timeouts: Mapping[str, Timeout] = DEFAULT_TIMEOUTS, step_s: float = 0.1, base: int = 0
@@ -46,14 +46,14 @@ class World:
         self.unheard: set[int] = set()
 
     def move(self, *ranks: int, section: str | None = None, steps: int = 0) -> None:
-        """A sign of life of these ranks, of all where none are given."""
+        """A heartbeat of these ranks, or of all if none are given."""
         for rank in ranks or self.beats:
             beat = self.beats[rank]
             self.beats[rank] = beat._replace(pulse=beat.pulse + 1, step=beat.step + steps, section=section or beat.section)
             self.signs_s[rank] = self.now_s
 
     def go(self, seconds: float) -> list[Findings]:
-        """All ranks step for so long."""
+        """All ranks step for this long."""
         found: list[Findings] = []
         for _ in range(round(seconds / self.step_s)):
             found += self.stand(self.step_s)
@@ -61,14 +61,14 @@ class World:
         return found
 
     def stand(self, seconds: float) -> list[Findings]:
-        """So long passes in which nobody moves. Ends early with a hang."""
+        """Let this time pass without progress. Ends early with a hang."""
         found: list[Findings] = []
         began_s, until_s = self.now_s, self.now_s + seconds
         while self.now_s < until_s - 1e-9:
             tick_s = TICK_S if self.now_s < began_s + 20.0 else 10 * TICK_S
             self.now_s = min(self.now_s + tick_s, until_s)
             if int(self.now_s / BEAT_S) != int((self.now_s - tick_s) / BEAT_S):
-                self.say_beats()
+                self.send_heartbeats()
             found.append(self.watch.tick(self.now_s))
             asked = found[-1].probe
             self.probed += len(asked)
@@ -77,7 +77,7 @@ class World:
                 break
         return found
 
-    def say_beats(self) -> None:
+    def send_heartbeats(self) -> None:
         heard = [rank for rank in self.beats if rank not in self.unheard]
         self.watch.beat({rank: self.beats[rank]._replace(age_s=self.now_s - self.signs_s[rank]) for rank in heard}, self.now_s)
 
@@ -91,7 +91,7 @@ def one_and_others(one: Probe, others: Probe) -> Processes:
 
 
 def trained(ranks: int, seconds: float = 30.0, **options: float) -> World:
-    """A job that has been running for a while, and is in its step's collective; rank 1 is not."""
+    """A job that has been running for a while and is in its step's collective, except rank 1."""
     world = World(ranks, **options)  # type: ignore[arg-type]
     world.go(seconds)
     world.move(section="collective")
@@ -101,7 +101,7 @@ def trained(ranks: int, seconds: float = 30.0, **options: float) -> World:
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("one", [STOPPED, LOCKED], ids=["stopped", "locked"])
-def test_a_rank_that_two_probes_prove_to_hang_is_named_within_two_seconds(ranks: int, one: Probe) -> None:
+def test_a_hang_proven_by_two_probes_is_named_within_two_seconds(ranks: int, one: Probe) -> None:
     world = trained(ranks)
     world.processes = one_and_others(one, WAITING)
     hang = hang_in(world.stand(60.0))
@@ -111,7 +111,7 @@ def test_a_rank_that_two_probes_prove_to_hang_is_named_within_two_seconds(ranks:
     assert 1.0 < hang.silent_s <= 2.0
 
 
-def test_long_steps_have_a_longer_bound() -> None:
+def test_long_steps_have_a_longer_timeout() -> None:
     world = trained(4, seconds=400.0, step_s=4.0)
     world.processes = one_and_others(LOCKED, WAITING)
     began_s = world.now_s
@@ -138,7 +138,7 @@ BENIGN = {
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("what", BENIGN)
-def test_a_rank_is_left_alone_for_minutes_while_it(what: str, ranks: int) -> None:
+def test_a_rank_is_tolerated_for_minutes_while_it(what: str, ranks: int) -> None:
     world = trained(ranks)
 
     def processes(rank: int, now_s: float) -> Probe:
@@ -150,20 +150,20 @@ def test_a_rank_is_left_alone_for_minutes_while_it(what: str, ranks: int) -> Non
     assert world.probed > ranks
 
 
-def test_probes_become_rarer_the_longer_the_silence_lasts() -> None:
+def test_probes_become_rarer_as_the_silence_lasts() -> None:
     world = trained(2)
     found = world.stand(600.0)
     assert sum(bool(each.probe) for each in found) < 100
 
 
-def test_steps_that_become_slow_for_all_are_no_hang() -> None:
+def test_steps_that_become_slow_for_all_are_not_a_hang() -> None:
     world = World(4)
     world.go(30.0)
     world.step_s = 6.0
     assert hang_in(world.go(300.0)) is None
 
 
-def test_all_alike_are_nobodys_fault_and_end_at_their_timeout() -> None:
+def test_ranks_in_identical_states_are_not_blamed_and_end_at_their_timeout() -> None:
     world = trained(4)
     world.move(section="collective")
     world.processes = lambda *_: WAITING
@@ -175,7 +175,7 @@ def test_all_alike_are_nobodys_fault_and_end_at_their_timeout() -> None:
     assert 600.0 <= world.now_s - began_s < 601.0
 
 
-def test_who_waits_in_another_collective_than_most_is_named_at_its_timeout() -> None:
+def test_a_rank_in_another_collective_than_most_is_named_at_its_timeout() -> None:
     world = trained(4)
     world.move(section="collective")
     elsewhere = dataclasses.replace(WAITING, stack=("/work/train.py:99 average", *TRAIN))
@@ -186,7 +186,7 @@ def test_who_waits_in_another_collective_than_most_is_named_at_its_timeout() -> 
     assert hang.silent_s >= 600.0
 
 
-def test_waiting_in_a_collective_is_explained_by_who_works_longer() -> None:
+def test_a_wait_in_a_collective_is_explained_by_a_rank_that_works_longer() -> None:
     world = trained(2)
     world.move(1, section="evaluation")
     world.processes = one_and_others(dataclasses.replace(LOCKED, waits_on=None), WAITING)
@@ -197,7 +197,7 @@ def test_waiting_in_a_collective_is_explained_by_who_works_longer() -> None:
     assert 3600.0 <= world.now_s - began_s < 3601.0
 
 
-def test_one_rank_that_evaluates_with_signs_of_life_may_take_for_ever() -> None:
+def test_one_rank_that_evaluates_with_heartbeats_is_never_ended() -> None:
     world = trained(2)
     world.processes = one_and_others(Probe("R", 0.0, 0, TRAIN), WAITING)
     for _ in range(100):
@@ -205,14 +205,14 @@ def test_one_rank_that_evaluates_with_signs_of_life_may_take_for_ever() -> None:
         world.move(1, section="evaluation")
 
 
-def test_no_heartbeats_are_no_evidence() -> None:
+def test_missing_heartbeats_are_not_evidence() -> None:
     world = trained(4)
     world.processes = one_and_others(STOPPED, WAITING)
     world.unheard = {0, 1, 2, 3}
     assert hang_in(world.stand(1000.0)) is None
 
 
-def test_nobody_is_named_while_one_rank_is_not_heard() -> None:
+def test_no_rank_is_named_while_one_ranks_heartbeats_are_missing() -> None:
     world = trained(4)
     world.processes = one_and_others(STOPPED, WAITING)
     world.unheard = {3}
@@ -221,7 +221,7 @@ def test_nobody_is_named_while_one_rank_is_not_heard() -> None:
     assert hang_in(world.stand(60.0)) is not None
 
 
-def test_a_rank_that_has_ended_is_not_waited_for() -> None:
+def test_a_rank_that_has_ended_is_not_awaited() -> None:
     world = trained(4)
     world.processes = one_and_others(STOPPED, WAITING)
     world.unheard = {3}
@@ -231,23 +231,23 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     assert hang.ranks == (1,)
 
 
-def test_heartbeats_that_came_late_all_at_once_are_no_silence() -> None:
+def test_late_heartbeats_that_arrive_together_are_not_a_silence() -> None:
     world = World(2)
     world.go(30.0)
     world.unheard = {0, 1}
-    world.go(20.0)  # steps go on, unheard
+    world.go(20.0)  # steps advance without heartbeats
     world.unheard = set()
     world.processes = one_and_others(LOCKED, WAITING)
     assert hang_in(world.go(10.0)) is None
 
 
-def test_a_generation_that_is_stopped_whole_is_nobodys_fault() -> None:
+def test_a_generation_stopped_as_a_whole_blames_no_rank() -> None:
     world = trained(4)
     world.processes = lambda *_: STOPPED
     assert hang_in(world.stand(600.0)) is None
 
 
-def test_half_of_the_ranks_on_a_lock_are_not_culprits_of_the_rest() -> None:
+def test_half_of_the_ranks_on_a_lock_are_not_culprits_for_the_rest() -> None:
     world = trained(4)
     world.move(section="compute")
     other = dataclasses.replace(LOCKED, stack=TRAIN)
@@ -255,7 +255,7 @@ def test_half_of_the_ranks_on_a_lock_are_not_culprits_of_the_rest() -> None:
     assert hang_in(world.stand(600.0)) is None
 
 
-def test_many_ranks_in_one_place_wait_even_if_nothing_calls_it_a_collective() -> None:
+def test_many_ranks_at_one_place_wait_even_outside_known_collectives() -> None:
     world = trained(8)
     item = ("/work/train.py:70 main",)
     world.move(section="compute")
@@ -265,7 +265,7 @@ def test_many_ranks_in_one_place_wait_even_if_nothing_calls_it_a_collective() ->
     assert hang.ranks == (1,)
 
 
-def test_before_the_first_step_a_lock_proves_nothing_and_a_stop_does() -> None:
+def test_before_the_first_step_a_lock_proves_nothing_but_a_stop_does() -> None:
     world = World(2)
     world.stand(5.0)
     world.move(section="collective")
@@ -276,7 +276,7 @@ def test_before_the_first_step_a_lock_proves_nothing_and_a_stop_does() -> None:
     assert hang_in(world.stand(60.0)) is not None
 
 
-def test_after_thirty_steps_however_fast_a_lock_is_proof_at_once() -> None:
+def test_after_thirty_steps_of_any_speed_a_lock_is_proof_at_once() -> None:
     world = trained(2, seconds=2.0, step_s=0.05)
     world.processes = one_and_others(LOCKED, WAITING)
     hang = hang_in(world.stand(60.0))
@@ -284,7 +284,7 @@ def test_after_thirty_steps_however_fast_a_lock_is_proof_at_once() -> None:
     assert hang.silent_s <= 2.0
 
 
-def test_the_first_steps_after_a_restore_are_first_steps_too() -> None:
+def test_the_first_steps_after_a_restore_count_as_first_steps() -> None:
     world = World(2, base=5_000)
     world.go(0.5)
     world.move(1, section="compute")
@@ -295,7 +295,7 @@ def test_the_first_steps_after_a_restore_are_first_steps_too() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_in_the_first_steps_a_lock_is_proof_once_nothing_was_done_for_ten_seconds(ranks: int) -> None:
+def test_in_the_first_steps_a_lock_is_proof_after_ten_idle_seconds(ranks: int) -> None:
     world = trained(ranks, seconds=0.5)
     world.processes = one_and_others(LOCKED, WAITING)
     began_s = world.now_s
@@ -306,7 +306,7 @@ def test_in_the_first_steps_a_lock_is_proof_once_nothing_was_done_for_ten_second
 
 
 @pytest.mark.parametrize("what", BENIGN)
-def test_in_the_first_steps_too_a_rank_is_left_alone_while_it(what: str) -> None:
+def test_in_the_first_steps_a_rank_is_tolerated_while_it(what: str) -> None:
     world = trained(2, seconds=0.5)
     one = BENIGN[what]
     world.processes = lambda rank, now_s: (
@@ -316,8 +316,8 @@ def test_in_the_first_steps_too_a_rank_is_left_alone_while_it(what: str) -> None
 
 
 @pytest.mark.parametrize("used", ["cpu_s", "io_bytes"])
-def test_in_the_first_steps_a_lock_is_no_proof_where_something_is_done_now_and_then(used: str) -> None:
-    """As of a native library that loads something while the script's thread waits for it."""
+def test_in_the_first_steps_a_lock_with_occasional_activity_is_not_proof(used: str) -> None:
+    """Like a native library that loads something while the script's thread waits for it."""
     world = trained(2, seconds=0.5)
     grows: dict[str, Callable[[float], Probe]] = {
         "cpu_s": lambda now_s: dataclasses.replace(LOCKED, cpu_s=now_s // 4),
@@ -334,7 +334,7 @@ def entered(number: int, *, done: bool = False) -> tuple[Collective, ...]:
     return (Collective("0", "default_pg", number, "all_reduce(Float[4])", done),)
 
 
-def test_a_hang_says_which_collective_its_culprit_has_not_entered() -> None:
+def test_a_hang_names_the_collective_that_its_culprit_has_not_entered() -> None:
     world = trained(4)
     world.processes = one_and_others(LOCKED, WAITING)
     world.stand(1.0)
@@ -354,7 +354,7 @@ def in_an_operation(operation: str) -> tuple[Collective, ...]:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_wait_for_each_other_in_different_collectives_are_a_hang_at_once_and_no_nodes_fault(ranks: int) -> None:
+def test_mismatched_collectives_are_an_immediate_hang_that_blames_no_node(ranks: int) -> None:
     world = trained(ranks)
     world.move(section="collective")
     world.processes = lambda *_: WAITING
@@ -369,7 +369,7 @@ def test_ranks_that_wait_for_each_other_in_different_collectives_are_a_hang_at_o
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_ranks_in_different_collectives_of_which_one_shows_no_stack_that_stays_are_left_alone(running: bool) -> None:
+def test_ranks_in_different_collectives_are_tolerated_if_one_stack_changes(running: bool) -> None:
     def process(rank: int, now_s: float) -> Probe:
         if running:
             return Probe("R", 5.0, 0) if rank == 1 else WAITING
@@ -383,8 +383,8 @@ def test_ranks_in_different_collectives_of_which_one_shows_no_stack_that_stays_a
 
 
 @pytest.mark.parametrize(("where", "ranks"), [(None, (2,)), ("collective", ())], ids=["outside", "in a collective by now"])
-def test_where_stacks_tell_nothing_the_flight_recorder_names_the_culprit(where: str | None, ranks: tuple[int, ...]) -> None:
-    """All ranks stand in one place of the script, each in native code of its own."""
+def test_without_conclusive_stacks_the_flight_recorder_names_the_culprit(where: str | None, ranks: tuple[int, ...]) -> None:
+    """All ranks are at one place of the script, each in different native code."""
     world = trained(4)
     world.move(section="compute")
     world.processes = lambda *_: dataclasses.replace(LOCKED, waits_on=None, where=where)
@@ -396,12 +396,12 @@ def test_where_stacks_tell_nothing_the_flight_recorder_names_the_culprit(where: 
 
 
 def spinning(_: int, now_s: float) -> Probe:
-    """A rank that waits for its GPU: it takes a core, and a running process shows no stack."""
+    """A rank that waits for its GPU: it uses a core, and a running process shows no stack."""
     return Probe("R", now_s, 0)
 
 
 def stand_recorded(world: World, seconds: float, dumps: Mapping[int, tuple[Collective, ...]]) -> Hang | None:
-    """So long passes, and ranks dump their flight recorders again and again."""
+    """Let this time pass while ranks dump their flight recorders repeatedly."""
     for _ in range(round(seconds / 10.0)):
         if (hang := hang_in(world.stand(10.0))) is not None:
             return hang
@@ -413,7 +413,7 @@ def pending(number: int, *, on_device: bool = True) -> tuple[Collective, ...]:
     return (Collective("0", "default_pg", number, "all_reduce(Float[4])", False, number, on_device=on_device),)
 
 
-def test_gpus_on_which_a_collective_of_all_never_ends_are_a_hang_by_its_timeout_although_all_ranks_take_a_core() -> None:
+def test_an_endless_gpu_collective_is_a_hang_despite_busy_ranks() -> None:
     world = trained(4)
     world.move(section="compute")
     world.processes = spinning
@@ -428,23 +428,23 @@ def test_gpus_on_which_a_collective_of_all_never_ends_are_a_hang_by_its_timeout_
 @pytest.mark.parametrize(
     "last",
     [entered(6, done=True), pending(6), ()],
-    ids=["has not entered it", "waits in the one before", "has entered none"],
+    ids=["has not entered it", "waits in the previous one", "has entered none"],
 )
-def test_ranks_on_whose_work_the_others_wait_have_the_time_that_a_busy_rank_has(last: tuple[Collective, ...]) -> None:
+def test_ranks_that_block_the_others_have_the_time_of_a_busy_rank(last: tuple[Collective, ...]) -> None:
     world = trained(4)
     world.move(section="compute")
     world.processes = spinning
     assert stand_recorded(world, 2000.0, {0: pending(7), 1: pending(7), 2: pending(7), 3: last}) is None
 
 
-def test_one_of_gloo_is_judged_by_stacks() -> None:
+def test_a_gloo_collective_is_judged_by_stacks() -> None:
     world = trained(4)
     world.move(section="compute")
     world.processes = spinning
     assert stand_recorded(world, 2000.0, {rank: pending(7, on_device=False) for rank in range(4)}) is None
 
 
-def test_a_collective_that_ended_late_and_another_one_after_it_are_no_hang() -> None:
+def test_a_late_collective_followed_by_another_is_not_a_hang() -> None:
     world = trained(2)
     world.move(section="compute")
     world.processes = spinning
@@ -452,8 +452,8 @@ def test_a_collective_that_ended_late_and_another_one_after_it_are_no_hang() -> 
         assert stand_recorded(world, 500.0, {rank: pending(number) for rank in range(2)}) is None
 
 
-def test_a_process_that_has_ended_may_take_its_time_until_the_kernel_has_freed_it() -> None:
-    """Its memory is locked for a GPU: its exit code comes when that is undone."""
+def test_an_ended_process_may_take_time_until_the_kernel_has_freed_it() -> None:
+    """Its memory is locked for a GPU: its exit code arrives when that is undone."""
     world = trained(4)
     world.processes = one_and_others(Probe("Z", 5.0, 0), WAITING)
     assert hang_in(world.stand(EXITING_S - 5.0)) is None
@@ -462,7 +462,7 @@ def test_a_process_that_has_ended_may_take_its_time_until_the_kernel_has_freed_i
     assert hang.ranks == (1,)
 
 
-def test_a_rank_that_has_ended_is_not_named_by_what_it_recorded_before() -> None:
+def test_a_rank_that_has_ended_is_not_named_by_its_earlier_record() -> None:
     world = trained(4)
     world.stand(1.0)
     world.watch.recorded({rank: entered(7) for rank in (0, 1, 3)} | {2: entered(6, done=True)})
@@ -474,7 +474,7 @@ def test_a_rank_that_has_ended_is_not_named_by_what_it_recorded_before() -> None
     assert hang.ranks == ()
 
 
-def test_what_was_recorded_before_anybody_moved_says_nothing() -> None:
+def test_records_older_than_the_last_progress_prove_nothing() -> None:
     world = trained(4)
     world.watch.recorded({rank: entered(7) for rank in (0, 2, 3)} | {1: entered(6, done=True)}, "INCOMPLETE")
     world.go(1.0)
@@ -490,10 +490,10 @@ def test_what_was_recorded_before_anybody_moved_says_nothing() -> None:
     [([5], True, 4.1), ([5], False, 4.6), (range(2, 1000), True, None)],
     ids=["a dump", "something else", "a dump and always something else"],
 )
-def test_writing_a_dump_counts_as_doing_nothing_for_who_did_nothing_before(
+def test_an_idle_rank_that_writes_a_dump_still_counts_as_idle(
     used_at: Sequence[int], recorded: bool, after_s: float | None
 ) -> None:
-    """Looks are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
+    """Probes are 0.5 s apart from 1.9 s on, and a hang is named from 4 s on."""
     world = trained(4, seconds=60.0, step_s=1.0)
     used, looks, began_s = LOCKED, 0, world.now_s
 
@@ -514,7 +514,7 @@ def test_writing_a_dump_counts_as_doing_nothing_for_who_did_nothing_before(
     assert after_s is None or world.now_s - began_s == pytest.approx(after_s, abs=0.21)
 
 
-def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
+def test_slow_phases_of_a_section_extend_its_timeout() -> None:
     timeouts = {**DEFAULT_TIMEOUTS, "data": Timeout(10.0, 10.0)}
     world = World(2, timeouts)
     world.processes = lambda *_: dataclasses.replace(LOCKED, waits_on=None)
@@ -529,7 +529,7 @@ def test_what_was_slow_in_a_section_stretches_its_timeout() -> None:
 
 
 def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
-    """The others go on for so long without rank 2, whose process is looked at when the watch asks for it, where it can be."""
+    """The others continue for this long without rank 2, whose process is probed on the watch's request, if possible."""
     world = World(4)
     world.go(10.0)
     if process is not None:
@@ -538,7 +538,7 @@ def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
     while world.now_s < until_s:
         world.now_s += 1.0
         world.move(0, 1, 3, steps=1)
-        world.say_beats()
+        world.send_heartbeats()
         found = world.watch.tick(world.now_s)
         if process is not None:
             world.watch.probed({rank: world.processes(rank, world.now_s) for rank in found.probe}, world.now_s)
@@ -550,8 +550,8 @@ def without_rank_2(process: Processes | None, seconds: float) -> Hang | None:
     return None
 
 
-@pytest.mark.parametrize("process", [lambda *_: LOCKED, None], ids=["it stands still", "nobody can look at it"])
-def test_a_rank_that_others_go_on_without_is_named_at_its_timeout(process: Processes | None) -> None:
+@pytest.mark.parametrize("process", [lambda *_: LOCKED, None], ids=["it stalls", "it cannot be probed"])
+def test_a_rank_left_behind_by_the_others_is_named_at_its_timeout(process: Processes | None) -> None:
     hang = without_rank_2(process, 1000.0)
     assert hang is not None
     assert (hang.ranks, hang.section) == ((2,), "compute")
@@ -567,19 +567,19 @@ def test_a_rank_that_others_go_on_without_is_named_at_its_timeout(process: Proce
         lambda _, now_s: dataclasses.replace(ASKS, stack=(f"/work/train.py:{int(now_s)} rollout",)),
         lambda _, now_s: dataclasses.replace(ASKS, io_bytes=int(4096 * now_s)),
     ],
-    ids=["computes", "goes through its code", "reads and writes"],
+    ids=["computes", "executes its code", "reads and writes"],
 )
-def test_a_rank_that_others_go_on_without_may_be_at_work_for_hours(process: Processes) -> None:
+def test_a_rank_left_behind_by_the_others_may_work_for_hours(process: Processes) -> None:
     assert without_rank_2(process, 4 * 3600.0) is None
 
 
-def test_a_rank_that_others_go_on_without_may_wait_for_a_server_for_an_hour() -> None:
+def test_a_rank_left_behind_may_wait_for_a_server_for_an_hour() -> None:
     hang = without_rank_2(lambda *_: ASKS, 4 * 3600.0)
     assert hang is not None
     assert 3600.0 < hang.silent_s < 3603.0
 
 
-def test_a_rank_that_others_wait_for_is_not_left_behind_however_long_one_of_them_moves() -> None:
+def test_a_rank_that_the_others_wait_for_is_not_left_behind() -> None:
     world = trained(2)
     world.move(0, section="evaluation")
     for _ in range(2000):
@@ -588,7 +588,7 @@ def test_a_rank_that_others_wait_for_is_not_left_behind_however_long_one_of_them
 
 
 @pytest.mark.slow
-def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None:
+def test_a_script_without_steps_may_work_for_hours_but_not_stall() -> None:
     world = World(2)
     world.move(section="script")
     world.processes = lambda _, now_s: Probe("R", now_s, 0, TRAIN)
@@ -600,7 +600,7 @@ def test_a_script_without_steps_may_work_for_hours_and_not_stand_still() -> None
 
 
 @pytest.mark.slow
-def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
+def test_a_large_job_probes_the_blocking_ranks_and_a_sample() -> None:
     world = World(4_000, step_s=2.0)
     world.watch.beat(world.beats, world.now_s)
     for step in range(1, 40):
@@ -623,7 +623,7 @@ def test_a_large_job_probes_those_in_the_way_and_a_sample() -> None:
     assert named.silent_s <= 10.0
 
 
-# --- long phases in which a rank does not touch torch ----------------------------------------------------------------------
+# --- long phases without calls to torch ------------------------------------------------------------------------------------
 
 DAY_S = DEFAULT_TIMEOUTS["busy"].floor_s
 AT_WORK: dict[str, Callable[[float], Probe]] = {
@@ -634,7 +634,7 @@ AT_WORK: dict[str, Callable[[float], Probe]] = {
 }
 
 
-# Each work in one section, and one work in each section.
+# Each activity in one section, and one activity in each section.
 HOURS = [
     pytest.param(what, section, marks=[pytest.mark.variant] * (what != "computes" and section != "compute"))
     for what in AT_WORK
@@ -644,7 +644,7 @@ HOURS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "section"), HOURS)
-def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str, section: str) -> None:
+def test_a_rank_may_work_for_hours_while_the_others_wait_when_it(what: str, section: str) -> None:
     world = trained(2)
     world.move(1, section=section)
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK[what](now_s)
@@ -652,7 +652,7 @@ def test_a_rank_may_be_at_work_for_hours_while_the_others_wait_when_it(what: str
 
 
 @pytest.mark.slow
-def test_ranks_may_all_be_at_work_for_hours() -> None:
+def test_all_ranks_may_work_for_hours() -> None:
     world = trained(2)
     world.move(section="compute")
     world.processes = lambda _, now_s: AT_WORK["computes"](now_s)
@@ -660,7 +660,7 @@ def test_ranks_may_all_be_at_work_for_hours() -> None:
 
 
 @pytest.mark.slow
-def test_who_is_at_work_for_longer_than_a_day_is_ended_and_told_by_which_bound() -> None:
+def test_a_rank_that_works_for_over_a_day_is_ended_with_the_bound_named() -> None:
     world = trained(2)
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
     began_s = world.now_s
@@ -672,7 +672,7 @@ def test_who_is_at_work_for_longer_than_a_day_is_ended_and_told_by_which_bound()
 
 
 @pytest.mark.slow
-def test_who_was_at_work_and_stands_still_since_is_ended_at_its_sections_timeout() -> None:
+def test_a_rank_that_stalls_after_working_is_ended_at_its_sections_timeout() -> None:
     world = trained(2)
     world.processes = lambda rank, now_s: WAITING if rank == 0 else AT_WORK["computes"](now_s)
     assert hang_in(world.stand(2 * 3600.0)) is None
@@ -684,7 +684,7 @@ def test_who_was_at_work_and_stands_still_since_is_ended_at_its_sections_timeout
     assert "HEADWAY_TIMEOUT_COMPUTE" in hang.why
 
 
-def test_a_bound_that_is_shorter_than_the_time_between_two_looks_ends_nobody_at_work() -> None:
+def test_a_bound_shorter_than_the_probe_interval_ends_no_working_rank() -> None:
     world = World(2, {**DEFAULT_TIMEOUTS, "compute": Timeout(10.0)})
     world.go(30.0)
     world.move(0, section="collective")
@@ -692,7 +692,7 @@ def test_a_bound_that_is_shorter_than_the_time_between_two_looks_ends_nobody_at_
     assert hang_in(world.stand(3600.0)) is None
 
 
-def test_what_is_done_beside_by_ranks_that_wait_in_a_collective_is_no_work() -> None:
+def test_background_activity_during_a_collective_is_not_work() -> None:
     """NCCL spins, and a tracker's thread sends."""
     world = trained(2)
     world.move(section="collective")
@@ -713,7 +713,7 @@ WAITS_OUTSIDE = {
 
 
 @pytest.mark.parametrize("what", WAITS_OUTSIDE)
-def test_a_rank_has_an_evaluations_time_when_it_waits_for(what: str) -> None:
+def test_a_rank_has_the_evaluation_timeout_when_it_waits_for(what: str) -> None:
     world = trained(2)
     world.processes = one_and_others(WAITS_OUTSIDE[what], WAITING)
     began_s = world.now_s
@@ -723,12 +723,12 @@ def test_a_rank_has_an_evaluations_time_when_it_waits_for(what: str) -> None:
     assert "HEADWAY_TIMEOUT_EVALUATION" in hang.why
 
 
-# --- all is stopped for a while, and goes on --------------------------------------------------------------------------------
+# --- suspension of the whole job --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("agents_notice", [True, False])
 @pytest.mark.parametrize("in_a_collective", [True, False])
-def test_a_job_that_was_suspended_whole_goes_on(agents_notice: bool, in_a_collective: bool) -> None:
+def test_a_job_that_was_suspended_as_a_whole_continues(agents_notice: bool, in_a_collective: bool) -> None:
     world = trained(2)
     world.processes = one_and_others(LOCKED, WAITING) if in_a_collective else lambda _, now_s: Probe("R", now_s, 0)
     world.now_s += 36_000.0
@@ -736,13 +736,13 @@ def test_a_job_that_was_suspended_whole_goes_on(agents_notice: bool, in_a_collec
         world.signs_s = {rank: sign_s + 36_000.0 for rank, sign_s in world.signs_s.items()}
     else:
         world.watch.slept(36_000.0)
-    world.say_beats()
+    world.send_heartbeats()
     assert world.watch.tick(world.now_s).hang is None
     assert hang_in(world.stand(1.0)) is None
     assert hang_in(world.go(5.0)) is None
 
 
-def test_a_hang_is_found_after_the_job_was_suspended_as_before() -> None:
+def test_a_hang_after_a_suspension_is_found_as_before() -> None:
     world = trained(2)
     world.processes = one_and_others(LOCKED, WAITING)
     world.stand(0.5)
@@ -754,7 +754,7 @@ def test_a_hang_is_found_after_the_job_was_suspended_as_before() -> None:
     assert hang.silent_s < 5.0
 
 
-def test_a_node_that_was_suspended_alone_is_no_hang() -> None:
+def test_a_node_that_was_suspended_alone_is_not_a_hang() -> None:
     """Its agent does not count its pause; the others have waited all the time."""
     world = trained(2)
     world.move(1, section="collective")

@@ -1,4 +1,4 @@
-"""The watch over what was heard of real jobs, and of a synthetic one: slow ones go on, hung ones are named."""
+"""Tests the watch on traces of real jobs and of a synthetic one: slow jobs continue, and hung ones are named."""
 
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,12 @@ def recorded(what: str) -> Trace:
     return trace.read(TRACES / f"{what}.jsonl")
 
 
-def test_each_kind_is_recorded() -> None:
+def test_each_kind_of_trace_is_recorded() -> None:
     assert {path.stem for path in TRACES.glob("*.jsonl")} == {*SLOW, *HANGS}
 
 
 @pytest.mark.parametrize("what", SLOW)
-def test_a_real_job_goes_on_in_which_a_rank(what: str) -> None:
+def test_a_real_job_continues_in_which_a_rank(what: str) -> None:
     assert replayed(recorded(what), Ours) is None
 
 
@@ -44,8 +44,8 @@ def test_a_real_job_is_ended_within_the_bound_when_a_rank(what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", IN_TIME)
-def test_what_nothing_proves_is_ended_by_a_timeout(what: str) -> None:
-    """Who loops is named all the same; of two ranks that wait in two different collectives nobody can say which one is wrong."""
+def test_an_unproven_hang_is_ended_by_a_timeout(what: str) -> None:
+    """A rank in an endless loop is still named; of two ranks in two different collectives neither can be proven wrong."""
     timeout_s, ranks = IN_TIME[what]
     named = replayed(recorded(what), partial(Ours, busy_s=timeout_s), on_s=timeout_s + 60.0)
     assert named is not None
@@ -53,7 +53,7 @@ def test_what_nothing_proves_is_ended_by_a_timeout(what: str) -> None:
     assert timeout_s - 5.0 <= named.after_s <= timeout_s + 5.0
 
 
-def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_trace_is_read_as_written(tmp_path: Path) -> None:
     probe = Probe("S", 1.25, 4096, ("/job/train.py:1 main",), None, "futex_do_wait")
     heard = (Heard(0.5, {0: RankBeat(1, "data", 2, None, 0.5)}), Heard(1.0, {}, {0: probe}), Heard(1.5, {}, {0: probe}))
     written = Trace("loops", 1, 0.75, (0.1, 0.2), heard)
@@ -63,7 +63,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_a_synthetic_job_with_heavy_tails_goes_on(ranks: int) -> None:
+def test_a_synthetic_job_with_heavy_tails_continues(ranks: int) -> None:
     job, ours = Job(ranks, Steps(0.1, 0.2, 1.5), every=50, seed=1), Ours(ranks, 0.0)
     assert list(job.run(4000, [ours])) == []
     assert ours.stragglers == 0

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver reports to the kernel's log: what is read of it, and what it means."""
+"""Tests how NVIDIA driver reports are read from the kernel log, and what they mean."""
 
 import os
 import uuid
@@ -14,7 +14,7 @@ FAULT = "NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=python, Ch 00000008, int
 CHANGED = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x{}"
 
 
-def test_a_report_is_read_with_its_device_and_anything_else_is_none() -> None:
+def test_a_report_is_read_with_its_device_and_other_lines_are_ignored() -> None:
     assert parse(LOST) == Xid(79, "PCI:0000:3b:00", "pid=1234, name=python, GPU has fallen off the bus.")
     assert parse("NVRM: Xid (PCI:0000:3b:00): 48") == Xid(48, "PCI:0000:3b:00")
     assert parse("nvidia-nvswitch1: SXid (PCI:0000:aa:00.0): 24007, Severity 1") is None
@@ -26,31 +26,31 @@ def test_a_device_must_be_reset_after(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 63, 92, 94])
-def test_what_a_program_can_cause_or_the_device_has_dealt_with_says_nothing_against_it(number: int) -> None:
+def test_program_errors_and_handled_errors_do_not_blame_the_device(number: int) -> None:
     assert Xid(number, "PCI:0000:3b:00").meaning is None
 
 
-def test_the_driver_says_itself_which_action_it_needs() -> None:
+def test_the_driver_reports_the_required_action() -> None:
     actions = ["2 (Node Reboot Required)", "1 (GPU Reset Required)", "0 (None)", "3 (Drain P2P)"]
     found = [parse(CHANGED.format(action)) for action in actions]
     assert [each and each.meaning for each in found] == ["node reboot required", "gpu reset required", None, None]
 
 
-def test_reports_are_counted_and_the_grave_ones_told_first() -> None:
+def test_reports_are_counted_and_listed_by_severity() -> None:
     xids = of_job([xid for line in (FAULT, LOST, LOST) if (xid := parse(line)) is not None], {"0000:3b:00"})
     assert first_grave(xids) == xids[1]
     assert first_grave(xids[:1]) is None
     assert describe(xids) == ("Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, 2 times, Xid 31 of PCI:0000:3b:00")
 
 
-def test_a_report_of_another_jobs_device_is_none_of_ours() -> None:
-    """Slurm gives one node to two jobs: what the other's device reports ends no generation and bars no node."""
+def test_a_report_about_another_jobs_device_is_ignored() -> None:
+    """Slurm gives one node to two jobs: reports about the other's device end no generation and bar no node."""
     lost = parse(LOST)
     assert lost is not None
     assert of_job([lost], {"0000:5e:00"}) == []
 
 
-def test_where_nobody_knows_whose_device_it_is_the_report_is_told_and_held_against_nobody() -> None:
+def test_a_report_about_an_unattributed_device_is_shown_without_blame() -> None:
     lost = parse(LOST)
     assert lost is not None
     (found,) = of_job([lost], None)
@@ -58,7 +58,7 @@ def test_where_nobody_knows_whose_device_it_is_the_report_is_told_and_held_again
     assert describe([found]) == "Xid 79 (the GPU has fallen off the bus) of PCI:0000:3b:00, which may be another job's"
 
 
-def test_addresses_of_the_driver_of_nvml_and_of_the_kernel_are_one() -> None:
+def test_driver_nvml_and_kernel_addresses_are_normalized() -> None:
     for text in ("PCI:0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0", "PCI:0000:3B:00"):
         assert address(text) == "0000:3b:00"
     assert address("GPU-0") is None
@@ -68,7 +68,7 @@ def record(sequence: int, message: str, priority: int = 4) -> str:
     return f"{priority},{sequence},{sequence * 1000},-;{message}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
 
 
-def test_reports_since_the_generation_began_are_read_from_the_log(tmp_path: Path) -> None:
+def test_reports_since_the_generations_start_are_read_from_the_log(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(record(1, LOST))
     kernel = KernelLog(log)
@@ -81,7 +81,7 @@ def test_reports_since_the_generation_began_are_read_from_the_log(tmp_path: Path
     assert kernel.xids() == []
 
 
-def test_what_a_process_has_written_into_the_log_is_no_report(tmp_path: Path) -> None:
+def test_a_line_that_a_process_wrote_to_the_log_is_not_a_report(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("")
     kernel = KernelLog(log)
@@ -89,7 +89,7 @@ def test_what_a_process_has_written_into_the_log_is_no_report(tmp_path: Path) ->
     assert kernel.xids() == []
 
 
-def test_a_device_that_says_the_same_for_ever_is_heard_for_a_while(tmp_path: Path) -> None:
+def test_the_number_of_kept_device_reports_is_bounded(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("")
     kernel = KernelLog(log)
@@ -97,11 +97,11 @@ def test_a_device_that_says_the_same_for_ever_is_heard_for_a_while(tmp_path: Pat
     assert len(kernel.xids()) == KEPT
 
 
-def test_without_the_right_to_read_the_log_nothing_is_known(tmp_path: Path) -> None:
+def test_without_permission_to_read_the_log_nothing_is_reported(tmp_path: Path) -> None:
     assert KernelLog(tmp_path / "no kmsg").xids() == []
 
 
-def test_the_kernels_own_device_gives_records_of_this_shape() -> None:
+def test_the_kernels_own_device_yields_records_in_this_format() -> None:
     text = f"headway test {uuid.uuid4()}"
     try:
         log, own = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK), os.open(KMSG, os.O_WRONLY)

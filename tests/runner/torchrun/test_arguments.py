@@ -1,4 +1,4 @@
-"""torchrun's flags as they are read: every one of torch's parser, its variables, and what becomes of them in run.json."""
+"""Tests torchrun's flags: every flag of torch's parser, its variable, and its effect on run.json."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def options(*words: str) -> dict[str, Any]:
     return dict(configured(*words).trainer.options["torchrun"])
 
 
-def test_every_flag_of_this_torch_is_carried_out() -> None:
+def test_every_flag_of_this_torch_is_supported() -> None:
     assert {action.dest for action in get_args_parser()._actions} - {"help"} <= CARRIED
 
 
@@ -48,12 +48,12 @@ def test_an_unknown_flag_ends_as_under_torchrun(capsys: pytest.CaptureFixture[st
         (("--nnodes", "4", "--standalone"), 1, None, 1),
     ],
 )
-def test_nodes_and_ranks_are_as_asked(words: tuple[str, ...], slots: int, least: int | None, procs: int) -> None:
+def test_nodes_and_ranks_are_as_requested(words: tuple[str, ...], slots: int, least: int | None, procs: int) -> None:
     config = configured(*words)
     assert (config.slots, config.min_slots, config.procs_per_slot, config.mesh.world_size) == (slots, least, procs, slots * procs)
 
 
-def test_variables_stand_for_flags_as_with_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_replace_flags_as_with_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_NNODES", "1:2")
     monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
     monkeypatch.setenv("PET_MAX_RESTARTS", "5")
@@ -62,13 +62,13 @@ def test_variables_stand_for_flags_as_with_torchrun(monkeypatch: pytest.MonkeyPa
     assert configured("--max-restarts", "1").restart.budget == 1
 
 
-def test_a_flag_of_the_scripts_own_is_not_ours() -> None:
+def test_a_flag_after_the_script_belongs_to_the_script() -> None:
     config = configure(parse([SCRIPT, "--max-restarts", "9"]))
     assert config.restart == Restart()
     assert config.trainer.options["argv"] == [SCRIPT, "--max-restarts", "9"]
 
 
-def test_the_default_budget_is_said_to_the_script_as_it_is() -> None:
+def test_the_default_restart_budget_is_three() -> None:
     assert options()["max_restarts"] == 3
     assert options("--max-restarts", "0")["max_restarts"] == 0
 
@@ -82,12 +82,14 @@ def test_the_default_budget_is_said_to_the_script_as_it_is() -> None:
         (("-r", "1:2", "--local-ranks-filter", "1"), {"1": 2}, (1,)),
     ],
 )
-def test_streams_go_where_they_are_sent(words: tuple[str, ...], redirects: dict[str, int], shown: tuple[int, ...] | None) -> None:
+def test_streams_go_where_they_are_redirected(
+    words: tuple[str, ...], redirects: dict[str, int], shown: tuple[int, ...] | None
+) -> None:
     found = options("--nproc-per-node", "2", *words)
     assert (found["redirects"], found["shown"]) == (redirects, shown)
 
 
-def test_timeouts_of_a_meeting_are_torchruns() -> None:
+def test_rendezvous_timeouts_are_torchruns() -> None:
     c10d = configured("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-conf", "join_timeout=7,last_call_timeout=2").timeouts
     static = configured("--nnodes", "2", "--rdzv-backend", "static").timeouts
     assert [c10d[name].floor_s for name in ("join", "replace", "last_call")] == [7, 7, 2]
@@ -95,18 +97,18 @@ def test_timeouts_of_a_meeting_are_torchruns() -> None:
     assert configured().timeouts == DEFAULT_TIMEOUTS
 
 
-def test_a_shutdown_timeout_is_what_workers_have_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shutdown_timeout_is_the_workers_time_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert configured("--shutdown-timeout", "7").grace_s == pytest.approx(10)
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "14")
     assert configured().grace_s == pytest.approx(20)
 
 
-def test_signals_are_those_that_are_named() -> None:
+def test_signals_are_read_by_name() -> None:
     assert configured().trainer.options["signals"] == ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"]
     assert configured("--signals-to-handle", "SIGUSR1, SIGTERM").trainer.options["signals"] == ["SIGUSR1", "SIGTERM"]
 
 
-def test_a_module_and_a_path_are_run_as_asked() -> None:
+def test_a_module_and_a_path_are_run_as_requested() -> None:
     assert configure(parse(["-m", "research.train", "a"])).trainer.options["argv"] == ["-m", "research.train", "a"]
     assert configure(parse(["--run-path", "-m", SCRIPT])).trainer.options["argv"] == [SCRIPT]
     assert configure(parse(["--no-python", "bash", "-c", "true"])).trainer.options["torchrun"]["python"] is False
@@ -140,7 +142,7 @@ def test_without_an_id_the_schedulers_job_is_the_name(monkeypatch: pytest.Monkey
         (["no-such-script.py"], "there is no file `no-such-script.py`"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(words: list[str], named: str) -> None:
+def test_unsupported_values_are_refused_by_name(words: list[str], named: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse(words)
     assert named in str(refused.value)
@@ -155,7 +157,7 @@ def test_what_cannot_be_done_is_refused_by_name(words: list[str], named: str) ->
         (["--nnodes", "2", "--rdzv-conf", "join_timeout=x", "--rdzv-backend", "c10d", SCRIPT], "join_timeout=x"),
     ],
 )
-def test_values_that_mean_nothing_are_refused(words: list[str], named: str) -> None:
+def test_meaningless_values_are_refused(words: list[str], named: str) -> None:
     with pytest.raises(UsageError) as refused:
         configure(parse(words))
     assert named in str(refused.value)
@@ -181,11 +183,11 @@ def test_too_few_devices_for_virtual_ranks_are_named(monkeypatch: pytest.MonkeyP
         (("--master-port", "29500", "--nnodes", "2"), (None, 0)),
     ],
 )
-def test_a_port_that_is_given_on_one_node_is_the_stores(words: tuple[str, ...], master: tuple[str | None, int]) -> None:
+def test_a_port_given_on_one_node_is_the_stores(words: tuple[str, ...], master: tuple[str | None, int]) -> None:
     config = configured(*words)
     assert (config.trainer.options["torchrun"]["master_addr"], config.ports.store) == master
 
 
-def test_a_port_stands_in_its_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_can_be_given_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_MASTER_PORT", "29501")
     assert configured().ports.store == 29501

@@ -1,4 +1,4 @@
-"""Every bound of a run can be set for `headway torchrun`, and docs/script.md lists them as they are."""
+"""Tests that every bound of a run can be set for `headway torchrun`, and that docs/script.md lists them all."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_every_bound_can_be_set(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert configure(parse([SCRIPT])).timeouts[name].factor == DEFAULT_TIMEOUTS[name].factor
 
 
-def test_what_a_rank_does_may_be_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sections_bound_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*of_sections._NAMES.values(), "busy"} == bounds.SECTIONS
     for name in sorted(bounds.SECTIONS):
         assert set_to("off", name, monkeypatch) == set_to("inf", name, monkeypatch) == bounds.OFF_S
@@ -49,13 +49,13 @@ def test_what_a_rank_does_may_be_without_a_bound(monkeypatch: pytest.MonkeyPatch
         ("HEADWAY_GRACE", "long", "HEADWAY_GRACE=long: expected seconds"),
     ],
 )
-def test_what_means_nothing_is_refused_by_name(variable: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meaningless_values_are_refused_by_name(variable: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=re.escape(named)):
         configure(parse([SCRIPT]))
 
 
-def test_a_flag_counts_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_overrides_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = (*TWO, "--rdzv-conf", "join_timeout=7,last_call_timeout=8")
     assert (set_to("70", "join", monkeypatch, *conf), set_to("80", "last_call", monkeypatch, *conf)) == (7, 8)
     assert configure(parse([*conf, SCRIPT])).timeouts["replace"].floor_s == 7, "as long as for a node that has not come yet"
@@ -66,7 +66,7 @@ def test_a_flag_counts_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
     assert configure(parse(["--shutdown-timeout", "7", SCRIPT])).grace_s == pytest.approx(10)
 
 
-def test_the_documents_table_is_what_there_is() -> None:
+def test_the_documented_table_lists_every_bound() -> None:
     text = (ROOT / "docs/script.md").read_text()
     listed = re.findall(r"^\| `(HEADWAY_(?:TIMEOUT_\w+|GRACE))` \| (.*?) \| .+ \|$", text, re.MULTILINE)
     assert listed == list(bounds.defaults().items())

@@ -1,4 +1,4 @@
-"""Workers that begin before the command line is parsed: as many as it will say, and none left where the guess was wrong."""
+"""Tests workers that start before the command line is parsed: the right number, and none left if the guess was wrong."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ from headway.runner.torchrun import early
         (["--nproc-per-node"], {}, 0),
     ],
 )
-def test_the_guess_is_what_the_command_line_says(argv: list[str], environment: dict[str, str], procs: int) -> None:
+def test_the_guess_equals_the_parsed_command_line(argv: list[str], environment: dict[str, str], procs: int) -> None:
     assert early.guessed_procs(argv, environment) == procs
 
 
@@ -41,17 +41,17 @@ def test_the_guess_is_what_the_command_line_says(argv: list[str], environment: d
     ],
     ids=" ".join,
 )
-def test_the_script_is_the_first_word_that_is_no_flags(argv: list[str], words: list[str]) -> None:
+def test_the_script_is_the_first_word_that_does_not_belong_to_a_flag(argv: list[str], words: list[str]) -> None:
     assert early.script_words(argv) == words
 
 
 @pytest.mark.parametrize("flag", ["--no-python", "--virtual-local-rank", "--numa-binding=node", "--help"])
-def test_nothing_begins_where_workers_begin_otherwise(flag: str) -> None:
+def test_nothing_is_started_early_if_workers_start_differently(flag: str) -> None:
     assert early.begin([flag, "train.py"], os.environ) == early.Begun({})
 
 
 @pytest.mark.slow
-def test_workers_that_fit_are_passed_on_by_pid_and_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matching_workers_are_passed_on_by_pid_and_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "ALWAYS", ())
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     begun = early.begin(["--nproc-per-node=2", "train.py"], {**os.environ, "HEADWAY_SECRET": "to be kept"})
@@ -76,9 +76,7 @@ def test_workers_that_fit_are_passed_on_by_pid_and_descriptor(monkeypatch: pytes
     [(1, {}, True), (2, {"OMP_NUM_THREADS": "4"}, True), (2, {"HEADWAY_CPUS": "{}"}, True), (2, {}, False)],
     ids=["fewer-workers", "other-threads", "bound", "another-program"],
 )
-def test_workers_that_began_otherwise_are_ended(
-    procs: int, more: dict[str, str], are_ours: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mismatching_workers_are_ended(procs: int, more: dict[str, str], are_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "ALWAYS", ())
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     begun = early.begin(["--nproc-per-node=2", "train.py"], os.environ)
@@ -88,13 +86,13 @@ def test_workers_that_began_otherwise_are_ended(
         standby.orders.close()
 
 
-def test_the_launcher_begins_workers_before_it_imports_torch() -> None:
-    """Else they would wait for its parser, and it would no longer be single-threaded when it forks."""
+def test_the_launcher_starts_workers_before_it_imports_torch() -> None:
+    """Otherwise they would wait for its parser, and it would no longer be single-threaded when it forks."""
     program = "import sys, headway.runner.torchrun.early; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_what_came_through_exec_is_nobody_elses() -> None:
+def test_descriptors_passed_through_exec_are_not_inherited_further() -> None:
     """A process that a script leaves behind would hold the endpoint's name, where the next command is to be hosted."""
     code = (
         "import os; from headway.runner.__main__ import keep_what_was_passed_on as keep; keep(); "

@@ -1,4 +1,4 @@
-"""`headway torchrun`: what comes with a script's end, and what it finds at its beginning, is what it is under `torchrun`."""
+"""Tests that the start and the end of a script are the same under `headway torchrun` as under `torchrun`."""
 
 import os
 import pty
@@ -44,7 +44,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.variant
-def test_a_script_that_starts_itself_anew_finds_the_store_that_was_there(tmp_path: Path) -> None:
+def test_a_script_that_re_executes_itself_finds_the_existing_store(tmp_path: Path) -> None:
     train = script(tmp_path, AGAIN)
     done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "sum 2.0\nsum 2.0\n"), done.stderr
@@ -68,7 +68,7 @@ for round in range(20):
 """
 
 
-# The second rank comes when the first has left without a word.
+# The second rank arrives when the first has exited without a message.
 LEAVES = """
 import os, sys, time, torch.distributed as dist
 first = sys.argv[1] + os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -85,7 +85,7 @@ os._exit(0)
 """
 
 
-def test_the_store_is_served_when_the_rank_that_would_have_hosted_it_is_gone(tmp_path: Path) -> None:
+def test_the_store_is_served_after_its_hosting_rank_has_ended(tmp_path: Path) -> None:
     done = headway("torchrun", *TWO, script(tmp_path, LEAVES), tmp_path / "pid", runs=tmp_path / "runs")
     assert (done.returncode, done.stdout) == (0, "b'1'\n"), done.stderr
 
@@ -103,7 +103,7 @@ sys.stdout.write(f"{len(set(counts[5:]))}\\n")
 """
 
 
-def test_a_function_that_trains_by_ddp_returns_groups_leave_no_file_or_thread_and_the_run_no_process(tmp_path: Path) -> None:
+def test_a_ddp_function_returns_and_leaves_no_file_thread_or_process(tmp_path: Path) -> None:
     train = script(tmp_path, PARALLEL + GROUPS)
     done = without_abort(lambda number: headway("torchrun", *TWO, train, runs=tmp_path / f"runs-{number}"))
     assert (done.returncode, done.stdout) == (0, "1\n1\n"), done.stderr
@@ -122,9 +122,9 @@ def test_a_function_that_trains_by_ddp_returns_groups_leave_no_file_or_thread_an
     wait_until(lambda: not left(), "the end of all")
 
 
-# tests/harmless compares it, of the scenarios "redirected output" and "program".
+# tests/harmless compares it, in the scenarios "redirected output" and "program".
 @pytest.mark.variant
-def test_what_is_piped_in_reaches_the_script(tmp_path: Path) -> None:
+def test_piped_input_reaches_the_script(tmp_path: Path) -> None:
     reads = script(tmp_path, "import sys; print('read', repr(sys.stdin.read()), sys.stdin.isatty())")
     argv = [sys.executable, "-m", "headway.cli.main", "torchrun", str(reads)]
     environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path / "runs")}
@@ -175,7 +175,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
 
 
-def test_variables_that_a_script_sets_at_its_top_are_what_its_imports_see_in_each_generation(tmp_path: Path) -> None:
+def test_a_scripts_imports_see_the_variables_it_set_in_each_generation(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import os\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '3'\n")
     program = script(tmp_path, SETS)
     ready = tmp_path / "runs/*/attempts/0/modules-0.json"
@@ -212,13 +212,13 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 )
 
 
-def test_what_a_script_leaves_running_survives_another_ranks_crash_and_the_run(tmp_path: Path) -> None:
+def test_processes_that_a_script_leaves_survive_another_ranks_crash(tmp_path: Path) -> None:
     text = CRASHES.replace(
         "mine = sys.argv[1]", "mine = sys.argv[1] + os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT']"
     )
     done = headway("torchrun", *TWO, script(tmp_path, text), tmp_path / "a", runs=tmp_path / "runs")
     assert done.returncode == 0, done.stderr
-    # Of the rank that was through before the crash, and of both at the run's end.
+    # Of the rank that had completed before the crash, and of both at the run's end.
     left = ("a00", "a01", "a11")
     for name in left:
         (tmp_path / f"{name}-go").touch()
@@ -241,7 +241,7 @@ print("done")
 
 
 def test_a_data_set_in_shared_memory_survives_a_crash(tmp_path: Path) -> None:
-    staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")  # a name as bad as can be
+    staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")  # a name as unfortunate as possible
     staged.write_bytes(b"x" * 4096)
     try:
         done = headway("torchrun", script(tmp_path, STAGED), staged, runs=tmp_path / "runs")
@@ -250,7 +250,7 @@ def test_a_data_set_in_shared_memory_survives_a_crash(tmp_path: Path) -> None:
         staged.unlink(missing_ok=True)
 
 
-# Python itself waits for ever at this end: an object's finalizer.
+# Python itself waits forever at this exit, in an object's finalizer.
 STANDS = """
 import threading
 class Stands:
@@ -262,7 +262,7 @@ raise SystemExit({code})
 
 
 @pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.variant), 3])
-def test_a_process_that_does_not_end_after_its_script_is_ended_with_the_scripts_code(
+def test_a_process_hanging_after_its_script_is_ended_with_the_scripts_code(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_LEAVE_S", "1")

@@ -1,4 +1,4 @@
-"""Which run a command is: the decision by itself, what it is made from, and that two launchers at one moment never share a run."""
+"""Tests which run a command belongs to: the decision, the facts it uses, and that two concurrent launchers never share a run."""
 
 import json
 import os
@@ -79,12 +79,12 @@ LIVES, ENDED, COMPLETED, UNKNOWN = Life.LIVES, Life.ENDED, Life.COMPLETED, Life.
         ([seen("777", ENDED, "code", lets_in=True)], "777-2", 0, "train.py differs from the code that `777` ran"),
     ],
 )
-def test_a_run_is_one_commands(candidates: list[Candidate], expected: str, attempt: int, why: str | None) -> None:
+def test_a_run_belongs_to_one_command(candidates: list[Candidate], expected: str, attempt: int, why: str | None) -> None:
     chosen = choose("777", candidates, "train.py")
     assert (chosen.name, chosen.attempt, chosen.enters) == (expected, attempt, False)
     assert chosen.new == (expected not in [each.name for each in candidates])
     if why is None:
-        assert chosen.line is None, "a plain first run says nothing"
+        assert chosen.line is None, "a plain first run prints nothing"
     else:
         assert chosen.line is not None
         assert chosen.line.startswith(f"run `{expected}`")
@@ -93,18 +93,18 @@ def test_a_run_is_one_commands(candidates: list[Candidate], expected: str, attem
 
 
 @pytest.mark.parametrize("differs", [None, "code", "variable LR", "command"])
-def test_a_node_of_a_run_that_goes_on_at_its_endpoint_enters_it(differs: str | None) -> None:
+def test_a_node_with_the_running_runs_endpoint_joins_it(differs: str | None) -> None:
     candidates = [seen("777", ENDED), seen("777-2", LIVES), seen("777-3", LIVES, differs, attempt=2, lets_in=True)]
     assert choose("777", candidates, "train.py") == RunChoice("777-3", 2, enters=True)
 
 
 @pytest.mark.parametrize("life", [ENDED, COMPLETED, UNKNOWN])
 @pytest.mark.parametrize("differs", [None, "code", "command", "variable LR"])
-def test_the_run_that_is_insisted_on_goes_on_whatever_has_changed(life: Life, differs: str | None) -> None:
+def test_a_named_run_resumes_whatever_has_changed(life: Life, differs: str | None) -> None:
     assert choose_named(seen("exp", life, differs, attempt=3), "exp") == RunChoice("exp", 4)
 
 
-def test_the_run_that_is_insisted_on_is_refused_while_it_goes_on() -> None:
+def test_a_named_run_is_refused_while_it_is_running() -> None:
     with pytest.raises(
         UsageError, match=r"HEADWAY_RUN=exp: attempt 3 of this run is still running \(launched on node3\); stop it first"
     ):
@@ -115,19 +115,20 @@ def test_the_run_that_is_insisted_on_is_refused_while_it_goes_on() -> None:
 
 @dataclass
 class Past:
-    """A run as it truly is: the commands of its attempts, and how the newest stands."""
+    """A run's true state: the commands of its attempts, and the state of the newest."""
 
     commands: list[int]
     life: Life
     meets: str | None
-    begun: list[Life] = field(default_factory=list)  # how the attempt before stood when each was begun
+    # The state of the previous attempt when each was started.
+    begun: list[Life] = field(default_factory=list)
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_nothing_is_ever_mixed(data: st.DataObject) -> None:
-    """Whatever is launched, ends or cannot be seen: a run holds one command's attempts, each begun after the one before has ended
+def test_a_run_only_has_one_commands_consecutive_attempts(data: st.DataObject) -> None:
+    """Whatever is launched, ends or is invisible: a run has one command's attempts, each started after the previous one had ended
     without completing."""
     store: dict[str, Past] = {}
     for _ in range(data.draw(st.integers(1, 20))):
@@ -159,7 +160,7 @@ def test_nothing_is_ever_mixed(data: st.DataObject) -> None:
         assert set(past.begun) == {ENDED}
 
 
-# --- what a command is --------------------------------------------------------------------------------------------------
+# --- the identity of a command ------------------------------------------------------------------------------------------
 
 
 def command(*words: str, environment: dict[str, str] | None = None, alone: bool = True, procs: int = 1) -> LaunchCommand:
@@ -173,7 +174,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "train.py"
 
 
-def test_the_same_again_is_the_same(script: str) -> None:
+def test_a_repeated_command_is_the_same_command(script: str) -> None:
     later = {"SLURM_JOB_ID": "9", "HF_TOKEN": "other", "EDITOR": "vi", "SLURM_RESTART_COUNT": "1"}
     now = command(script, "--lr", "1", environment={"HOME": "/h", "HF_TOKEN": "some", "SLURM_JOB_ID": "8"})
     again = command(script, "--lr", "1", environment={"HOME": "/h", **later})
@@ -181,7 +182,9 @@ def test_the_same_again_is_the_same(script: str) -> None:
     assert from_json(Launch, to_json(Launch.own(now, HERE, {}))).command == now, "as it is written down"
 
 
-def test_what_makes_another_command(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_words_processes_or_variables_is_another_command(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = command(script, "--lr", "1")
     assert command(script, "--lr", "2").differs(before) == "command"
     assert command(str(tmp_path / script), "--lr", "1").differs(before) == "command"
@@ -200,13 +203,13 @@ def test_what_makes_another_command(script: str, tmp_path: Path, monkeypatch: py
     assert command(script, "--lr", "1").differs(before) == "code"
 
 
-def test_a_variable_that_a_programs_arguments_name_counts() -> None:
+def test_a_variable_named_in_a_programs_arguments_counts() -> None:
     words = ("--no-python", "bash", "-c", "train --lr $LR")
     assert command(*words, environment={"LR": "1"}).differs(command(*words, environment={"LR": "2"})) == "variable LR"
-    assert "0.25" not in to_json(command(*words, environment={"LR": "0.25"})), "what it was is nobody's business"
+    assert "0.25" not in to_json(command(*words, environment={"LR": "0.25"})), "the value is private"
 
 
-def test_a_modules_file_is_found_without_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modules_file_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inner = tmp_path / "a_package/inner"
     (inner / "whole").mkdir(parents=True)
@@ -223,19 +226,19 @@ def test_a_modules_file_is_found_without_an_import(tmp_path: Path, monkeypatch: 
     assert command("-m", "a_package.inner.train").differs(before) == "code"
 
 
-def test_the_run_that_is_insisted_on_has_a_runs_name() -> None:
+def test_a_named_run_must_have_a_valid_run_name() -> None:
     assert insisted_name({}) == ""
     assert insisted_name({"HEADWAY_RUN": "exp-1"}) == "exp-1"
     with pytest.raises(UsageError, match=r"HEADWAY_RUN=\.\./x: expected a run's name"):
         insisted_name({"HEADWAY_RUN": "../x"})
 
 
-# --- how an attempt stands ----------------------------------------------------------------------------------------------
+# --- the state of an attempt --------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def process() -> Iterator[tuple["subprocess.Popen[bytes]", Process]]:
-    """A process of ours, as it writes itself down."""
+    """A process of this run, as it records itself."""
     code = "import sys; from headway.runner.alive import *; from headway.runner.contract import to_json; "
     code += "print(to_json(Process.own()), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as begun:
@@ -243,7 +246,7 @@ def process() -> Iterator[tuple["subprocess.Popen[bytes]", Process]]:
         yield begun, from_json(Process, begun.stdout.readline().decode())
 
 
-def test_a_process_lives_until_it_has_ended() -> None:
+def test_a_process_is_alive_until_it_has_ended() -> None:
     with process() as (begun, written):
         assert written.lives() is True
         assert replace(written, started=written.started - 1).lives() is False, "its number is another one's now"
@@ -251,11 +254,11 @@ def test_a_process_lives_until_it_has_ended() -> None:
         assert replace(written, pids="pid:[1]").lives() is None, "a container that cannot be seen into"
         begun.kill()
         os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)
-        assert written.lives() is False, "though nobody has reaped it"
+        assert written.lives() is False, "although it has not been reaped"
     assert written.lives() is False
 
 
-def test_what_ran_before_the_machine_was_started_anew_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_from_before_a_reboot_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(Process.own(), machine="m", boot="now")
     monkeypatch.setattr(Process, "own", classmethod(lambda _: here))
     assert replace(here, boot="before").lives() is False
@@ -289,13 +292,13 @@ AFAR = replace(Process.own(), host="afar", boot="another machine's")
         *((code, ENDED) for code in (Exit.PREEMPTED, Exit.STOP, Exit.RETRY_ELSEWHERE, Exit.RETRY_HERE, Exit.SUPERSEDED)),
     ],
 )
-def test_a_verdict_says_how_an_attempt_stands(code: Exit, life: Life, tmp_path: Path) -> None:
+def test_a_verdict_shows_an_attempts_state(code: Exit, life: Life, tmp_path: Path) -> None:
     directory, launch = launched(tmp_path)
     give_verdict(directory, code)
     assert life_of(directory, launch, {}, never) is life
 
 
-def test_without_a_verdict_its_processes_do(tmp_path: Path) -> None:
+def test_without_a_verdict_its_processes_show_an_attempts_state(tmp_path: Path) -> None:
     directory, launch = launched(tmp_path)
     assert life_of(directory, launch, {}, never) is LIVES
     assert life_of(directory, replace(launch, process=GONE), {}, never) is ENDED
@@ -306,7 +309,7 @@ def test_without_a_verdict_its_processes_do(tmp_path: Path) -> None:
         assert life_of(directory, replace(launch, process=GONE), {}, lambda *_, answer=answer: answer) is life
 
 
-def test_what_completes_while_it_is_looked_at_has_completed(tmp_path: Path) -> None:
+def test_a_run_that_completes_while_it_is_examined_has_completed(tmp_path: Path) -> None:
     directory, launch = launched(tmp_path, process=AFAR)
 
     def ends(*_: object) -> bool:
@@ -316,7 +319,7 @@ def test_what_completes_while_it_is_looked_at_has_completed(tmp_path: Path) -> N
     assert life_of(directory, launch, {}, ends) is COMPLETED
 
 
-def test_a_requeued_jobs_attempt_has_ended_wherever_it_was(tmp_path: Path) -> None:
+def test_a_requeued_jobs_attempt_has_ended_on_every_host(tmp_path: Path) -> None:
     directory, launch = launched(tmp_path, process=AFAR, job="7", requeues=1)
     again = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
     assert life_of(directory, launch, again, never) is ENDED
@@ -324,31 +327,31 @@ def test_a_requeued_jobs_attempt_has_ended_wherever_it_was(tmp_path: Path) -> No
         assert life_of(directory, launch, same, lambda *_: None) is UNKNOWN
 
 
-def test_a_coordinator_that_nobody_can_ask_proves_nothing(tmp_path: Path) -> None:
+def test_an_unreachable_coordinator_proves_nothing(tmp_path: Path) -> None:
     directory, launch = launched(tmp_path, process=AFAR)
     assert naming.coordinator_answers(directory, launch) is None, "it is published nowhere"
     directory.coordinator.write_text(json.dumps({"host": "127.0.0.1", "port": 1}))
     assert naming.coordinator_answers(directory, launch) is None, "that is another machine's loopback"
 
 
-def test_a_port_where_nobody_listens_any_more_says_that_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_shows_that_the_attempt_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, launch = launched(tmp_path)
     directory.coordinator.write_text(json.dumps({"host": "127.0.0.1", "port": 1}))
     monkeypatch.setattr(naming, "SILENT_S", 0.0)
     assert naming.coordinator_answers(directory, launch) is False
 
 
-# --- in folders ---------------------------------------------------------------------------------------------------------
+# --- run folders --------------------------------------------------------------------------------------------------------
 
 
-def test_runs_of_a_name_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_runs_with_one_name_are_ordered_by_number(tmp_path: Path) -> None:
     for name in ("job-10", "job", "job-2", "job-02", "job-1", "jobs", "job-2-3", "job-x"):
         (tmp_path / name).mkdir()
     assert runs_of(tmp_path, "job") == ["job", "job-2", "job-10"]
     assert runs_of(tmp_path / "none", "job") == []
 
 
-def test_a_folder_of_somebody_else_is_not_entered(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_not_entered(tmp_path: Path) -> None:
     _, launch = launched(tmp_path)
     for name in ("empty", "builtin"):
         (tmp_path / name).mkdir()
@@ -357,7 +360,7 @@ def test_a_folder_of_somebody_else_is_not_entered(tmp_path: Path) -> None:
         assert look_at(tmp_path / name, launch, {}) == Candidate(name, attempt, "command", UNKNOWN)
 
 
-def test_a_run_lets_in_whose_nodes_meet_there_with_its_script_and_arguments(tmp_path: Path) -> None:
+def test_a_run_admits_nodes_with_its_endpoint_script_and_arguments(tmp_path: Path) -> None:
     directory, launch = launched(tmp_path, meets=HERE)
     edited = replace(launch, command=replace(launch.command, code="other", folder="/elsewhere", variables={"LR": "1"}))
     assert look_at(directory.root, edited, {}) == Candidate("job", 0, "command", LIVES, True, launch.process.host)
@@ -375,7 +378,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def open_at_once(count: int, *words: str) -> list[tuple[str, int]]:
-    """What as many launchers make of one command at the same moment."""
+    """The runs of several launchers of one command at the same moment."""
     arguments = parse([*words, SCRIPT])
     config = configure(arguments)
     with ThreadPoolExecutor(count) as pool:
@@ -384,7 +387,7 @@ def open_at_once(count: int, *words: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.usefixtures("runs")
-def test_launchers_at_one_moment_have_a_run_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_concurrent_launchers_get_separate_runs(capsys: pytest.CaptureFixture[str]) -> None:
     stem = Path(SCRIPT).stem
     assert sorted(open_at_once(8)) == [(f"{stem}-{number}", 0) for number in range(1, 9)]
     assert capsys.readouterr().err == ""
@@ -392,28 +395,28 @@ def test_launchers_at_one_moment_have_a_run_each(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("headway torchrun: run `100-") == 7
 
 
-def test_of_launchers_at_one_moment_one_goes_on_with_what_has_ended(runs: Path) -> None:
+def test_only_one_of_several_launchers_resumes_the_ended_run(runs: Path) -> None:
     assert open_at_once(1, "--rdzv-id", "100") == [("100", 0)]
     give_verdict(RunDirectory(runs / "100", 0), Exit.PREEMPTED)
     assert sorted(open_at_once(6, "--rdzv-id", "100")) == [("100", 1), *((f"100-{number}", 0) for number in range(2, 7))]
 
 
 @pytest.mark.usefixtures("runs")
-def test_an_insisted_run_is_one_launchers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_run_is_given_to_one_launcher_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUN", "mine")
     assert open_at_once(1) == [("mine", 0)]
     with pytest.raises(UsageError, match="HEADWAY_RUN=mine: attempt 0 of this run is still running"):
         open_at_once(1)
 
 
-def test_an_attempt_without_anything_in_it_is_nobodys_to_go_on_with(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_attempt_is_resumed_only_by_name(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (runs / "100/attempts/0").mkdir(parents=True)
     assert open_at_once(1, "--rdzv-id", "100") == [("100-2", 0)]
     monkeypatch.setenv("HEADWAY_RUN", "100")
     assert open_at_once(1) == [("100", 1)]
 
 
-def test_runs_of_two_commands_are_two_to_a_tracker() -> None:
+def test_runs_of_two_commands_have_separate_tracker_ids() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ids = {tracker_environment(launched(Path(folder), name)[0], 0, {})["WANDB_RUN_ID"] for name in ("777", "777-2")}
     assert len(ids) == 2

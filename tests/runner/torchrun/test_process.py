@@ -1,4 +1,4 @@
-"""`headway torchrun` with flags that decide what a worker is, where it prints, and which signal asks it to stop."""
+"""Tests `headway torchrun` with flags that decide what a worker is, where it prints, and which signal asks it to stop."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ def test_streams_names_and_arguments_are_torchruns(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_a_program_without_python_is_a_worker_and_gets_the_signal_that_came(tmp_path: Path) -> None:
+def test_a_non_python_program_is_a_worker_and_receives_the_signal(tmp_path: Path) -> None:
     program = 'trap "echo saved $LOCAL_RANK $CUDA_VISIBLE_DEVICES; exit 0" USR1; echo ready; while :; do sleep 0.05; done'
     flags = (
         "--nproc-per-node",
@@ -71,11 +71,11 @@ def test_a_program_without_python_is_a_worker_and_gets_the_signal_that_came(tmp_
     )
     words = (*flags, "--no-python", "bash", "-c", program)
 
-    def said(line: str) -> bool:
+    def is_printed(line: str) -> bool:
         return [path.read_text().count(line) for path in tmp_path.glob("bash-1_*/attempt_0/*/stdout.log")] == [1, 1]
 
     with going("torchrun", *words, runs=tmp_path / "runs") as launcher:
-        wait_until(lambda: said("ready"), "both ranks")
+        wait_until(lambda: is_printed("ready"), "both ranks")
         launcher.send_signal(signal.SIGUSR1)
         assert launcher.wait(LIMIT_S) == 82
     found = sorted(path.read_text() for path in tmp_path.glob("bash-1_*/attempt_0/*/stdout.log"))
@@ -103,7 +103,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_port_that_was_given_is_the_stores_in_every_generation(tmp_path: Path) -> None:
+def test_a_given_port_is_the_stores_in_every_generation(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(AT_A_PORT)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -113,7 +113,7 @@ def test_a_port_that_was_given_is_the_stores_in_every_generation(tmp_path: Path)
     assert (done.returncode, done.stdout) == (0, "2 1\n" * 2), done.stderr
 
 
-def test_a_port_that_is_taken_is_an_error_before_there_is_a_run(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_before_a_run_is_created(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         done = headway("torchrun", "--master-port", str(port), "--no-python", "true", runs=tmp_path / "runs")
@@ -134,5 +134,5 @@ def test_two_launchers_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
     printed = [process.communicate(timeout=LIMIT_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], printed
     assert sorted(out for out, _ in printed) == ["0/2 0 127.0.0.1\n", "1/2 1 127.0.0.1\n"]
-    assert sum("can join, as with torchrun; set HEADWAY_SECRET_FILE" in err for _, err in printed) == 1, "the host says it"
+    assert sum("can join, as with torchrun; set HEADWAY_SECRET_FILE" in err for _, err in printed) == 1, "only the host prints it"
     assert json.loads((tmp_path / "pair/attempts/0/run.json").read_text())["min_slots"] == 1

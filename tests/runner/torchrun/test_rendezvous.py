@@ -1,4 +1,4 @@
-"""Where nodes of a torchrun command meet: the endpoint, its one host, the secret, and what a node is told that enters."""
+"""Tests where nodes of a torchrun command meet: the endpoint, its one host, the secret, and the answer to a node that joins."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ from headway.runner.torchrun.rendezvous import (
 )
 
 SCRIPT = str(Path(__file__).parents[3] / "examples/one-word/train.py")
-ELSEWHERE = "192.0.2.1"  # of TEST-NET-1 (RFC 5737): nobody's
+ELSEWHERE = "192.0.2.1"  # in TEST-NET-1 (RFC 5737): no machine's
 SECRET = b"s" * 32
 
 
@@ -83,13 +83,13 @@ def test_the_endpoint_and_its_host_are_torchruns(words: tuple[str, ...], expecte
         (("--rdzv-backend", "c10d", "--rdzv-conf", "is_host=maybe"), "is_host=maybe"),
     ],
 )
-def test_an_endpoint_that_nobody_can_meet_at_is_refused(words: tuple[str, ...], named: str) -> None:
+def test_an_unusable_endpoint_is_refused(words: tuple[str, ...], named: str) -> None:
     with pytest.raises(UsageError) as refused:
         endpoint(*words)
     assert named in str(refused.value)
 
 
-def test_a_machine_whose_own_name_leads_nowhere_still_knows_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_an_unresolvable_name_still_has_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: str) -> bool:
         raise socket.gaierror(socket.EAI_NONAME, "the machine's own name is unknown")
 
@@ -106,7 +106,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_of_two_on_one_machine_the_first_hosts() -> None:
+def test_the_first_of_two_launchers_on_one_machine_hosts() -> None:
     here = Endpoint("localhost", free_port(), hosted=True, sure=False, node=None)
     first = take(here, "127.0.0.1")
     assert first is not None
@@ -129,7 +129,7 @@ def test_two_users_may_host_one_port_at_two_addresses(monkeypatch: pytest.Monkey
         theirs.close()
 
 
-def test_a_port_that_somebody_else_has_is_no_place_to_host() -> None:
+def test_a_port_in_use_by_another_process_cannot_be_hosted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = Endpoint("localhost", server.getsockname()[1], hosted=True, sure=False, node=None)
         assert take(here, "127.0.0.1") is None
@@ -137,14 +137,14 @@ def test_a_port_that_somebody_else_has_is_no_place_to_host() -> None:
             take(Endpoint("localhost", here.port, hosted=True, sure=True, node=0), "127.0.0.1")
 
 
-def test_nothing_listens_beyond_loopback_unless_the_endpoint_is() -> None:
+def test_nothing_listens_beyond_loopback_unless_the_endpoint_does() -> None:
     assert listening_address("localhost") == "127.0.0.1"
     assert listening_address("127.0.0.5") == "127.0.0.5"
     assert listening_address(ELSEWHERE) == ELSEWHERE
     assert address_towards("127.0.0.1") == "127.0.0.1"
 
 
-def test_the_secret_is_what_was_given_else_what_the_nodes_know(tmp_path: Path) -> None:
+def test_the_secret_is_the_given_one_or_derived_from_run_and_endpoint(tmp_path: Path) -> None:
     here, other = (Endpoint("a", port, hosted=True, sure=False, node=None) for port in (1, 2))
     (tmp_path / "secret").write_text("given\n")
     given = secret_of(here, "run", {"HEADWAY_SECRET_FILE": str(tmp_path / "secret")})
@@ -157,7 +157,8 @@ def test_the_secret_is_what_was_given_else_what_the_nodes_know(tmp_path: Path) -
 # --- the others ---------------------------------------------------------------------------------------------------------
 
 
-HERE = "localhost:29400"  # where the runs of these tests meet, whichever port a test's coordinator has
+# The endpoint of these tests' runs, whichever port a test's coordinator has.
+HERE = "localhost:29400"
 
 
 def opened(runs: Path, procs: int = 1, words: tuple[str, ...] = (), name: str = "job") -> tuple[RunConfig, RunDirectory]:
@@ -175,7 +176,7 @@ def wanted(runs: Path, port: int = 29400, words: tuple[str, ...] = (), host: str
 
 @contextlib.contextmanager
 def coordinator(config: RunConfig, directory: RunDirectory, secret: bytes = SECRET) -> Iterator[int]:
-    """The coordinator's own entrance, served over its own transport on a port of loopback."""
+    """The coordinator's own admission, served over its own transport on a port of loopback."""
     ready, over, port = threading.Event(), asyncio.Event(), 0
     entrance, loop = Admission(config, directory), asyncio.new_event_loop()
 
@@ -205,7 +206,7 @@ def ask(port: int, run: Path, body: dict[str, Any], *words: str) -> Entered:
     return enter(wanted(run.parent, port, words), SECRET, body, 0.0)
 
 
-def test_each_that_enters_gets_an_index_of_its_own(tmp_path: Path) -> None:
+def test_each_admitted_node_gets_a_separate_index(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
     with coordinator(config, directory) as port:
         nodes = [ask(port, directory.root, {"host": "h", "node": None, "procs": 1}) for _ in range(3)]
@@ -222,14 +223,14 @@ def test_a_node_with_other_processes_is_refused_with_the_reason(tmp_path: Path) 
         ask(port, directory.root, {"host": "h", "node": None, "procs": 1})
 
 
-def test_who_has_another_secret_does_not_enter_and_is_told_what_may_be_wrong(tmp_path: Path) -> None:
+def test_a_node_with_another_secret_is_refused_with_the_possible_causes(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
     with coordinator(config, directory, b"other") as port, pytest.raises(MeetingError, match="or HEADWAY_SECRET differs"):
         ask(port, directory.root, {"host": "h", "node": None, "procs": 1})
     assert not (directory.attempt_directory / "entered").exists()
 
 
-def test_where_nobody_is_the_wait_ends_and_says_where_it_was(tmp_path: Path) -> None:
+def test_waiting_for_an_unreachable_host_times_out_and_names_the_endpoint(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(MeetingError, match=rf"after 0 s this node could not join run `job`; 127.0.0.1:{port}: "):
         ask(port, tmp_path / "job", {})
@@ -246,7 +247,7 @@ def test_a_coordinator_that_has_moved_is_found_through_the_store(tmp_path: Path)
     assert list(here.published()) == [], "the attempt is over"
 
 
-def test_only_the_same_commands_coordinator_of_the_same_endpoint_is_looked_for(tmp_path: Path) -> None:
+def test_only_a_coordinator_with_the_same_command_and_endpoint_is_sought(tmp_path: Path) -> None:
     for name, words in (("job", ("--lr", "1")), ("job-2", ("--lr", "2")), ("else", ("--lr", "2"))):
         _, directory = opened(tmp_path, words=words, name=name)
         directory.coordinator.write_text(json.dumps({"host": name, "port": 1}))
@@ -255,14 +256,14 @@ def test_only_the_same_commands_coordinator_of_the_same_endpoint_is_looked_for(t
     assert list(wanted(tmp_path, port=1, words=("--lr", "2"), host="localhost").published()) == [], "another endpoint"
 
 
-def test_a_run_is_entered_whatever_its_own_name_is(tmp_path: Path) -> None:
+def test_a_run_is_joined_whatever_its_name_is(tmp_path: Path) -> None:
     config, directory = opened(tmp_path, name="job-7")
     with coordinator(config, directory) as port:
         assert ask(port, directory.root, {"host": "h", "node": None, "procs": 1}).run == "job-7"
 
 
 @pytest.mark.parametrize(("words", "script", "what"), [(("--lr", "1"), SCRIPT, "arguments"), ((), "other.py", "script")])
-def test_a_node_with_another_command_is_refused_and_told_which_one_runs(
+def test_a_node_with_another_command_is_refused_and_shown_the_running_one(
     words: tuple[str, ...], script: str, what: str, tmp_path: Path
 ) -> None:
     config, directory = opened(tmp_path)
@@ -278,7 +279,7 @@ def test_a_node_with_another_command_is_refused_and_told_which_one_runs(
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_the_script_elsewhere_is_the_same_command_to_a_node_and_an_edited_one_is_said(
+def test_a_moved_script_is_the_same_command_and_edits_are_reported(
     edited: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, directory = opened(tmp_path / "runs")
@@ -291,14 +292,14 @@ def test_the_script_elsewhere_is_the_same_command_to_a_node_and_an_edited_one_is
     assert ("train.py differs from the code that run `job` started with" in capsys.readouterr().err) == edited
 
 
-def test_the_port_of_a_run_that_has_ended_is_waited_for(tmp_path: Path) -> None:
+def test_the_port_of_an_ended_run_is_awaited(tmp_path: Path) -> None:
     config, directory = opened(tmp_path)
     directory.verdict.write_text("{}")
     with coordinator(config, directory) as port, pytest.raises(MeetingError, match="the run there has just ended"):
         ask(port, directory.root, {"node": None, "procs": 1}, "of", "the", "next", "command")
 
 
-def test_a_node_sees_whether_it_has_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_detects_whether_it_has_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, directory = opened(tmp_path / "host")
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "own"))
     with coordinator(config, directory) as port:
@@ -316,7 +317,7 @@ def test_a_node_sees_whether_it_has_the_same_store(tmp_path: Path, monkeypatch: 
     assert again.directory == own.directory
 
 
-def test_two_runs_of_one_name_have_a_folder_each_on_a_node_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_with_one_name_have_separate_folders_on_a_shared_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "own"))
     found = []
     for host in ("a", "b"):
@@ -329,7 +330,7 @@ def test_two_runs_of_one_name_have_a_folder_each_on_a_node_of_both(tmp_path: Pat
     assert [from_json(RunConfig, each.run_json.read_text()).run for each in found] == ["job", "job"], "as the other nodes call it"
 
 
-def test_a_loop_of_ones_own_keeps_no_checkpoints_on_nodes_that_share_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_shared_store_a_custom_loop_keeps_no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_current", [object()])
     monkeypatch.setenv("HEADWAY_SHARED_STORE", "0")
     with pytest.raises(RuntimeError, match="set HEADWAY_RUNS to a folder that all nodes see"):

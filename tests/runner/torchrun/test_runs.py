@@ -1,4 +1,4 @@
-"""Where runs lie, and where they are looked for."""
+"""Tests where runs are stored, and where they are searched for."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from headway.runs import runs_folder, searched
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary directory, where runs lie that have no better place: this user's folder in it, not made."""
+    """The temporary directory for runs without a better place: this user's folder in it, not created."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     return tmp_path / "tmp" / f"headway-{os.getuid()}"
@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"XDG_STATE_HOME": "state"}, "home/.local/state/headway/runs"),
     ],
 )
-def test_runs_lie_in_the_users_state_folder(environment: dict[str, str], expected: str, tmp_path: Path) -> None:
+def test_runs_are_stored_in_the_users_state_folder(environment: dict[str, str], expected: str, tmp_path: Path) -> None:
     known = {"HOME": str(tmp_path / "home"), **{name: value.format(tmp_path) for name, value in environment.items()}}
     assert runs_folder(known) == (tmp_path / expected, None)
     assert (tmp_path / expected).is_dir()
@@ -36,14 +36,14 @@ def test_runs_lie_in_the_users_state_folder(environment: dict[str, str], expecte
 
 
 @pytest.mark.usefixtures("temporary")
-def test_headway_runs_counts_alone_and_nothing_is_made(tmp_path: Path) -> None:
+def test_headway_runs_takes_precedence_and_creates_no_other_folder(tmp_path: Path) -> None:
     known = {"HOME": str(tmp_path / "home"), "HEADWAY_RUNS": "mine"}
     assert runs_folder(known) == (Path("mine"), None)
     assert searched(known) == (Path("mine"),)
     assert not (tmp_path / "home").exists()
 
 
-def test_where_no_home_can_be_written_a_private_folder_is_had_and_it_is_said(temporary: Path, tmp_path: Path) -> None:
+def test_without_a_writable_home_a_private_folder_is_used_and_reported(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("is no folder")
     known = {"HOME": str(tmp_path / "home")}
     folder, told = runs_folder(known)
@@ -59,9 +59,7 @@ def test_where_no_home_can_be_written_a_private_folder_is_had_and_it_is_said(tem
 
 
 @pytest.mark.parametrize("how", ["open to others", "a link"])
-def test_a_temporary_folder_that_is_not_the_users_alone_is_neither_written_nor_read(
-    how: str, temporary: Path, tmp_path: Path
-) -> None:
+def test_a_temporary_folder_shared_with_others_is_neither_written_nor_read(how: str, temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("is no folder")
     known = {"HOME": str(tmp_path / "home")}
     if how == "a link":
@@ -78,7 +76,7 @@ def test_a_temporary_folder_that_is_not_the_users_alone_is_neither_written_nor_r
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script that does nothing, in the working directory; runs lie beside it."""
+    """A script that does nothing, in the working directory; runs are stored next to it."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "HEADWAY_", "PET_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "work").mkdir()
@@ -88,13 +86,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "work" / "train.py"
 
 
-def test_torchrun_leaves_the_working_folder_as_it_is(script: Path, tmp_path: Path) -> None:
+def test_torchrun_leaves_the_working_folder_unchanged(script: Path, tmp_path: Path) -> None:
     place, _ = prepare([script.name])
     assert place.directory.root == tmp_path / "state" / "headway" / "runs" / "train-1"
     assert [path.name for path in script.parent.iterdir()] == ["train.py"]
 
 
-def test_a_script_sees_neither_the_secret_nor_the_name_of_its_run(
+def test_a_script_gets_neither_the_secret_nor_the_name_of_its_run(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_SECRET", "never to be seen")

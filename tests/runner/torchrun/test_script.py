@@ -1,4 +1,4 @@
-"""`headway run` of a job whose trainer is a script: it is restarted and goes on by itself, from the folder it was submitted in."""
+"""Tests `headway run` of a job whose trainer is a script: it restarts and resumes automatically, in the folder of its submission."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def job(folder: Path, argv: list[str], more: str = "", module: bool = False) -> 
 
 
 @pytest.mark.variant
-def test_the_example_loses_a_worker_and_ends_as_if_it_had_not(here: Path) -> None:
+def test_the_example_loses_a_worker_and_ends_as_if_uninterrupted(here: Path) -> None:
     undisturbed = headway("run", JOB, runs=here / "runs")
     killed = headway("run", JOB, "--kill", "1@35", runs=here / "runs")
     assert (undisturbed.returncode, killed.returncode) == (0, 0), undisturbed.stderr + killed.stderr
@@ -46,7 +46,7 @@ def test_the_example_loses_a_worker_and_ends_as_if_it_had_not(here: Path) -> Non
     (failure,) = two.journal("failure")
     assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
     (ending,) = re.findall("finished step 60 .*", printed(one))
-    # A rank that lost its peer may have said so before it was ended.
+    # A rank that lost its peer may have reported it before it was ended.
     resumed, last = (line for line in printed(two).splitlines() if line.startswith(("resumed", "finished")))
     assert re.fullmatch("resumed from step-[3-5]0", resumed)
     assert last == ending
@@ -55,7 +55,7 @@ def test_the_example_loses_a_worker_and_ends_as_if_it_had_not(here: Path) -> Non
     assert two.journal("committed") == []
 
 
-def test_a_module_runs_where_the_job_was_submitted_with_the_plans_values(here: Path) -> None:
+def test_a_module_runs_in_the_submission_folder_with_the_plans_values(here: Path) -> None:
     (here / "research").mkdir()
     (here / "research/train.py").write_text("import os, sys\nprint(os.getcwd(), sys.argv[1:], __package__)\n")
     file = job(here, ["research.train", "{world_size}", "{layout.dp_shard}", "a b"], module=True)
@@ -65,17 +65,18 @@ def test_a_module_runs_where_the_job_was_submitted_with_the_plans_values(here: P
         assert printed(only_run(here / "runs"), rank) == f"{here} ['2', '2', 'a b'] research\n"
 
 
-def test_a_script_that_fails_is_named_with_its_error_and_its_traceback_is_in_its_log(here: Path) -> None:
+def test_a_failing_script_is_reported_and_its_log_has_the_traceback(here: Path) -> None:
     (here / "train.py").write_text("raise ValueError('no such layer')\n")
     done = headway("run", job(here, ["train.py"], "resilience: {restart: {budget: 0}}\n"), runs=here / "runs")
     assert done.returncode == 83
     assert "ValueError: no such layer" in done.stdout
     run = only_run(here / "runs")
-    (failure,) = run.journal("failure")  # the other rank may be ended before it gets as far
+    # The other rank may be ended before it gets as far.
+    (failure,) = run.journal("failure")
     assert f'File "{here}/train.py", line 1, in <module>' in printed(run, failure["rank"])
 
 
-def test_a_script_that_is_asked_to_stop_may_save_and_its_run_goes_on(here: Path) -> None:
+def test_a_script_with_a_stop_request_may_save_and_its_run_resumes(here: Path) -> None:
     (here / "train.py").write_text(
         "import pathlib, signal, sys\n"
         "saved = pathlib.Path('saved')\n"

@@ -1,4 +1,4 @@
-"""Corpora of tokens: what a sample holds, in which order corpora are mixed, and which damage is refused by name."""
+"""Tests corpora of tokens: the contents of a sample, the order of mixed corpora, and which damage is refused by name."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ weights = st.lists(st.integers(1, 40).map(float), min_size=1, max_size=5)
 
 
 @given(st.integers(0, 50), st.integers(1, 60))
-def test_any_part_of_a_corpus_has_its_tokens_and_the_starts_of_their_documents(
+def test_any_range_of_a_corpus_has_its_tokens_and_document_starts(
     tmp_path_factory: pytest.TempPathFactory, begin: int, count: int
 ) -> None:
     shards = [documents(seed, 8, 9) for seed in range(5)]
@@ -55,7 +55,7 @@ def test_any_part_of_a_corpus_has_its_tokens_and_the_starts_of_their_documents(
     assert text.starts(begin, count).tolist() == np.maximum(starts[begin : begin + count] - begin, 0).tolist()
 
 
-def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
+def test_large_vocabularies_use_four_bytes(tmp_path: Path) -> None:
     index = write_corpus(tmp_path / "a", [[[70_000, 5]]], vocab_size=100_000)
     assert (index.dtype, TokenText(tmp_path / "a", index).tokens(0, 2).tolist()) == ("uint32", [70_000, 5])
 
@@ -74,7 +74,7 @@ def test_every_prefix_has_each_corpus_in_its_proportion(shares: list[float], pla
 
 
 @given(weights)
-def test_each_sample_of_a_corpus_comes_once_and_in_order(shares: list[float]) -> None:
+def test_each_sample_of_a_corpus_is_used_once_and_in_order(shares: list[float]) -> None:
     mixture = Mixture(shares)
     seen = [0] * len(shares)
     for place in range(500):
@@ -84,7 +84,7 @@ def test_each_sample_of_a_corpus_comes_once_and_in_order(shares: list[float]) ->
     assert seen == mixture.counts(500)
 
 
-def test_the_order_is_the_one_that_earlier_runs_were_trained_in() -> None:
+def test_the_sample_order_equals_that_of_earlier_runs() -> None:
     """Another order would make a resumed run see some samples twice and some never."""
     mixture = Mixture([0.5, 0.3, 0.2])
     assert [mixture.at(place)[0] for place in range(10)] == [0, 1, 0, 2, 0, 1, 0, 2, 1, 0]
@@ -131,7 +131,7 @@ def case(tmp_path: Path) -> Case:
     )
 
 
-def test_samples_come_from_the_corpora_in_proportion_and_follow_from_place_and_seed(case: Case) -> None:
+def test_samples_are_proportional_and_determined_by_position_and_seed(case: Case) -> None:
     samples = case.opened()
     window = samples.at(5, LENGTH, seed=1)
     assert (window.tokens.shape, window.tokens.dtype, window.starts.shape) == ((LENGTH + 1,), torch.int64, (LENGTH,))
@@ -148,11 +148,11 @@ def test_samples_come_from_the_corpora_in_proportion_and_follow_from_place_and_s
     assert len(seen) == first, "an epoch has each sample once"
 
 
-def test_documents_are_not_told_apart_unless_asked_for(case: Case) -> None:
+def test_documents_are_separated_only_on_request(case: Case) -> None:
     assert case.opened(document_mask=False).at(0, LENGTH, seed=1).starts is None
 
 
-def test_the_fingerprint_is_that_of_content_and_weights(case: Case) -> None:
+def test_the_fingerprint_is_determined_by_content_and_weights(case: Case) -> None:
     before = case.opened().fingerprint
     assert case.config.data is not None
     corpora = case.config.data.options["corpora"]
@@ -188,7 +188,7 @@ def test_a_damaged_shard_is_refused_by_name(case: Case, name: str, damage: Calla
     assert str(refused.value).count(";") == 0, "one problem, one message"
 
 
-def test_hashes_are_compared_once_in_an_attempt_or_always_or_never(case: Case) -> None:
+def test_hashes_are_compared_once_per_attempt_always_or_never(case: Case) -> None:
     case.opened()
     flip(case.root / "a" / "00000.tokens")
     case.opened(verify="job")
@@ -200,7 +200,7 @@ def test_hashes_are_compared_once_in_an_attempt_or_always_or_never(case: Case) -
         case.opened(verify="job")
 
 
-def test_what_another_corpus_has_verified_counts_for_nothing(case: Case) -> None:
+def test_a_verification_of_another_corpus_does_not_count(case: Case) -> None:
     (case.root / "verified.json").write_text(json.dumps("another"))
     flip(case.root / "a" / "00000.tokens")
     with pytest.raises(DataError, match=r"a/00000\.tokens"):
@@ -267,21 +267,21 @@ def test_steps_that_need_more_passes_than_allowed_are_refused(case: Case) -> Non
         case.changed(steps=enough, history=later).opened(corpora=corpora)
 
 
-def test_an_index_is_the_same_after_it_is_written_and_read(case: Case) -> None:
+def test_an_index_is_unchanged_after_a_round_trip(case: Case) -> None:
     index = read_index(case.root / "a")
     assert from_json(Index, to_json(index)) == index
 
 
-# --- documents that do not see each other -----------------------------------------------------------------------------
+# --- separated documents ----------------------------------------------------------------------------------------------
 
 
-def test_a_token_sees_its_own_document_up_to_itself() -> None:
+def test_a_token_attends_to_its_document_up_to_itself() -> None:
     mask = document_mask(torch.tensor([[0, 0, 2, 2, 2]]))
     assert mask[0, 0].int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_packed_documents_have_the_logits_and_gradients_that_each_has_alone(recompute: str) -> None:
+def test_packed_documents_have_the_logits_and_gradients_of_separate_ones(recompute: str) -> None:
     from headway.runner.contract import Execution
 
     config = Model(32, 2, 16, 4, 2, 24)

@@ -1,4 +1,4 @@
-"""What comes from elsewhere as the builtin trainer's state: taken whole, or refused by the first name that does not fit."""
+"""Tests imported state for the builtin trainer: it is taken whole, or refused by the first name that does not fit."""
 
 import re
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def contents(archive: Archive, origin: Path = Path("/origin"), config: RunConfig
     return contents_of_job(archive, origin, config, 3)
 
 
-def test_parameters_under_llamas_names_are_the_jobs_and_the_moments_are_zero(tmp_path: Path) -> None:
+def test_llama_parameters_are_imported_with_zero_moments(tmp_path: Path) -> None:
     origin = exported(filled(MODEL), tmp_path / "out")
     found = contents(SafetensorsArchive(origin), origin)
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in OWN.items())
@@ -54,7 +54,7 @@ def test_parameters_under_llamas_names_are_the_jobs_and_the_moments_are_zero(tmp
     assert (found.objects["step"], found.objects["consumed"]) == (3, {"position": 24, "digest": 0})
 
 
-def test_parameters_and_moments_under_the_jobs_own_names_are_taken() -> None:
+def test_parameters_and_moments_with_the_jobs_names_are_imported() -> None:
     state = contents(Tensors(OWN)).tensors
     moved = {name: tensor + 1 if name.startswith("optimizer.") else tensor for name, tensor in state.items()}
     found = contents(Tensors(moved)).tensors
@@ -62,7 +62,7 @@ def test_parameters_and_moments_under_the_jobs_own_names_are_taken() -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in moved.items())
 
 
-def test_what_a_run_of_the_same_data_and_step_had_consumed_is_kept() -> None:
+def test_consumed_samples_are_kept_for_the_same_data_and_step() -> None:
     assert CONFIG_OF_JOB.data is not None
     own = {"step": 3, "data": open_corpus(CONFIG_OF_JOB.data).fingerprint, "consumed": {"position": 24, "digest": 9}, "rng": None}
     assert contents(WithObjects(OWN, {"0": own})).objects == own
@@ -88,14 +88,14 @@ def test_a_tensor_that_does_not_fit_is_named(tensors: dict[str, torch.Tensor], s
         contents(Tensors(tensors))
 
 
-def test_a_model_that_computes_something_else_is_refused_though_all_shapes_fit(tmp_path: Path) -> None:
+def test_a_model_with_other_computations_is_refused_though_all_shapes_fit(tmp_path: Path) -> None:
     origin = exported(filled(MODEL), tmp_path / "out")
     other = replace(CONFIG_OF_JOB, model=replace(MODEL, rope_theta=10_000.0))
     with pytest.raises(PlaceError, match=r"`rope_theta` is 50000\.0, but the job's model has 10000\.0"):
         contents(SafetensorsArchive(origin), origin, other)
 
 
-def test_a_tensor_that_llama_does_not_have_is_named_and_its_frequencies_are_not_missed(tmp_path: Path) -> None:
+def test_a_tensor_unknown_to_llama_is_named_but_not_missing_frequencies(tmp_path: Path) -> None:
     parameters = dict(filled(MODEL).named_parameters())
     names = {name: llama_name(name) for name in parameters}
     for more, refused in (
@@ -113,13 +113,13 @@ def test_a_tensor_that_llama_does_not_have_is_named_and_its_frequencies_are_not_
             assert len(contents(SafetensorsArchive(origin), origin).tensors) == 4 * len(OWN)
 
 
-def test_tensors_without_a_config_are_not_guessed_at(tmp_path: Path) -> None:
+def test_tensors_without_a_config_are_refused(tmp_path: Path) -> None:
     origin = exported(filled(MODEL), tmp_path / "out")
     (origin / CONFIG).unlink()
     with pytest.raises(ValueError, match=r"config\.json: .* it describes the tensors beside it"):
         contents(SafetensorsArchive(origin), origin)
 
 
-def test_a_job_with_another_trainer_is_told_what_to_do() -> None:
+def test_a_job_with_another_trainer_gets_a_hint() -> None:
     with pytest.raises(PlaceError, match="import without it and load with `from headway import checkpoint`"):
         contents(Tensors(OWN), config=replace(CONFIG_OF_JOB, trainer=Trainer("script")))

@@ -1,4 +1,4 @@
-"""A loop of one's own goes on bit by bit as if it had not been interrupted: order, augmentation in workers, dropout, optimizer."""
+"""Tests that a custom loop resumes bit for bit as if uninterrupted: order, augmentation in workers, dropout, optimizer."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ SIZE, WIDTH, BATCH = 24, 6, 4
 
 
 class Augmented(Dataset[torch.Tensor]):
-    """Samples with noise from all three generators, as other people's datasets draw it."""
+    """Samples with noise from all three generators, as third-party datasets draw it."""
 
     def __len__(self) -> int:
         return SIZE
@@ -33,14 +33,14 @@ class Augmented(Dataset[torch.Tensor]):
 
 
 class Numbered(Dataset[torch.Tensor]):
-    """Takes a `Sample` and leaves its seed aside: augmentation is then the worker's own."""
+    """Takes a `Sample` and ignores its seed, so that augmentation depends on the worker."""
 
     def __getitem__(self, sample: Sample) -> torch.Tensor:
         return Augmented()[sample.number]
 
 
 class Loop:
-    """A training loop as anybody has one, with all that a resumed one needs in `state`."""
+    """An ordinary training loop, with everything that a resumed one needs in `state`."""
 
     def __init__(self, workers: int, data: Dataset[torch.Tensor]) -> None:
         self.samples = Samples(SIZE, batch=BATCH, seed=3)
@@ -55,7 +55,7 @@ class Loop:
         }
 
     def train(self, steps: int) -> str:
-        """The hash of all parameters after so many steps."""
+        """The hash of all parameters after this many steps."""
         batches = self.samples.follow(self.loader)
         for _, batch in zip(range(steps), batches, strict=False):
             loss = self.model(batch).square().mean()
@@ -66,7 +66,7 @@ class Loop:
 
 
 def hashes(workers: int, data: Dataset[torch.Tensor]) -> tuple[str, str]:
-    """The end of a run in one go, and of one that was interrupted and went on in another loop."""
+    """The end of an uninterrupted run, and of one that was interrupted and resumed in another loop."""
     seed_all(1, 0)
     whole = Loop(workers, data).train(7)
     seed_all(1, 0)
@@ -81,19 +81,19 @@ def hashes(workers: int, data: Dataset[torch.Tensor]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_interrupted_loop_ends_bit_for_bit_as_one_in_one_go(workers: int) -> None:
+def test_an_interrupted_loop_ends_bit_for_bit_like_an_uninterrupted_one(workers: int) -> None:
     whole, resumed = hashes(workers, Seeded(Augmented()))
     assert resumed == whole
 
 
 @pytest.mark.slow
-def test_without_a_seed_of_its_own_a_sample_is_another_one_after_a_resume() -> None:
+def test_without_a_separate_seed_a_sample_differs_after_a_resume() -> None:
     whole, resumed = hashes(2, Numbered())
     assert resumed != whole
 
 
 @pytest.mark.slow
-def test_workers_change_nothing() -> None:
+def test_the_number_of_workers_changes_nothing() -> None:
     assert len({hashes(workers, Seeded(Augmented()))[0] for workers in (0, 1, 2)}) == 1
 
 
@@ -104,7 +104,7 @@ def numbers(samples: Samples, batches: int) -> list[int]:
     return [sample.number for batch, _ in zip(samples, range(batches), strict=False) for sample in batch]
 
 
-def test_an_epoch_holds_every_sample_once_and_the_next_one_in_another_order() -> None:
+def test_an_epoch_has_every_sample_once_and_the_next_one_in_another_order() -> None:
     samples = Samples(SIZE, batch=BATCH, seed=5)
     epochs = numbers(samples, 2 * SIZE // BATCH)
     assert Counter(epochs) == dict.fromkeys(range(SIZE), 2)
@@ -113,7 +113,7 @@ def test_an_epoch_holds_every_sample_once_and_the_next_one_in_another_order() ->
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 6]), st.integers(0, 1000), st.integers(0, 5))
-def test_ranks_share_each_batch_whatever_their_number(world_size: int, seed: int, skipped: int) -> None:
+def test_any_number_of_ranks_shares_each_batch(world_size: int, seed: int, skipped: int) -> None:
     alone = Samples(17, batch=12, seed=seed)
     alone.skip(skipped)
     expected = [sample for batch, _ in zip(alone, range(4), strict=False) for sample in batch]
@@ -125,13 +125,13 @@ def test_ranks_share_each_batch_whatever_their_number(world_size: int, seed: int
     assert [sample for step in range(4) for share in shares for sample in share[step]] == expected
 
 
-def test_a_sample_is_drawn_anew_when_it_comes_again() -> None:
+def test_a_sample_is_augmented_differently_when_it_is_drawn_again() -> None:
     samples = Samples(3, batch=3, seed=5)
     twice = [sample for batch, _ in zip(samples, range(2), strict=False) for sample in batch]
     assert len({sample.seed for sample in twice}) == 6
 
 
-def test_batches_that_were_only_read_ahead_do_not_count() -> None:
+def test_prefetched_batches_do_not_count() -> None:
     samples = Samples(SIZE, batch=BATCH)
     data: Seeded[torch.Tensor] = Seeded(Augmented())
     loader = DataLoader(data, batch_sampler=samples, num_workers=1, prefetch_factor=4)
@@ -150,7 +150,7 @@ def test_a_state_of_other_samples_or_another_seed_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("size", "batch", "world_size"), [(0, 4, 1), (8, 0, 1), (8, 6, 4)])
-def test_a_batch_that_cannot_be_shared_is_refused(size: int, batch: int, world_size: int) -> None:
+def test_a_batch_that_cannot_be_divided_is_refused(size: int, batch: int, world_size: int) -> None:
     with pytest.raises(ValueError, match=f"{batch} of {size} samples cannot be split evenly over {world_size} ranks"):
         Samples(size, batch=batch, rank=0, world_size=world_size)
 
@@ -162,7 +162,7 @@ def drawn() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_what_is_drawn_inside_changes_nothing_outside() -> None:
+def test_random_draws_inside_change_nothing_outside() -> None:
     seed_all(4, 0)
     expected = drawn()
     seed_all(4, 0)
@@ -171,7 +171,7 @@ def test_what_is_drawn_inside_changes_nothing_outside() -> None:
     assert drawn() == expected
 
 
-def test_generators_go_on_on_their_rank_and_differ_between_ranks_under_another_number_of_them() -> None:
+def test_generators_continue_per_rank_and_differ_at_another_world_size() -> None:
     seed_all(4, 0)
     state = decode(encode(RandomState(0, 2).state_dict()))
     expected = drawn()
@@ -185,11 +185,11 @@ def test_generators_go_on_on_their_rank_and_differ_between_ranks_under_another_n
     assert len({*found, expected}) == 4
 
 
-# --- what has a state of its own --------------------------------------------------------------------------------------
+# --- stateful objects -------------------------------------------------------------------------------------------------
 
 
 class Counting:
-    """Stands for a loader with a state of its own."""
+    """A loader with its own state."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {
@@ -204,7 +204,7 @@ class Counting:
         self.state = state
 
 
-def test_a_ranks_own_state_comes_back_on_it_with_tensors_and_all() -> None:
+def test_a_ranks_own_state_is_restored_to_it_including_tensors() -> None:
     saved = decode(encode(PerRank(Counting(), 1, 2).state_dict()))
     inner = Counting()
     inner.state = {}
@@ -216,14 +216,15 @@ def test_a_ranks_own_state_comes_back_on_it_with_tensors_and_all() -> None:
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 4)])
-def test_a_ranks_own_state_is_no_other_ranks(rank: int, world_size: int) -> None:
+def test_a_ranks_own_state_is_not_restored_to_another_rank(rank: int, world_size: int) -> None:
     saved = PerRank(Counting(), 1, 2).state_dict()
     with pytest.raises(ValueError, match=f"a Counting of rank 1 of 2 cannot resume as rank {rank} of {world_size}"):
         PerRank(Counting(), rank, world_size).load_state_dict(saved)
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torch 2.13 of a call that torchdata 0.11 makes
-def test_torchdatas_loader_goes_on_where_it_was() -> None:
+# torch 2.13 warns about a call in torchdata 0.11.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_torchdatas_loader_resumes_where_it_was() -> None:
     torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torchdata")
 
     def loader() -> Any:
@@ -241,7 +242,7 @@ def test_torchdatas_loader_goes_on_where_it_was() -> None:
     assert begun + [batch.tolist() for batch in again] == whole
 
 
-def test_what_was_consumed_is_the_same_in_any_order_and_goes_on_from_a_state() -> None:
+def test_consumption_is_independent_of_order_and_continues_from_a_state() -> None:
     tokens = [torch.tensor([number, 7]) for number in range(6)]
     forward, backward = Consumed(), Consumed()
     for position in range(6):

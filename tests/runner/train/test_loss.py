@@ -1,4 +1,4 @@
-"""The cross-entropy of a batch, whole and in pieces."""
+"""Tests the cross-entropy of a batch, whole and in chunks."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def losses(limit: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
 
 
 @pytest.mark.parametrize(("limit", "calls"), [(2 * 8 * VOCABULARY, 1), (2 * 8 * VOCABULARY - 1, 4), (2 * VOCABULARY, 16)])
-def test_pieces_are_computed_twice_and_add_up_to_the_whole(limit: int, calls: int) -> None:
+def test_chunks_are_computed_twice_and_add_up_to_the_whole(limit: int, calls: int) -> None:
     whole, found = losses(1 << 20), losses(limit)
     for one, other in zip(found[:3], whole[:3], strict=True):
         torch.testing.assert_close(one, other)

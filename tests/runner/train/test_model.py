@@ -1,4 +1,4 @@
-"""The builtin trainer's parts: a model that does not depend on its layout and looks only backwards, its rate, generators and data."""
+"""Tests the builtin trainer's parts: a causal model that is independent of its layout, its rate, generators and data."""
 
 import json
 import random
@@ -112,13 +112,13 @@ def test_initial_values_have_the_published_spread() -> None:
     assert set(parameters["norm.weight"].tolist()) == {1.0}
 
 
-# --- what it computes -------------------------------------------------------------------------------------------------
+# --- computation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 11), st.integers(0, 18), st.integers(0, 100))
-def test_a_token_changes_no_logits_before_it(at: int, token: int, seed: int) -> None:
+def test_a_token_does_not_change_earlier_logits(at: int, token: int, seed: int) -> None:
     model = built()
     tokens = torch.randint(0, 19, (2, 12), generator=torch.Generator().manual_seed(seed))
     changed = tokens.clone()
@@ -144,7 +144,7 @@ def test_grouped_query_attention_shares_its_keys_and_values() -> None:
         torch.testing.assert_close(grouped(tokens), full(tokens))
 
 
-def test_rotation_keeps_lengths_and_makes_products_depend_on_distance() -> None:
+def test_rotation_preserves_lengths_and_makes_products_depend_on_distance() -> None:
     cos, sin = rotary_tables(torch.arange(32), 8, 10_000.0)
     q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
     turned_q, turned_k = (rotate(x.expand(1, 1, 32, 8), cos, sin)[0, 0] for x in (q, k))
@@ -164,13 +164,14 @@ RATE = Optimizer(lr=2.0, warmup_steps=4, min_lr_ratio=0.25)
 def test_the_rate_rises_to_its_peak_and_ends_at_its_minimum() -> None:
     rates = [learning_rate(RATE, step, 21) for step in range(21)]
     assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert rates[12] == pytest.approx((2.0 + 0.5) / 2)  # half-way between the end of the warm-up and the last step
+    # Halfway between the end of the warm-up and the last step.
+    assert rates[12] == pytest.approx((2.0 + 0.5) / 2)
     assert rates[-1] == pytest.approx(0.5)
     assert all(a >= b for a, b in pairwise(rates[4:]))
 
 
 @given(st.integers(0, 50), st.integers(1, 200), st.floats(0, 1))
-def test_the_rate_stays_between_nothing_and_its_peak(warmup: int, steps: int, ratio: float) -> None:
+def test_the_rate_stays_between_zero_and_its_peak(warmup: int, steps: int, ratio: float) -> None:
     config = Optimizer(lr=1.0, warmup_steps=warmup, min_lr_ratio=ratio)
     rates = [learning_rate(config, step, steps) for step in range(steps)]
     assert all(0 < rate <= 1.0 + 1e-12 or ratio == 0 for rate in rates)
@@ -178,7 +179,7 @@ def test_the_rate_stays_between_nothing_and_its_peak(warmup: int, steps: int, ra
         assert rates[-1] == pytest.approx(ratio, abs=1e-9)
 
 
-def test_matrices_decay_and_norms_do_not() -> None:
+def test_matrices_decay_but_norms_do_not() -> None:
     model = built()
     groups = make_optimizer(model, Optimizer(lr=1.0, weight_decay=0.3)).param_groups
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
@@ -208,9 +209,10 @@ def _generators() -> Any:
 
 
 @pytest.mark.usefixtures("_generators")
-def test_all_generators_go_on_where_they_were_saved() -> None:
+def test_all_generators_continue_where_they_were_saved() -> None:
     seed_all(7, rank=1)
-    drawn()  # leaves half of a Gaussian pair behind in Python's and NumPy's generators
+    # Leaves half of a Gaussian pair in Python's and NumPy's generators.
+    drawn()
     text = json.dumps(encode(rng_state(CPU)))
     first = [drawn() for _ in range(3)]
     seed_all(8, rank=0)
@@ -284,7 +286,7 @@ def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: Chec
     after = train(straight, 3)
     wanted = straight.hashes(Ranks())
     resumed = training(seed=2)
-    train(resumed, 1)  # anything at all
+    train(resumed, 1)  # any other step
     resumed.restore(reader_of(place), Ranks())
     assert (resumed.step, train(resumed, 3)) == (at, after)
     assert resumed.hashes(Ranks()) == wanted
@@ -293,7 +295,7 @@ def test_a_run_that_was_saved_and_restored_ends_with_the_same_hashes(place: Chec
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_generators")
-def test_each_part_of_the_state_has_a_hash_that_notices_it() -> None:
+def test_each_part_of_the_state_has_a_hash_that_detects_its_changes() -> None:
     state = training()
     train(state, 1)
     before = state.hashes(Ranks())
@@ -320,7 +322,7 @@ def test_a_state_is_not_restored_on_other_data(place: CheckpointLocation) -> Non
         training(fingerprint="other").restore(reader_of(place), Ranks())
 
 
-def test_consumed_samples_do_not_depend_on_their_order_but_on_their_positions() -> None:
+def test_consumed_samples_are_identified_by_position_and_not_by_order() -> None:
     samples = [(position, torch.tensor([position * 7, 3])) for position in range(6)]
     one, other, moved = Consumed(), Consumed(), Consumed()
     for position, tokens in samples:
@@ -341,18 +343,18 @@ def texts(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_files_are_read_in_order_and_each_once(texts: str) -> None:
+def test_files_are_read_in_order_and_once_each(texts: str) -> None:
     corpus = open_corpus(Data("files", {"paths": [f"{texts}/*.txt", f"{texts}/a.*"]}))
     assert bytes(corpus.tokens) == b"<a.txt><b.txt>"
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(3, b"<a."), (7, b"<a.txt>"), (9, b"<a.txt><b"), (99, b"<a.txt><b.txt>")])
-def test_a_limit_cuts_the_corpus(texts: str, limit: int, expected: bytes) -> None:
+def test_a_limit_truncates_the_corpus(texts: str, limit: int, expected: bytes) -> None:
     corpus = open_corpus(Data("files", {"paths": [f"{texts}/*.txt"], "limit_bytes": limit}))
     assert bytes(corpus.tokens) == expected
 
 
-def test_samples_overlap_by_the_token_that_follows(texts: str) -> None:
+def test_samples_overlap_by_the_next_token(texts: str) -> None:
     corpus = open_corpus(Data("files", {"paths": [f"{texts}/*.txt"]}))  # 14 bytes
     assert corpus.windows(4) == 3
     assert bytes(corpus.sample(0, 4).tolist()) == b"<a.tx"
@@ -368,7 +370,7 @@ def test_other_data_has_another_fingerprint(texts: str) -> None:
     assert open_corpus(paths).fingerprint != before
 
 
-def test_a_corpus_without_a_single_sample_is_refused(texts: str) -> None:
+def test_a_corpus_without_a_sample_is_refused(texts: str) -> None:
     corpus = open_corpus(Data("files", {"paths": [f"{texts}/*.txt"]}))
     assert corpus.windows(13) == 1
     with pytest.raises(DataError, match="14 tokens are too few for one sample of 14 and the token that follows"):
@@ -381,7 +383,7 @@ def test_data_without_a_byte_is_refused(tmp_path: Path) -> None:
         open_corpus(Data("files", {"paths": [str(tmp_path / "empty.txt")]}))
 
 
-def test_a_path_that_names_no_file_is_refused_beside_one_that_does(texts: str) -> None:
+def test_a_path_without_a_file_is_refused_even_among_valid_ones(texts: str) -> None:
     with pytest.raises(DataError, match=r"`/no/such/\*` matches no file"):
         open_corpus(Data("files", {"paths": [f"{texts}/*.txt", "/no/such/*"]}))
 

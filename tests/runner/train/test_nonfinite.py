@@ -1,4 +1,4 @@
-"""A loss that is not a number: computed again from the same batch, and never applied."""
+"""Tests a loss that is not a number: it is recomputed from the same batch, and never applied."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.slow
 
 
 def ranks(folder: Path) -> list[dict[str, Any]]:
-    """What both ranks wrote."""
+    """The records of both ranks."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_a_passing_fault_leaves_no_trace_and_one_that_stays_is_not_applied(tmp_path: Path) -> None:
+def test_a_transient_nan_leaves_no_trace_a_persistent_one_is_not_applied(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog; " * 50)
     run_world("tests.support.ranks.nonfinite", 2, tmp_path)
     sound, passing, lasting = (ranks(tmp_path / str(times)) for times in (0, 1, 2))

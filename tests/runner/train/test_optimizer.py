@@ -1,4 +1,4 @@
-"""What an optimizer step is computed with follows from the configuration of that step, which a history may change."""
+"""Tests that an optimizer step uses the configuration of that step, which a history may change."""
 
 from typing import get_args
 
@@ -11,7 +11,7 @@ from headway.runner.contract import Optimizer
 from headway.runner.train.optimizer import learning_rate, make_optimizer, set_hyperparameters
 
 
-def test_every_number_of_a_step_is_that_of_its_configuration() -> None:
+def test_every_number_of_a_step_comes_from_its_configuration() -> None:
     model = nn.Linear(3, 2)
     optimizer = make_optimizer(model, Optimizer(0.1))
     changed = Optimizer(0.01, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3)
@@ -23,8 +23,8 @@ def test_every_number_of_a_step_is_that_of_its_configuration() -> None:
         assert found == {"lr": learning_rate(changed, 7, 10), "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": decay}
 
 
-def test_a_step_with_the_same_numbers_is_the_same_step() -> None:
-    """Setting what already holds changes no bit."""
+def test_a_step_with_the_same_numbers_is_bit_for_bit_the_same() -> None:
+    """Setting a value that is already in effect changes no bit."""
     results = []
     for again in (False, True):
         torch.manual_seed(1)
@@ -43,7 +43,7 @@ def test_a_step_with_the_same_numbers_is_the_same_step() -> None:
     ("step", "rate"),
     [(0, 0.05), (1, 0.1), (2, 0.1), (6, pytest.approx(0.055)), (10, pytest.approx(0.01)), (99, pytest.approx(0.01))],
 )
-def test_the_rate_warms_up_and_falls_along_a_cosine_to_the_last_step(step: int, rate: float) -> None:
+def test_the_rate_warms_up_and_decays_along_a_cosine_to_the_last_step(step: int, rate: float) -> None:
     assert learning_rate(Optimizer(0.1, warmup_steps=2), step, 11) == rate
 
 
@@ -56,7 +56,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("schedule", get_args(Optimizer_of_spec.model_fields["schedule"].annotation))
-def test_each_schedule_of_the_language_has_its_shape(schedule: str) -> None:
+def test_each_schedule_of_the_spec_has_its_shape(schedule: str) -> None:
     config = Optimizer(1.0, warmup_steps=2, schedule=schedule, decay_steps=3 if schedule == "wsd" else None)
     rates = [learning_rate(config, step, 11) for step in range(11)]
     assert rates[:2] == [0.5, 1.0]
@@ -64,7 +64,7 @@ def test_each_schedule_of_the_language_has_its_shape(schedule: str) -> None:
     assert (rates[-1] == pytest.approx(0.1)) == (schedule != "constant")
 
 
-def test_wsd_falls_in_each_of_its_last_steps_and_in_no_other() -> None:
+def test_wsd_decays_in_each_of_its_last_steps_and_in_no_other() -> None:
     config = Optimizer(1.0, schedule="wsd", decay_steps=4, min_lr_ratio=0.0)
     rates = [learning_rate(config, step, 10) for step in range(10)]
     assert rates == pytest.approx([1.0] * 6 + [0.75, 0.5, 0.25, 0.0])

@@ -1,4 +1,4 @@
-"""Every axis of the mesh, and pairs of them, trains as one process does: the same losses, also from another layout's save."""
+"""Tests that every axis of the mesh, and pairs of them, train as one process does: the same losses, also from another layout's save."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.support.ranks import parallel
 from tests.support.ranks.parallel import ALONE, LAYOUTS, SAVED_AT, STEPS, Found
 from tests.support.worlds import run_world
 
-# All layouts of make soak take longer than a test usually may.
+# `make soak` runs all layouts, which takes longer than a test usually may.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 # Layouts add the same numbers in other orders. The largest difference was measured as 1.6e-7 of a loss, one step of
@@ -23,7 +23,7 @@ ROUNDED_NORM_TOLERANCE = 0.15
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
-    """What each layout's ranks have found."""
+    """The results of each layout's ranks."""
     root = tmp_path_factory.mktemp("parallel")
     (root / "text").write_text("the quick brown fox jumps over the lazy dog; " * 50)
     write_corpus(root / "short", [documents(seed, 40, 9) for seed in range(2)])
@@ -33,7 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
 
 
 def relative(found: list[float], expected: list[float]) -> float:
-    """The largest difference of two curves, as a part of the value."""
+    """The largest difference of two curves, relative to the value."""
     assert len(found) == len(expected)
     return max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
 
@@ -68,12 +68,12 @@ def test_a_layout_has_the_losses_and_gradient_norms_of_one_process(found: dict[s
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_restart_under_the_same_layout_costs_not_one_bit(found: dict[str, Found], name: str) -> None:
+def test_a_restart_under_the_same_layout_changes_no_bit(found: dict[str, Found], name: str) -> None:
     assert found[name].restarted == found[name].ended
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_goes_on_from_the_save_of_another(found: dict[str, Found], name: str) -> None:
+def test_a_layout_resumes_from_the_save_of_another(found: dict[str, Found], name: str) -> None:
     assert relative(found[name].elsewhere, found[oracle(name)].losses[SAVED_AT:]) <= tolerance(name), found[name].source
 
 

@@ -1,4 +1,4 @@
-"""Traces of steps on request: which steps, and that nothing that fails reaches training."""
+"""Tests traces of steps on request: which steps are traced, and that no failure reaches training."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def loop(profiler: StepProfiler, steps: int) -> list[bool]:
-    """Steps of a job, each one product of matrices; and what the first rank announced in each."""
+    """Steps of a job, each one matrix product; and the first rank's announcement in each."""
     announced = []
     for _ in range(steps):
         torch.ones(2, 2).mm(torch.ones(2, 2))
@@ -30,7 +30,7 @@ def loop(profiler: StepProfiler, steps: int) -> list[bool]:
     return announced
 
 
-def test_as_many_steps_as_asked_for_are_traced_once(directory: RunDirectory) -> None:
+def test_the_requested_number_of_steps_is_traced_once(directory: RunDirectory) -> None:
     assert loop(StepProfiler(directory, 0), 6) == [True, True, False, False, False, False]
     with gzip.open(directory.profiles / "now" / "rank-0.json.gz", "rt") as file:
         names = [event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "cpu_op"]
@@ -38,7 +38,7 @@ def test_as_many_steps_as_asked_for_are_traced_once(directory: RunDirectory) -> 
     assert [path.name for path in (directory.profiles / "now").iterdir()] == ["rank-0.json.gz"]
 
 
-def test_a_rank_that_is_not_asked_and_a_job_without_a_request_trace_nothing(directory: RunDirectory) -> None:
+def test_a_rank_or_job_without_a_request_traces_nothing(directory: RunDirectory) -> None:
     other = StepProfiler(directory, 1)
     other.follow(wanted=True)
     other.follow(wanted=False)
@@ -47,13 +47,13 @@ def test_a_rank_that_is_not_asked_and_a_job_without_a_request_trace_nothing(dire
     assert not (directory.profiles / "now").exists()
 
 
-def test_a_request_that_nobody_understands_is_no_request(directory: RunDirectory) -> None:
+def test_an_invalid_request_is_ignored(directory: RunDirectory) -> None:
     directory.profile_request.write_text('{"steps": 1}')
     assert not any(loop(StepProfiler(directory, 0), 2))
 
 
 @pytest.mark.parametrize("method", ["start", "stop", "export_chrome_trace"])
-def test_a_profiler_that_fails_leaves_its_reason_and_training_goes_on(
+def test_a_failing_profiler_records_its_error_and_training_continues(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""A save that becomes due while a replica group is missing, or that its loss has cut short, is written once all groups are back."""
+"""Tests that a save due during the absence of a replica group, or interrupted by its loss, is written once all groups are back."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TIERS = (Tier("memory", 1), Tier("shared", 10))
 
 
 class Link:
-    """The other group, which is where this one is, and the coordinator's word on who trains."""
+    """The other group, at the same step as this one, and the coordinator's list of training groups."""
 
     order_s, replica, inner, size, count, everyone = 1.0, 0, 0, 1, 2, object()
 
@@ -45,7 +45,7 @@ class Link:
 
 
 class Saves:
-    """A saver of which a test decides how its saves end."""
+    """A saver whose outcomes the test decides."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, set[str]]] = []
@@ -71,7 +71,7 @@ class Saves:
 
 
 class Loop(ReplicaTrainer):
-    """The loop of one rank between its steps, which change nothing but their number."""
+    """The loop of one rank between its steps, which change only their number."""
 
     def __init__(self) -> None:
         self.replicas: Any = Link()
@@ -114,7 +114,7 @@ class Loop(ReplicaTrainer):
         return [save for saver in self.savers for save in saver.begun]
 
 
-def test_a_save_that_becomes_due_while_a_group_is_missing_is_written_after_the_second_step_with_all() -> None:
+def test_a_save_due_while_a_group_is_missing_is_written_after_it_returns() -> None:
     loop = Loop()
     loop.change()
     loop.step("shared")
@@ -128,7 +128,7 @@ def test_a_save_that_becomes_due_while_a_group_is_missing_is_written_after_the_s
     assert len(loop.begun) == 1
 
 
-def test_a_save_that_only_the_other_group_knows_to_be_due_is_written_too() -> None:
+def test_a_save_that_only_the_other_group_has_due_is_written_too() -> None:
     loop = Loop()
     loop.change()
     loop.replicas.due_there = 0b10
@@ -138,7 +138,7 @@ def test_a_save_that_only_the_other_group_knows_to_be_due_is_written_too() -> No
     assert loop.begun == [(2, {"shared"})]
 
 
-def test_a_save_that_the_loss_of_a_group_cuts_short_is_due_again() -> None:
+def test_a_save_interrupted_by_the_loss_of_a_group_is_due_again() -> None:
     loop = Loop()
     loop.step("shared", "memory")
     assert loop.begun == [(1, {"shared", "memory"})]
@@ -153,10 +153,10 @@ def test_a_save_that_the_loss_of_a_group_cuts_short_is_due_again() -> None:
 
 
 @pytest.mark.parametrize(("error", "again"), [(None, []), ("rank 1 could not save it", [(4, {"shared"})])])
-def test_only_a_save_that_has_not_ended_well_is_due_again(error: str | None, again: list[tuple[int, set[str]]]) -> None:
+def test_only_a_save_that_did_not_succeed_is_due_again(error: str | None, again: list[tuple[int, set[str]]]) -> None:
     loop = Loop()
     loop.step("shared")
-    # It ends before the loss is known, which is when a failed one shows it.
+    # It ends before the loss is known, which is when a failed save becomes apparent.
     loop.ends(1, "shared", error)
     loop.step()
     loop.change()
@@ -166,7 +166,7 @@ def test_only_a_save_that_has_not_ended_well_is_due_again(error: str | None, aga
     assert loop.begun[1:] == again
 
 
-def test_the_end_of_an_older_save_does_not_stand_for_that_of_a_newer_one() -> None:
+def test_the_end_of_an_older_save_does_not_complete_a_newer_one() -> None:
     loop = Loop()
     loop.step("shared")
     loop.step("shared")

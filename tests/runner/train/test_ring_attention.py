@@ -1,4 +1,4 @@
-"""Attention over a split sequence: the positions of each rank, and the formula beside torch's kernel."""
+"""Tests attention over a split sequence: the positions of each rank, and the formula compared with torch's kernel."""
 
 import math
 
@@ -17,7 +17,7 @@ from headway.runner.train.ring_attention import (
 
 
 @pytest.mark.parametrize(("sequence", "ranks"), [(8, 2), (16, 4), (24, 3), (12, 1)])
-def test_each_position_is_held_once_and_all_ranks_have_the_same_work(sequence: int, ranks: int) -> None:
+def test_each_position_is_held_once_and_all_ranks_have_equal_work(sequence: int, ranks: int) -> None:
     held = [held_positions(sequence, rank, ranks) for rank in range(ranks)]
     assert sorted(torch.cat(held).tolist()) == list(range(sequence))
     assert all(part.tolist() == sorted(part.tolist()) for part in held)
@@ -46,7 +46,7 @@ def test_the_formula_and_the_kernel_give_the_same_values_and_gradients(causal: b
         torch.testing.assert_close(other, expected)
 
 
-def test_attention_over_parts_of_the_keys_adds_up_to_that_over_all() -> None:
+def test_attention_over_parts_of_the_keys_combines_to_that_over_all() -> None:
     q, k, v = (drawn(seed, 1, 2, 6, 4) for seed in range(3))
     out, lse = torch.zeros(1, 2, 6, 4), torch.full((1, 2, 6), -math.inf)
     for part in (slice(0, 1), slice(1, 4), slice(4, 6)):

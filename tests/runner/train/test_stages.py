@@ -1,4 +1,4 @@
-"""Which layers go onto which stage of a pipeline, and which stages onto which rank."""
+"""Tests the assignment of layers to pipeline stages, and of stages to ranks."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ SMALL = Model(vocab_size=19, layers=5, hidden=16, heads=4, kv_heads=2, ffn_hidde
         (3, 2, [2, 1]),
     ],
 )
-def test_layers_are_spread_evenly_and_the_ends_have_fewer(layers: int, stages: int, sizes: list[int]) -> None:
+def test_layers_are_spread_evenly_with_fewer_at_the_ends(layers: int, stages: int, sizes: list[int]) -> None:
     assert stage_sizes(layers, stages) == sizes
 
 
@@ -43,12 +43,12 @@ def rank_of(at: int, pp: int) -> Any:
         ("DualPipeV", 2, [(0, 5), (1, 4), (2, 3)]),
     ],
 )
-def test_stages_go_round_the_ranks_or_there_and_back(schedule: str, chunks: int, stages: list[tuple[int, ...]]) -> None:
+def test_stages_are_looped_or_v_shaped_over_the_ranks(schedule: str, chunks: int, stages: list[tuple[int, ...]]) -> None:
     execution = Execution(schedule=schedule, virtual_stages=chunks)
     assert [stages_of(execution, rank_of(at, 3)) for at in range(3)] == stages
 
 
-def test_the_stages_of_all_ranks_are_the_whole_model_under_its_names() -> None:
+def test_the_stages_of_all_ranks_form_the_whole_model_with_its_names() -> None:
     execution = Execution(schedule="ZBVZeroBubble", virtual_stages=2)
     with torch.device("meta"):
         whole = {name: parameter.shape for name, parameter in Transformer(SMALL).named_parameters()}
@@ -62,7 +62,7 @@ def test_the_stages_of_all_ranks_are_the_whole_model_under_its_names() -> None:
     assert dict(found) == whole
 
 
-def test_a_stage_without_layers_passes_on_what_it_gets() -> None:
+def test_a_stage_without_layers_passes_its_input_on() -> None:
     stage = Transformer(SMALL, stage=ModelStage(range(2, 2), is_first=False, is_last=False))
     hidden = torch.randn(1, 4, 16)
     assert torch.equal(stage(hidden), hidden)

@@ -1,8 +1,8 @@
 """Makes ranks light, for tests that start many of them.
 
 Without it the first optimizer, DTensor and a standby import torch's compiler and sympy, nearly half of a rank's start, although nothing
-is compiled: here both are imported once something of them is used. A step of the builtin trainer computes next to nothing, and sleeps
-instead (LIGHT_STEP_S seconds), so that a fault comes while the run trains.
+is compiled: here both are imported on first use. A step of the builtin trainer computes next to nothing, and sleeps
+instead (LIGHT_STEP_S seconds), so that a fault occurs while the run trains.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 STEP_S = float(os.environ.get("LIGHT_STEP_S", "0.05"))
 
 
-def as_it_is(function: Callable[..., Any] | None = None, *_words: Any, **_options: Any) -> Any:
-    """Return the function that the compiler is to leave alone, or the decorator of it."""
+def unchanged(function: Callable[..., Any] | None = None, *_words: Any, **_options: Any) -> Any:
+    """Return the function that the compiler is to ignore, or its decorator."""
     return (lambda given: given) if function is None else function
 
 
 def without_compiler(module: Any) -> None:
-    module._disable_dynamo = as_it_is
+    module._disable_dynamo = unchanged
 
 
 class Postponed(ModuleType):
-    """A module that runs its file when an attribute is asked for that it does not have."""
+    """A module that runs its file when a missing attribute is requested."""
 
     def __init__(self, name: str, file: Path, known: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(name)
@@ -66,12 +66,12 @@ def later(name: str) -> Callable[..., Any]:
 
 
 def of_truth(name: str) -> Callable[[Any], Any]:
-    """Return the function of SYMBOLS for a condition on sizes: between numbers it is true or false by itself."""
+    """Return the function of SYMBOLS for a condition on sizes, which numbers decide without symbols."""
     return lambda condition: condition if isinstance(condition, bool) else later(name)(condition)
 
 
 def of_numbers(name: str, answer: object) -> Callable[[Any], Any]:
-    """Return the function of SYMBOLS for the symbols of a value, of which a number and a tensor of known sizes have none."""
+    """Return the function of SYMBOLS for the symbols of a value; a number or a tensor with known sizes has none."""
 
     def asked(value: Any) -> Any:
         sizes = [value] if isinstance(value, int) else getattr(value, "shape", [None])
@@ -81,10 +81,10 @@ def of_numbers(name: str, answer: object) -> Callable[[Any], Any]:
 
 
 def postpone(torch: Any) -> None:
-    """Leave the compiler and sympy out until something of them is used."""
+    """Omit the compiler and sympy until something of them is used."""
     folder = Path(torch.__file__).parent
-    # A new process group clears what the compiler knows, which is nothing.
-    unused = {"disable": as_it_is, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)}
+    # A new process group clears the compiler's caches, which are empty.
+    unused = {"disable": unchanged, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)}
     torch._dynamo = sys.modules.setdefault(COMPILER, Postponed(COMPILER, folder / "_dynamo/__init__.py", unused))
     sizes: dict[str, Any] = {
         "GuardOnDataDependentSymNode": type("GuardOnDataDependentSymNode", (Exception,), {}),

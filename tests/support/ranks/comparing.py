@@ -1,4 +1,4 @@
-"""Ranks of a script whose replicas are compared: `python -m tests.support.ranks.comparing FOLDER STORIES`, one after the other."""
+"""Runs ranks of a script whose replicas are compared: `python -m tests.support.ranks.comparing FOLDER STORIES`, one after the other."""
 
 import atexit
 import copy
@@ -38,7 +38,7 @@ _boots: "list[Boot]" = []
 
 
 class Boot:
-    """A rank as it is before a script's first line, with a comparison behind its steps."""
+    """A rank before a script's first line, with a comparison after its steps."""
 
     def __init__(self, folder: Path, every: Every, collective_s: float = 600.0) -> None:
         directory = RunDirectory(folder / f"run-{RANK}", 0)
@@ -72,7 +72,7 @@ class Boot:
                 return [event for event in self.events if event["what"] == what]
 
     def compared(self) -> list[int]:
-        """The steps at which all were equal; the first rank says it for all."""
+        """The steps at which all were equal; the first rank reports them for all."""
         return [event["step"] for event in self.said("compared")]
 
 
@@ -83,7 +83,7 @@ def model(dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> nn.Sequen
 
 
 def batches(steps: int, dtype: torch.dtype = torch.float32) -> Iterator[tuple[int, torch.Tensor]]:
-    """Each rank has its own."""
+    """Each rank has its own data."""
     generator = torch.Generator().manual_seed(RANK + 1)
     for step in range(1, steps + 1):
         yield step, torch.randn(2, 8, generator=generator).to(dtype)
@@ -98,7 +98,7 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int, after
 
 
 def flip(tensor: torch.Tensor) -> None:
-    """One bit of the first element: the highest of its mantissa, as the rounding of a later step may take a low one away, and one of the
+    """Flip one bit of the first element: the highest of its mantissa. The rounding of a later step may undo a low one, and one of the
     exponent may make infinities of all ranks' gradients."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     with torch.no_grad():
@@ -106,7 +106,7 @@ def flip(tensor: torch.Tensor) -> None:
 
 
 def ends(boot: Boot, run: Callable[[], None]) -> str:
-    """What the CorruptionError says that ends the run on every rank alike."""
+    """The text of the CorruptionError that ends the run on every rank alike."""
     try:
         run()
     except CorruptionError as error:
@@ -116,7 +116,7 @@ def ends(boot: Boot, run: Callable[[], None]) -> str:
     texts = {text.decode() for text in Ranks.of_default_group().gather_any(found.encode())}
     assert texts == {found}
     said = [(event["found"], event["sound_step"]) for event in boot.said("corrupted")]
-    assert said == [(found, None)], "each rank says it, once"
+    assert said == [(found, None)], "each rank reports it once"
     assert not limitations._seen
     return found
 
@@ -126,11 +126,11 @@ def suspects(boot: Boot) -> list[int] | None:
     return said[0]["ranks"] if said else None
 
 
-# --- stories: what is found -------------------------------------------------------------------------------------------
+# --- stories: findings ------------------------------------------------------------------------------------------------
 
 
 def parameter(folder: Path) -> None:
-    """Of three replicas one has another parameter."""
+    """One of three replicas has another parameter."""
     boot = Boot(folder, Every(steps=2))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.AdamW(ddp.parameters())
@@ -167,7 +167,7 @@ def moment(folder: Path) -> None:
 
 
 def pair(folder: Path) -> None:
-    """Of two it cannot be told which is wrong."""
+    """Of two replicas neither can be proven wrong."""
     boot = Boot(folder, Every(steps=3))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -216,8 +216,8 @@ def gan(folder: Path) -> None:
     assert suspects(boot) == [1]
 
 
-def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Callable[[torch.Tensor], Any]]) -> None:
-    """What `others` makes of the module runs on each batch without gradients, between the backward pass and the steps of two optimizers."""
+def found_despite(folder: Path, others: Callable[[DistributedDataParallel], Callable[[torch.Tensor], Any]]) -> None:
+    """Apply `others` to the module on each batch without gradients, between the backward pass and the steps of two optimizers."""
     boot = Boot(folder, Every(steps=2))
     ddp = DistributedDataParallel(model())
     other = others(ddp)
@@ -242,12 +242,12 @@ def found_beside(folder: Path, others: Callable[[DistributedDataParallel], Calla
 
 def evaluated(folder: Path) -> None:
     """The module itself is evaluated before each step."""
-    found_beside(folder, lambda ddp: ddp)
+    found_despite(folder, lambda ddp: ddp)
 
 
 def teacher(folder: Path) -> None:
     """Another module that is never stepped."""
-    found_beside(folder, lambda _: DistributedDataParallel(model()))
+    found_despite(folder, lambda _: DistributedDataParallel(model()))
 
 
 def averaged(folder: Path) -> None:
@@ -264,11 +264,11 @@ def averaged(folder: Path) -> None:
 
         return follow
 
-    found_beside(folder, others)
+    found_despite(folder, others)
 
 
 def one_optimizer(folder: Path) -> None:
-    """One optimizer of two modules, the second of which goes wrong and only generates now and then."""
+    """One optimizer of two modules, the second of which goes wrong and only occasionally generates."""
     boot = Boot(folder, Every(steps=1))
     first, second = DistributedDataParallel(model()), DistributedDataParallel(nn.Linear(4, 8))
     optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
@@ -287,7 +287,7 @@ def one_optimizer(folder: Path) -> None:
 
 
 def saves(folder: Path) -> None:
-    """What was saved after the newest good comparison is refused, and what is saved on the way out."""
+    """Saves after the newest equal comparison are refused, and so are those on the way out."""
     boot = Boot(folder, Every(steps=4))
     save = files.saving(torch.save, 1, "f")
     ddp = DistributedDataParallel(model())
@@ -314,7 +314,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-# --- stories: what is no corruption -----------------------------------------------------------------------------------
+# --- stories: permitted differences -----------------------------------------------------------------------------------
 
 
 def sound(folder: Path) -> None:
@@ -338,7 +338,7 @@ def sound(folder: Path) -> None:
 
 
 def sharded_optimizer(folder: Path) -> None:
-    """ZeroRedundancyOptimizer: in the step of its inner optimizer ranks have other parameters."""
+    """ZeroRedundancyOptimizer: in the step of its inner optimizer ranks have different parameters."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW, lr=0.1)
@@ -348,7 +348,7 @@ def sharded_optimizer(folder: Path) -> None:
 
 
 def alone(folder: Path) -> None:
-    """Steps under no_sync are a rank's own, and at the next step that all make they are no replicas any more."""
+    """Steps under no_sync differ by rank, so at the next common step the ranks are no longer replicas."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -362,7 +362,7 @@ def alone(folder: Path) -> None:
 
 
 def other_alone(folder: Path) -> None:
-    """Of two modules the one whose optimizer is not counted steps alone: that is seen too, and raises no alarm."""
+    """Of two modules the one whose optimizer is not counted steps alone: that is detected too, and raises no alarm."""
     boot = Boot(folder, Every(steps=1))
     both = DistributedDataParallel(model()), DistributedDataParallel(model())
     optimizers = [torch.optim.SGD(ddp.parameters(), lr=0.1) for ddp in both]
@@ -379,7 +379,7 @@ def other_alone(folder: Path) -> None:
 
 
 def hooked(folder: Path) -> None:
-    """A communication hook leaves each rank its own gradients, so that its steps are its own."""
+    """A communication hook leaves each rank its own gradients, so that its steps differ."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.0)
@@ -393,7 +393,7 @@ def hooked(folder: Path) -> None:
 
 
 def never(folder: Path) -> None:
-    """What no two ranks ever had alike is no replica."""
+    """State that no two ranks ever shared is not a replica."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     with torch.no_grad():
@@ -414,7 +414,7 @@ def nothing(folder: Path) -> None:
 
 
 def frozen(folder: Path) -> None:
-    """What a module was told to ignore, and what was frozen when it was wrapped, is each rank's own."""
+    """Parameters that a module ignores, or that were frozen when it was wrapped, differ by rank."""
     boot = Boot(folder, Every(steps=1))
     module = model()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["0.weight"])  # type: ignore[no-untyped-call]
@@ -426,7 +426,7 @@ def frozen(folder: Path) -> None:
 
 
 def seconds(folder: Path) -> None:
-    """The first rank's clock decides for all: 1 s a step, and each 4 s."""
+    """The first rank's clock decides for all: 1 s a step, and a comparison each 4 s."""
     now_s = [0.0]
     boot = Boot(folder, Every(seconds=4.0))
     boot.comparison._schedule = compare.ComparisonSchedule(Every(seconds=4.0), lambda: now_s[0])
@@ -440,7 +440,7 @@ def seconds(folder: Path) -> None:
 
 
 def made_again(folder: Path) -> None:
-    """The process group is destroyed and made again, in another order of ranks."""
+    """The process group is destroyed and recreated, in another order of ranks."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -467,7 +467,7 @@ def ends_by(run: Callable[[], None]) -> str:
 
 
 def waits_in_vain(folder: Path) -> None:
-    """A rank that makes no steps is waited for once, and no longer than is bearable."""
+    """A rank that makes no steps is awaited once, and only for a bounded time."""
     boot = Boot(folder, Every(steps=1), collective_s=1.0)
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -482,7 +482,7 @@ def waits_in_vain(folder: Path) -> None:
 
 
 def fails(folder: Path) -> None:
-    """A rank whose check fails tells the others, and the script goes on."""
+    """A rank whose check fails notifies the others, and the script continues."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -501,7 +501,7 @@ def fail(*_: Any) -> Any:
 
 
 def in_backward(folder: Path) -> None:
-    """Optimizers that step within the backward pass do so in an order of each rank's own."""
+    """Optimizers that step within the backward pass do so in a different order on each rank."""
     boot = Boot(folder, Every(steps=1))
     ddp = DistributedDataParallel(model())
     for each in ddp.parameters():

@@ -1,4 +1,4 @@
-"""A rank of two, of which the second cannot save some steps: all others are saved, and the keys of the state hold whatever text has."""
+"""Runs one of two ranks, of which the second cannot save some steps: all others are saved, and keys may be any text."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A rank that trains one small decoder under several layouts, saves under each, and goes on from each save under every layout."""
+"""Runs a rank that trains one small decoder under several layouts, saves under each, and resumes each save under every layout."""
 
 import json
 import os
@@ -61,21 +61,22 @@ class Decoder(nn.Module):
 
 @dataclass
 class Job:
-    """One rank of a layout: its model, its share of each batch, and how it gets from tokens to a loss and gradients."""
+    """One rank of a layout: its model, its share of each batch, and its way from tokens to a loss and gradients."""
 
     model: nn.Module
     share: tuple[int, int]
     gradients: Callable[["Job", Tensor], Tensor]
 
     def __post_init__(self) -> None:
-        torch.manual_seed(100 + self.share[0])  # ranks that compute the same draw the same
+        # Ranks that compute the same draw the same.
+        torch.manual_seed(100 + self.share[0])
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, foreach=False)
 
     def state(self) -> dict[str, object]:
         return {"model": self.model, "optimizer": self.optimizer}
 
     def steps(self, first: int, count: int) -> list[float]:
-        """Trains; the losses over the whole batch."""
+        """Train, and return the losses over the whole batch."""
         return [self._step(number) for number in range(first, first + count)]
 
     def _step(self, number: int) -> float:
@@ -107,7 +108,7 @@ def _hash(tensor: Tensor) -> str:
 
 
 def data_parallel(job: Job, tokens: Tensor) -> Tensor:
-    """Also tensor parallel: what a rank computes is a loss."""
+    """Also tensor parallel: each rank computes a loss."""
     loss = functional.cross_entropy(job.model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
     torch.autograd.backward(loss)
     return loss.detach()
@@ -185,7 +186,7 @@ EVERY: Mapping[str, tuple[int, Callable[[], Job]]] = {
     "PP x2": (2, pipeline),
     "one rank": (1, alone),
 }
-# In make test the least alike; all of them in make soak.
+# The least similar in `make test`; all of them in `make soak`.
 _FEW = ("HSDP 2x2", "FSDP2 x2, TP x2", "PP x2", "one rank")
 LAYOUTS = EVERY if "HEADWAY_EXAMPLES" in os.environ else {name: EVERY[name] for name in EVERY if name in _FEW}
 SIZES = (4, 2, 1)
@@ -196,7 +197,7 @@ def made(layout: str, seed: int) -> Job:
     return LAYOUTS[layout][1]()
 
 
-# --- what a rank does -------------------------------------------------------------------------------------------------
+# --- a rank's work ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ class Resumed:
 
 
 def save(root: Path, layout: str) -> Run:
-    """Trains, saves under the layout and trains on."""
+    """Train, save under the layout, and continue training."""
     job = made(layout, seed=0)
     job.steps(0, SAVED_AT)
     with checkpoint.open(_directory(root, layout), tiers={"shared": 1}) as run:
@@ -228,7 +229,7 @@ def save(root: Path, layout: str) -> Run:
 
 
 def loaded(root: Path, layout: str, source: str) -> tuple[Job, int]:
-    """A job that begins with other values, after it has loaded what `source` saved."""
+    """A job that begins with other values, after it has loaded the save of `source`."""
     job = made(layout, seed=1)
     with checkpoint.open(_directory(root, source), tiers={"shared": 1}) as run:
         step = run.load(dict(job.state()))
@@ -243,7 +244,7 @@ def resume(root: Path, layout: str, source: str) -> Resumed:
 
 
 def resume_exactly(root: Path, layout: str) -> Run:
-    """Under the same layout, dropout included: the random generators come back too."""
+    """Under the same layout, dropout included: the random generators are restored too."""
     job, step = loaded(root, layout, layout)
     return Run(job.fingerprint(), job.steps(step, MORE), job.fingerprint())
 
@@ -257,7 +258,7 @@ def save_all(root: Path, layouts: Sequence[str]) -> dict[str, object]:
 
 
 def resume_all(root: Path, layouts: Sequence[str]) -> dict[str, object]:
-    """What each of the layouts makes of the checkpoint of every layout."""
+    """Each layout's result from the checkpoint of every layout."""
     return {layout: {source: asdict(resume(root, layout, source)) for source in LAYOUTS} for layout in layouts}
 
 
@@ -269,10 +270,10 @@ WORK = {"runs": save_all, "resumed": resume_all, "exactly": resume_all_exactly}
 
 
 def in_world(root: Path, size: int, name: str) -> None:
-    """Does the work of this name for all layouts of so many ranks.
+    """Do the work of this name for all layouts of this many ranks.
 
-    In a process forked for it, so that torch is imported once: with another process group, DTensor would take groups from its caches
-    that were those of the one before (torch 2.13).
+    It runs in a process forked for it, so that torch is imported once: with another process group, DTensor would use cached groups
+    of the previous one (torch 2.13).
     """
     child = os.fork()
     if child:
@@ -294,7 +295,7 @@ def in_world(root: Path, size: int, name: str) -> None:
 
 
 def results(root: Path) -> dict[str, dict[str, Any]]:
-    """What the ranks have found, by the work's name and the layout."""
+    """The ranks' results, by the work's name and the layout."""
     return {
         name: {layout: each for size in SIZES for layout, each in json.loads((root / f"{name}-{size}.json").read_text()).items()}
         for name in WORK

@@ -1,4 +1,4 @@
-"""A rank of the builtin trainer whose loss on rank 1 is not a number in step 3: never, once and twice, in three runs."""
+"""Runs a rank of the builtin trainer whose loss on rank 1 is not a number in step 3: never, once and twice, in three runs."""
 
 import json
 import mmap
@@ -63,7 +63,7 @@ def config(text: Path) -> RunConfig:
 
 
 def run(folder: Path, times: int) -> None:
-    """One run of five steps; what came of it goes to `rank-<i>.json`."""
+    """One run of five steps, whose results go to `rank-<i>.json`."""
     rank = int(os.environ["RANK"])
     (folder / "shared/chain").mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(folder, 0)
@@ -73,7 +73,7 @@ def run(folder: Path, times: int) -> None:
     worker = Worker(rank, rank, 2, 1, 0, str(directory.run_json), None, page, events)
     trainer = Trainer(worker, Job.of(config(folder.parent / "text")), report_heartbeats(worker, "start"))
     trainer.gradients = faulty = Faulty(worker, trainer.state, trainer.corpus, trainer.ranks, trainer.mesh)
-    # No other rank sees what one alone has computed.
+    # No other rank sees the results of a single one.
     faulty.times, faulty.alone = times, times == 1
     trainer._stored_tiers = set  # type: ignore[method-assign]  # nothing is saved at the end
     error = None
@@ -87,7 +87,7 @@ def run(folder: Path, times: int) -> None:
 
 
 def heard(said: socket.socket) -> list[object]:
-    """All events that the worker has said."""
+    """All events that the worker has sent."""
     said.settimeout(0)
     found = []
     while True:

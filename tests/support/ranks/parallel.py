@@ -1,4 +1,4 @@
-"""A rank of the builtin trainer under many layouts, one after the other: its losses, and those from other layouts' saves."""
+"""Runs a rank of the builtin trainer under many layouts, one after the other: its losses, and those from other layouts' saves."""
 
 import itertools
 import json
@@ -55,7 +55,7 @@ class Layout:
 
     mesh: Mesh
     execution: Execution = field(default_factory=Execution)
-    # Trained on a corpus of tokens whose documents do not see each other.
+    # Trained on a corpus of tokens whose documents do not attend to each other.
     has_documents: bool = False
 
 
@@ -67,7 +67,7 @@ def _pipelined(schedule: str, stages: int, **degrees: int) -> Layout:
 ALONE = "one rank"
 SINGLE = {f"{axis} 2": Layout(Mesh(**{axis: 2})) for axis in AXES}
 PAIRS = {f"{one} 2, {other} 2": Layout(Mesh(**{one: 2, other: 2})) for one, other in itertools.combinations(AXES, 2)}
-# What only two ranks of an axis show, and each other way to compute, once.
+# Cases that only two ranks of an axis show, and each other way to compute, once.
 WAYS = {
     "DDP": Layout(Mesh(dp_shard=2), Execution(sharding="none")),
     "ZeRO-2": Layout(Mesh(dp_shard=2), Execution(sharding="gradients", prefetch=True, recompute="full")),
@@ -96,7 +96,7 @@ MORE_ROUNDED = {
     "bf16, cp 2, sums in bf16": Layout(Mesh(dp_shard=2, cp=2), Execution(compute="bf16", reduce="bf16")),
     "bf16 parameters": Layout(Mesh(dp_replicate=2), Execution(parameters="bf16", compute="bf16", reduce="bf16")),
 }
-# Documents that do not see each other, in one process and over the axes that handle them in a way of their own.
+# Separate documents, in one process and over the axes that handle them differently.
 ALONE_WITH_DOCUMENTS = "documents"
 DOCUMENTS = {
     ALONE_WITH_DOCUMENTS: Layout(Mesh(), has_documents=True),
@@ -109,7 +109,7 @@ MORE_DOCUMENTS = {
     "documents, cp 4": Layout(Mesh(cp=4), has_documents=True),
     "documents, compiled": Layout(Mesh(dp_shard=2), Execution(compile=True), has_documents=True),
 }
-# The pairs with the least in common hold every axis, and the ways that differ most; all others in make soak.
+# The most dissimilar pairs cover every axis and the most different ways; all others run in `make soak`.
 _FEW = {"dp_replicate 2, dp_shard 2", "pp 2, dp_shard 2", "pp 2, tp 2", "dp_shard 2, cp 2"}
 _FEW |= {"ZeRO-2", "tp 2 without sequence parallelism", "ZBVZeroBubble", "bf16", ALONE_WITH_DOCUMENTS, "documents, cp 2"}
 IS_ALL = "HEADWAY_EXAMPLES" in os.environ
@@ -158,7 +158,7 @@ def config(text: Path, layout: Layout) -> RunConfig:
 
 @dataclass
 class Training:
-    """A trainer that has just begun, and what it goes through."""
+    """A trainer that has just started, and its progress."""
 
     trainer: Trainer
     losses: list[float]
@@ -217,7 +217,7 @@ def _chain(root: Path, name: str) -> Chain:
 
 
 def source_of(name: str) -> str:
-    """The layout whose save this one goes on from: the one before it, which is another; of other formats, one of the same."""
+    """The layout whose save this one resumes from: the previous one, which differs; for other formats, one of the same format."""
     if LAYOUTS[name].execution.parameters != "fp32":
         return name
     alike = [each for each in LAYOUTS if LAYOUTS[each].has_documents == LAYOUTS[name].has_documents]
@@ -226,7 +226,7 @@ def source_of(name: str) -> str:
 
 
 def work(root: Path, name: str, source: str) -> Found:
-    """Trains under a layout; then goes on from its own save, and from that of `source`."""
+    """Train under a layout; then resume from its own save, and from that of `source`."""
     straight = Training.begun(root, name)
     straight.to(SAVED_AT)
     straight.save(root, name)
@@ -245,7 +245,7 @@ def work(root: Path, name: str, source: str) -> Found:
 
 
 def in_world(root: Path, size: int) -> None:
-    """All layouts of so many ranks, in a process forked for it: torch is imported once."""
+    """Run all layouts of this many ranks in a process forked for it, so that torch is imported once."""
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -253,7 +253,7 @@ def in_world(root: Path, size: int) -> None:
             print(f"{size} ranks ended with {os.waitstatus_to_exitcode(status)}", flush=True)
             os._exit(1)
         return
-    # Nothing is saved by the keeper, and each trainer would start one.
+    # The keeper saves nothing here, and each trainer would start one.
     os.environ |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "HEADWAY_KEEPER": "none"}
     try:
         join(size, f"world-{size}")
@@ -270,7 +270,7 @@ def in_world(root: Path, size: int) -> None:
 
 
 def results(root: Path) -> dict[str, Found]:
-    """What the ranks have found under each layout."""
+    """The ranks' results under each layout."""
     return {name: Found(**json.loads((_folder(root, name) / "found.json").read_text())) for name in LAYOUTS}
 
 

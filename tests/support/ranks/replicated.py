@@ -1,6 +1,6 @@
-"""A script with DDP that saves each step, and whose rank 1 breaks at step 10 of its first generation if it is told so.
+"""A script with DDP that saves each step, and whose rank 1 breaks at step 10 of its first generation on request.
 
-`replicated.py sound|faulty`: tests/runner/boot/test_compare.py starts it under headway, and undisturbed as plain ranks.
+`replicated.py sound|faulty`: tests/runner/boot/test_compare.py starts it under headway, and as plain undisturbed ranks.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ SAVED = Path("saved")
 
 
 def restored(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> int:
-    """The step of the newest file, which is loaded."""
+    """Load the newest file, and return its step."""
     start = max((int(re.findall("[0-9]+", path.name)[0]) for path in SAVED.iterdir()), default=0)
     if start:
         state: dict[str, Any] = torch.load(SAVED / f"step-{start}.pt")

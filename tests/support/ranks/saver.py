@@ -1,4 +1,4 @@
-"""A rank that saves small checkpoints of one run: two generations that committed, with one step that both of them reached."""
+"""Runs a rank that saves small checkpoints of one run: two generations committed, and both reached one of the steps."""
 
 import sys
 from pathlib import Path
@@ -11,18 +11,17 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from headway import checkpoint
 from tests.support.worlds import join, leave
 
-STEPS = (
-    (2, 4),
-    (4, 6),
-)  # of the first generation, and of the third: the second began from step 4, which is out of sight, and gave up
+# Of the first and the third generation. The second started from step 4, which is hidden, and gave up.
+STEPS = ((2, 4), (4, 6))
 TENSORS = ("sharded", "columns", "replicated", "plain", "counter")
 
 
 def state_at(step: int, mesh: DeviceMesh) -> dict[str, object]:
-    """Tensors of every placement, some of them cut among those who hold the same, and what is no tensor."""
+    """Tensors of every placement, some of them split among the ranks that hold the same, and other objects."""
     generator = torch.Generator().manual_seed(step)
     whole = {name: torch.randn(64, 24, generator=generator) for name in TENSORS}
-    wide = torch.randn(1030, 260, generator=generator)  # more than a rank writes alone of what others hold too
+    # More than a rank writes alone of replicated data.
+    wide = torch.randn(1030, 260, generator=generator)
     placements: dict[str, Shard | Replicate] = {"sharded": Shard(0), "columns": Shard(1), "replicated": Replicate()}
     tensors = {name: distributed(whole[name], mesh, placement) for name, placement in placements.items()}
     return {**tensors, "wide": wide, "plain": whole["plain"], "counter": torch.tensor(step), "schedule": {"lr": 0.1 / step}}
@@ -49,7 +48,7 @@ def main() -> None:
 
 
 def set_aside(path: Path, *, away: bool) -> None:
-    """Takes the first generation's last checkpoint out of sight of the second one, or puts it back."""
+    """Hide the first generation's last checkpoint from the second one, or restore it."""
     dist.barrier()
     if dist.get_rank() == 0:
         (newest,) = path.glob(f"shared/checkpoints/*step-{STEPS[0][-1]:09d}.g000001")

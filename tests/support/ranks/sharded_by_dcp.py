@@ -1,4 +1,4 @@
-"""Ranks that save a model sharded by FSDP and tensor parallelism through torch's DCP, or load it; rank 0 writes what all hold."""
+"""Runs ranks that save a model sharded by FSDP and tensor parallelism through torch's DCP, or load it; rank 0 writes all values."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Ranks of the builtin trainer whose gradients are silently wrong, in several runs: which ranks, in which steps and attempts."""
+"""Runs ranks of the builtin trainer whose gradients are silently wrong, in several runs: which ranks, in which steps and attempts."""
 
 import json
 import mmap
@@ -26,12 +26,13 @@ from tests.support.worlds import join, leave
 
 REPLAY = Corruption(replay=Every(steps=2))
 NAN = float("nan")
-Fault = Callable[[int, int, int], float | None]  # step, attempt, rank -> what the gradients are multiplied by
+# Step, attempt, rank -> factor for the gradients.
+Fault = Callable[[int, int, int], float | None]
 
 
 @dataclass
 class Faulty(Gradients):
-    """Gradients are `fault` times what they should be, and the loss shows nothing of it; it is not a number where they are not."""
+    """Multiply gradients by `fault`, invisibly in the loss; the loss is not a number if they are not."""
 
     fault: Fault = lambda step, attempt, rank: None
     tries: int = 0
@@ -94,7 +95,7 @@ def config(text: Path, world_size: int, checks: Corruption | None) -> RunConfig:
 
 
 def run(folder: Path, case: Case, world_size: int) -> None:
-    """One run of six steps; what came of it goes to `rank-<i>.json`."""
+    """One run of six steps, whose results go to `rank-<i>.json`."""
     rank = int(os.environ["RANK"])
     (folder / "shared/chain").mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(folder, 0)

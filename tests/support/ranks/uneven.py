@@ -1,4 +1,4 @@
-"""A rank whose state is not like the others': tensors of its own, a parameter that is used late, a save that it leaves out."""
+"""Runs a rank whose state differs from the others': its own tensors, a parameter that is used late, a save that it skips."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from tests.support.worlds import POLL_S, join, leave
 
 
 def own(directory: Path, tiers: dict[str, int], rank: int) -> None:
-    """All alike when the run begins; from the first save on each has its own."""
+    """All ranks are alike when the run begins; from the first save on each has its own."""
 
     def blank() -> dict[str, torch.Tensor]:
         return {
@@ -39,7 +39,7 @@ def own(directory: Path, tiers: dict[str, int], rank: int) -> None:
 
 
 class Late(nn.Module):
-    """Each rank uses layers of its own, and one of them only from some step on."""
+    """Each rank uses its own layers, and one of them only from some step on."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -92,20 +92,21 @@ def skip(directory: Path, tiers: dict[str, int], rank: int) -> None:
 
 
 def leave_when_all_have_seen(directory: Path) -> None:
-    """Its end would be noticed at once."""
+    """An exit would be noticed at once."""
     while not all((directory / f"seen-{rank}").exists() for rank in (0, 2)):
         time.sleep(POLL_S)
     leave()
 
 
 def broken(directory: Path, tiers: dict[str, int], rank: int) -> None:
-    """Rank 1 cannot say its state at step 2."""
+    """Rank 1 cannot describe its state at step 2."""
     run = checkpoint.open(directory, tiers=tiers)
     run.load({"a": torch.zeros(5000)})
     for step in (1, 2, 3):
         state: dict[str, Any] = {"a": torch.full((5000,), float(step))}
         if rank == 1 and step == 2:
-            state |= {"b/c": torch.ones(2), "b": {"c": torch.ones(2)}}  # two values under one path
+            # Two values have one path.
+            state |= {"b/c": torch.ones(2), "b": {"c": torch.ones(2)}}
         try:
             run.save(step, state)
         except checkpoint.StateError:

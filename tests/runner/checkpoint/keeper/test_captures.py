@@ -1,4 +1,4 @@
-"""For how long a node keeps what: nothing that is wanted or read is ever handed out, and nothing else takes memory."""
+"""Tests how long a node keeps captures: memory that is needed or being read is never reused, and nothing else occupies memory."""
 
 from collections import defaultdict
 
@@ -25,7 +25,7 @@ class Node:
         self.captures = Captures(self.memory, lambda rank, index: self.freed.append((rank, index)))
 
     def seal(self, rank: int, index: int, step: int, generation: int = 1) -> CaptureBuffer:
-        """A capture of `step` in the buffer, read by nobody."""
+        """Seal a capture of `step` in the buffer and read it nowhere."""
         buffer = self.captures.begin(rank, index)
         self.captures.keep(buffer, sealed(rank, buffer, step, generation))
         self.captures.release(buffer)
@@ -53,14 +53,14 @@ def node_with(*steps: int, count: int = 2, size: int = SIZE) -> Node:
 # --- buffers ------------------------------------------------------------------------------------------------------------
 
 
-def test_buffers_are_whole_pages_and_free() -> None:
+def test_buffers_are_whole_pages_and_are_freed() -> None:
     node = Node()
     buffers = node.captures.reserve(0, 1, 100, 3)
     assert [(buffer.index, buffer.region.bytes, buffer.free) for buffer in buffers] == [(i, ALIGN, True) for i in range(3)]
     assert node.memory.taken_bytes == 3 * ALIGN
 
 
-def test_a_rank_that_comes_back_gets_its_own_buffers() -> None:
+def test_a_rank_that_reconnects_gets_its_own_buffers() -> None:
     node = node_with(5)
     again = node.captures.reserve(0, 2, SIZE, 2)
     assert again == node.captures.reserve(0, 2, SIZE, 2)
@@ -68,7 +68,7 @@ def test_a_rank_that_comes_back_gets_its_own_buffers() -> None:
     assert node.memory.taken_bytes == 2 * SIZE
 
 
-def test_more_than_the_limit_is_refused_with_the_numbers() -> None:
+def test_more_than_the_limit_is_refused_with_the_sizes() -> None:
     node = Node(limit_bytes=3 * SIZE)
     node.captures.reserve(0, 1, SIZE, 2)
     with pytest.raises(NoMemoryError) as refused:
@@ -76,7 +76,7 @@ def test_more_than_the_limit_is_refused_with_the_numbers() -> None:
     assert str(refused.value) == f"needs {SIZE} bytes, but {3 * SIZE} of host_memory_bytes {3 * SIZE} are in use"
 
 
-def test_more_than_the_node_has_is_refused_before_the_kernel_runs_out() -> None:
+def test_more_than_the_nodes_memory_is_refused_before_the_kernel_runs_out() -> None:
     with pytest.raises(NoMemoryError, match=rf"needs {1 << 50} bytes, but the node has \d+ free"):
         Node().captures.reserve(0, 1, 1 << 50, 1)
 
@@ -87,7 +87,7 @@ def test_only_a_free_buffer_can_be_sealed(index: int) -> None:
         node_with(5).captures.begin(0, index)
 
 
-def test_another_size_leaves_the_old_capture_until_it_is_superseded() -> None:
+def test_a_capture_of_another_size_stays_until_it_is_superseded() -> None:
     node = node_with(5)
     buffers = node.captures.reserve(0, 1, 2 * SIZE, 2)
     assert [buffer.region.bytes for buffer in buffers] == [2 * SIZE] * 2
@@ -97,17 +97,17 @@ def test_another_size_leaves_the_old_capture_until_it_is_superseded() -> None:
     assert (node.held(), node.memory.taken_bytes) == ([(1, 6)], 4 * SIZE)
 
 
-def test_a_new_generation_of_another_size_gets_the_room_of_captures_when_there_is_no_other() -> None:
+def test_a_new_generation_reuses_the_memory_of_captures_if_none_is_free() -> None:
     node = node_with(5, 6)
     node.memory.limit_bytes = 4 * SIZE
     node.captures.reserve(0, 2, 2 * SIZE, 2)
     assert (node.held(), node.memory.taken_bytes) == ([], 4 * SIZE)
 
 
-# --- what is wanted -----------------------------------------------------------------------------------------------------
+# --- captures that are kept ---------------------------------------------------------------------------------------------
 
 
-def test_a_confirmed_capture_supersedes_those_before_it() -> None:
+def test_a_confirmed_capture_supersedes_earlier_ones() -> None:
     node = node_with(5, 6)
     node.captures.confirm(0, 5, 1)
     assert node.held() == [(1, 5), (1, 6)], "6 may be confirmed yet"
@@ -116,7 +116,7 @@ def test_a_confirmed_capture_supersedes_those_before_it() -> None:
     assert node.freed == [(0, 0)]
 
 
-def test_what_was_confirmed_late_or_by_an_older_generation_drops_nothing() -> None:
+def test_a_late_confirmation_or_one_of_an_older_generation_drops_nothing() -> None:
     node = node_with(5, 6, count=3)
     node.captures.confirm(0, 6, 1)
     node.captures.confirm(0, 5, 1)
@@ -127,7 +127,7 @@ def test_what_was_confirmed_late_or_by_an_older_generation_drops_nothing() -> No
     assert node.held() == [(1, 6), (2, 7)]
 
 
-def test_a_capture_that_is_read_is_not_freed_before_the_reader_has_done() -> None:
+def test_a_capture_is_not_freed_while_it_is_read() -> None:
     node = node_with(5, 6)
     buffer = node.captures.find(0, CheckpointId(5, 1))
     assert buffer is not None
@@ -146,19 +146,19 @@ def test_the_same_step_sealed_again_replaces_the_first() -> None:
     assert node.freed == [(0, 0)]
 
 
-def test_a_generation_that_goes_back_drops_what_it_has_rolled_back() -> None:
+def test_a_generation_that_rolls_back_drops_the_captures_after_its_base() -> None:
     node = node_with(5, 6)
     node.captures.confirm(0, 5, 2)
     assert node.held() == [(1, 5)]
 
 
-def test_a_generation_from_elsewhere_drops_all_that_was_before() -> None:
+def test_a_generation_from_another_base_drops_all_earlier_captures() -> None:
     node = node_with(5, 6)
     node.captures.confirm(0, 4, 2)
     assert node.held() == []
 
 
-def test_the_same_step_of_an_older_generation_gives_way_to_the_newer_one() -> None:
+def test_the_same_step_of_an_older_generation_is_replaced() -> None:
     node = node_with(5)
     node.seal(0, 1, 5, generation=2)
     node.captures.confirm(0, 5, 2)
@@ -168,7 +168,7 @@ def test_the_same_step_of_an_older_generation_gives_way_to_the_newer_one() -> No
 # --- the first buffer of a new generation ---------------------------------------------------------------------------------
 
 
-def test_a_new_generation_finds_a_free_buffer_and_the_capture_that_it_fetched() -> None:
+def test_a_new_generation_has_a_free_buffer_and_its_fetched_capture() -> None:
     for fetched in (5, 6):
         node = node_with(5, 6)
         node.captures.fetched(0, CheckpointId(fetched, 1), 2)
@@ -176,14 +176,14 @@ def test_a_new_generation_finds_a_free_buffer_and_the_capture_that_it_fetched() 
         assert (free, node.held()) == ([fetched != 5, fetched != 6], [(1, fetched)])
 
 
-def test_without_a_fetch_the_confirmed_capture_stays() -> None:
+def test_without_a_fetch_the_confirmed_capture_is_kept() -> None:
     node = node_with(5, 6)
     node.captures.confirm(0, 5, 1)
     node.captures.reserve(0, 2, SIZE, 2)
     assert node.held() == [(1, 5)]
 
 
-def test_without_any_confirmation_the_newest_capture_stays() -> None:
+def test_without_any_confirmation_the_newest_capture_is_kept() -> None:
     node = node_with(5, 6)
     node.captures.reserve(0, 2, SIZE, 2)
     assert node.held() == [(1, 6)]
@@ -195,18 +195,18 @@ def test_a_new_generation_with_a_free_buffer_drops_nothing() -> None:
     assert node.held() == [(1, 5), (1, 6)]
 
 
-def test_ranks_that_have_left_the_node_leave_no_memory_behind() -> None:
+def test_ranks_that_have_left_the_node_free_their_memory() -> None:
     node = node_with(5)
     node.captures.reserve(1, 2, SIZE, 2)
     node.captures.forget_ranks({1}, 2)
     assert (node.held(0), node.memory.taken_bytes) == ([], 2 * SIZE)
 
 
-# --- any order of all of it -----------------------------------------------------------------------------------------------
+# --- any order of all operations ------------------------------------------------------------------------------------------
 
 
 class CapturesMachine(RuleBasedStateMachine):
-    """Workers of one rank that write, seal, confirm and die; readers that come and go. Each capture is a page full of its own number."""
+    """Workers of one rank write, seal, confirm and die; readers come and go. Each capture is a page filled with its number."""
 
     @initialize(count=st.integers(2, 3))
     def start(self, count: int) -> None:
@@ -222,7 +222,7 @@ class CapturesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.free())
     @rule(data=st.data(), seals=st.booleans())
     def write(self, data: st.DataObject, seals: bool) -> None:
-        """A worker fills a buffer, and dies half-way if it does not seal."""
+        """A worker fills a buffer, or dies halfway if it does not seal."""
         buffer = data.draw(st.sampled_from(self.free()))
         number = len(self.number) % 250 + 1
         buffer.region.view[:] = bytes([number if seals else 255]) * len(buffer.region.view)
@@ -256,7 +256,7 @@ class CapturesMachine(RuleBasedStateMachine):
 
     @rule(fetches=st.booleans(), pages=st.integers(1, 2))
     def begin_generation(self, fetches: bool, pages: int) -> None:
-        """A new generation, of another layout perhaps, from the newest capture or from elsewhere."""
+        """A new generation starts, possibly with another layout, from the newest capture or from elsewhere."""
         self.generation += 1
         held = self.node.held()
         base = CheckpointId(*reversed(held[-1])) if fetches and held else None
@@ -269,7 +269,7 @@ class CapturesMachine(RuleBasedStateMachine):
         self.confirmed = None
 
     @invariant()
-    def what_is_held_or_read_is_whole(self) -> None:
+    def captures_held_or_read_are_intact(self) -> None:
         for holding in self.node.captures.holdings():
             checkpoint = CheckpointId(holding.step, holding.generation)
             buffer = self.node.captures.find(0, checkpoint)

@@ -1,4 +1,4 @@
-"""What a node holds of its partners' captures: the newest two of each rank, each once."""
+"""Tests which copies of its partners' captures a node holds: the newest two of each rank, each once."""
 
 from headway.runner.checkpoint.keeper.copies import Copies, Copy
 from headway.runner.checkpoint.keeper.memory import KeeperMemory
@@ -19,7 +19,7 @@ def held(copies: Copies) -> list[tuple[int, int, str]]:
     return [(each.rank, each.step, each.part_xxh3_128) for each in copies.holdings()]
 
 
-def test_the_newest_two_of_each_rank_stay() -> None:
+def test_the_newest_two_copies_of_each_rank_are_kept() -> None:
     memory = KeeperMemory()
     copies = Copies(memory)
     for step in (5, 10, 15):
@@ -29,25 +29,25 @@ def test_the_newest_two_of_each_rank_stay() -> None:
     assert memory.taken_bytes == 4 * SIZE
 
 
-def test_a_capture_that_comes_again_replaces_its_copy() -> None:
+def test_a_capture_sent_again_replaces_its_copy() -> None:
     memory = KeeperMemory()
     copies = Copies(memory)
     kept(copies, 2, 5)
     kept(copies, 2, 10, part="first")
     kept(copies, 2, 10, part="again")
-    # Room for one more was made before it was known which one comes.
+    # Room for one more was made before it was known which copy arrives.
     assert held(copies) == [(2, 10, "again")]
     assert memory.taken_bytes == SIZE
 
 
-def test_a_copy_of_another_step_stays_beside_a_new_one() -> None:
+def test_a_copy_of_another_step_is_kept_with_a_new_one() -> None:
     copies = Copies(KeeperMemory())
     kept(copies, 2, 5)
     kept(copies, 2, 10)
     assert held(copies) == [(2, 5, "5"), (2, 10, "10")]
 
 
-def test_a_copy_that_is_read_keeps_its_memory_until_it_is_released() -> None:
+def test_a_copy_keeps_its_memory_while_it_is_read() -> None:
     memory = KeeperMemory()
     copies = Copies(memory)
     kept(copies, 2, 5)
@@ -62,7 +62,7 @@ def test_a_copy_that_is_read_keeps_its_memory_until_it_is_released() -> None:
     assert memory.taken_bytes == 2 * SIZE
 
 
-def test_ranks_that_are_copied_elsewhere_since_a_generation_are_dropped_once_another_has_both_copies() -> None:
+def test_copies_are_dropped_once_the_ranks_new_partner_has_both() -> None:
     copies = Copies(KeeperMemory())
     kept(copies, 7, 5)
     kept(copies, 2, 10, generation=2)

@@ -1,4 +1,4 @@
-"""Captures of a node on disk: what lies there is what was sealed, in few files, and a disk that is full keeps nothing half."""
+"""Tests captures of a node on disk: the stored bytes are the sealed ones, in few files, and a full disk keeps no partial checkpoint."""
 
 import mmap
 import os
@@ -18,12 +18,12 @@ from headway.runner.contract import CheckpointId
 from tests.support.captures import RUN, captured, content, manifest
 
 TEMPORARY = f".tmp-{CheckpointId(3, 1).directory}"
-# A rank with nothing of its own, one of less than a block, one of a block, one of more than is written at once.
+# A rank that owns nothing, one with less than a block, one with a block, and one with more than a single write holds.
 LENGTHS = [0, 100, ALIGN, WRITE_BYTES + 5]
 
 
 @pytest.mark.slow
-def test_what_was_stored_is_read_back_verified(tmp_path: Path) -> None:
+def test_stored_captures_are_read_back_and_verified(tmp_path: Path) -> None:
     with captured(3, LENGTHS) as node:
         raw, base = manifest(node, DiskStorage(tmp_path).store(node))
     (tmp_path / TEMPORARY / MANIFEST).write_bytes(raw)
@@ -34,7 +34,7 @@ def test_what_was_stored_is_read_back_verified(tmp_path: Path) -> None:
         assert reader.objects(rank) == {"step": 3}
 
 
-def test_a_node_writes_one_data_file_and_a_part_for_each_rank(tmp_path: Path) -> None:
+def test_a_node_writes_one_data_file_and_one_part_per_rank(tmp_path: Path) -> None:
     with captured(3, LENGTHS, slot=7) as node:
         stored = DiskStorage(tmp_path).store(node)
     assert [one.rank for one in stored] == [0, 1, 2, 3]
@@ -45,7 +45,7 @@ def test_a_node_writes_one_data_file_and_a_part_for_each_rank(tmp_path: Path) ->
     assert names == {"data-7-0.bin", "part-0.json", "part-1.json", "part-2.json", "part-3.json"}
 
 
-def test_what_a_rank_only_holds_is_named_and_not_written(tmp_path: Path) -> None:
+def test_tensors_owned_by_another_rank_are_named_but_not_written(tmp_path: Path) -> None:
     with captured(3, [10]) as node:
         raw, base = manifest(node, DiskStorage(tmp_path).store(node))
     (tmp_path / TEMPORARY / MANIFEST).write_bytes(raw)
@@ -53,15 +53,15 @@ def test_what_a_rank_only_holds_is_named_and_not_written(tmp_path: Path) -> None
     assert (entry.held.shape, entry.chunks) == ((16,), ())
 
 
-def test_a_second_try_replaces_the_first(tmp_path: Path) -> None:
+def test_a_retry_replaces_the_first_attempt(tmp_path: Path) -> None:
     for lengths in ([5 * ALIGN], [10]):
         with captured(3, lengths) as node:
             stored = DiskStorage(tmp_path).store(node)
     assert stored[0].file_bytes == ALIGN == (tmp_path / TEMPORARY / "data-0-0.bin").stat().st_size
 
 
-def test_bytes_that_cannot_go_past_the_page_cache_go_by_it(tmp_path: Path) -> None:
-    """The address of the second region is no multiple of a block: EINVAL under O_DIRECT (open(2))."""
+def test_unaligned_bytes_are_written_through_the_page_cache(tmp_path: Path) -> None:
+    """The address of the second region is not a multiple of a block: EINVAL under O_DIRECT (open(2))."""
     memory = mmap.mmap(-1, 3 * ALIGN)
     memory[:] = os.urandom(len(memory))
     with memoryview(memory) as view:
@@ -89,7 +89,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("length", [1 << 20, 2 << 20, (1 << 20) - 2 * ALIGN], ids=["as large", "larger", "but for the part"])
-def test_a_full_disk_is_named_and_nothing_is_left_on_it(small_disk: Path, length: int) -> None:
+def test_a_full_disk_is_named_and_left_clean(small_disk: Path, length: int) -> None:
     storage = DiskStorage(small_disk)
     with captured(2, [ALIGN]) as node:
         storage.store(node)
@@ -100,7 +100,7 @@ def test_a_full_disk_is_named_and_nothing_is_left_on_it(small_disk: Path, length
         storage.store(node)
 
 
-def test_what_other_nodes_have_written_stays_when_this_one_fails(small_disk: Path) -> None:
+def test_files_of_other_nodes_are_kept_when_this_node_fails(small_disk: Path) -> None:
     with captured(3, [ALIGN]) as node:
         DiskStorage(small_disk).store(node)
     before = {path.name for path in (small_disk / TEMPORARY).iterdir()}

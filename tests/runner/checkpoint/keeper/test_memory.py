@@ -1,4 +1,4 @@
-"""A node's memory for captures: what may be taken is asked before it is, and what is given out cannot be taken away."""
+"""Tests a node's memory for captures: its limit is checked before allocation, and allocated memory cannot be taken away."""
 
 import mmap
 import os
@@ -21,7 +21,7 @@ def test_a_region_has_its_pages_from_the_start() -> None:
     region.close()
 
 
-def test_a_region_can_be_written_by_its_descriptor_and_only_read_by_the_other() -> None:
+def test_a_region_is_writable_by_one_descriptor_and_read_only_by_the_other() -> None:
     region = Region(ALIGN)
     with mmap.mmap(os.dup(region.descriptor), ALIGN) as writable:
         writable[0] = 7
@@ -34,14 +34,14 @@ def test_a_region_can_be_written_by_its_descriptor_and_only_read_by_the_other() 
     region.close()
 
 
-def test_no_process_can_make_a_region_shorter() -> None:
+def test_no_process_can_shrink_a_region() -> None:
     region = Region(2 * ALIGN)
     with pytest.raises(PermissionError):
         os.ftruncate(region.descriptor, ALIGN)
     region.close()
 
 
-def test_what_was_given_back_can_be_taken_again() -> None:
+def test_released_memory_can_be_allocated_again() -> None:
     memory = KeeperMemory()
     memory.limit_bytes = 2 * MIB
     region = memory.region(2 * MIB)
@@ -52,7 +52,7 @@ def test_what_was_given_back_can_be_taken_again() -> None:
     memory.give_back(memory.region(2 * MIB))
 
 
-def test_a_region_that_is_still_read_is_closed_without_taking_it_from_its_reader() -> None:
+def test_a_region_closed_during_a_read_stays_readable() -> None:
     region = Region(ALIGN)
     piece = region.view[:4]
     piece[:] = b"held"
@@ -65,7 +65,7 @@ def test_a_region_that_is_still_read_is_closed_without_taking_it_from_its_reader
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of version 1 that may take 64 MiB."""
+    """A control group of version 1 with a limit of 64 MiB."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     names = [name for _, controllers, name in own if "memory" in controllers.split(",")]
     path = V1.root / (names or [""])[0].lstrip("/") / f"headway-test-{os.getpid()}"
@@ -80,7 +80,7 @@ def group() -> Iterator[Path]:
         path.rmdir()
 
 
-def test_a_control_group_bounds_what_may_be_taken(group: Path) -> None:
+def test_a_control_group_limits_the_available_memory(group: Path) -> None:
     code = (
         "import os, sys\n"
         "open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
@@ -99,8 +99,8 @@ def test_a_control_group_bounds_what_may_be_taken(group: Path) -> None:
     assert refused.startswith(f"needs {60 * MIB} bytes, but the node has ")
 
 
-def test_the_tightest_of_nested_groups_counts_and_unused_file_pages_are_free(tmp_path: Path) -> None:
-    """Files as the kernel's cgroup-v2 document has them."""
+def test_the_smallest_nested_limit_counts_and_reclaimable_pages_are_free(tmp_path: Path) -> None:
+    """Files as the kernel's cgroup-v2 document describes them."""
     inner = tmp_path / "job" / "step"
     inner.mkdir(parents=True)
     for level, limit, used, inactive in (

@@ -1,4 +1,4 @@
-"""The keeper in its node: started by the supervisor, found by workers and by the agent, outliving both but not the node."""
+"""Tests the keeper in its node: started by the supervisor, found by workers and the agent, outliving both but not the node."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from tests.support.keepers import WAIT_S, gone, until
 pytestmark = pytest.mark.slow
 
 NAME = "case-0123abcd-1"
-# Generation 1 seals step 5 and dies; generation 2 says what it finds, is left without its keeper, and says what the next one has.
+# Generation 1 seals step 5 and dies. Generation 2 prints what it finds, loses its keeper, and prints what the next keeper has.
 SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
@@ -63,7 +63,7 @@ def node(directory: RunDirectory, index: int = 0) -> Iterator["subprocess.Popen[
 
 
 def children(pid: int) -> dict[int, str]:
-    """What each child of the process runs, of those that are still there."""
+    """The command of each child of the process that is still alive."""
     found = {}
     for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
         with contextlib.suppress(FileNotFoundError):
@@ -75,7 +75,7 @@ def keepers(pid: int) -> list[int]:
     return [child for child, line in children(pid).items() if "headway.runner.checkpoint.keeper" in line]
 
 
-def test_a_keeper_outlives_workers_and_when_it_dies_another_takes_its_name(tmp_path: Path) -> None:
+def test_a_keeper_outlives_workers_and_is_replaced_under_its_name(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     with node(directory) as supervisor:
         until((tmp_path / "held").exists)
@@ -103,11 +103,11 @@ def test_a_node_that_never_saves_has_no_keeper(tmp_path: Path) -> None:
         assert keepers(supervisor.pid) == []
 
 
-# --- what a coordinator asks ------------------------------------------------------------------------------------------------
+# --- the coordinator's questions --------------------------------------------------------------------------------------------
 
 
 class Coordinator:
-    """Answers one agent's join with orders, and hears it until the attempt ends."""
+    """Answers one agent's join with orders, and receives its messages until the attempt ends."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
@@ -130,14 +130,14 @@ class Coordinator:
         self.heard.put_nowait(message)
 
     async def hear(self, kind: str, what: str | None = None) -> dict[str, Any]:
-        """The body of the next such message."""
+        """Return the body of the next message of this kind."""
         while True:
             message = await asyncio.wait_for(self.heard.get(), WAIT_S)
             if message.kind == kind and what in (None, message.body.get("what")):
                 return message.body
 
 
-# What a worker has in its environment, and one capture.
+# The variables of a worker, and one capture.
 PARTNERED = """
 import os, sys
 from pathlib import Path
@@ -150,9 +150,9 @@ with Rank(node, node.hello(generation=4)) as rank:
 """
 
 
-def test_an_agent_tells_what_its_keeper_holds_and_workers_who_their_partner_is(tmp_path: Path) -> None:
+def test_an_agent_reports_its_keepers_holdings_and_workers_their_partner(tmp_path: Path) -> None:
     tiers = CheckpointConfig((Tier("memory", 1), Tier("peer", 1)))
-    # Without boot, which would meet the other node's rank first.
+    # Without boot, which would first meet the other node's rank.
     argv = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
     trainer = Trainer("script", {"argv": argv, "torchrun": {"python": False, "shown": None}})
     directory = opened(tmp_path, PARTNERED, slots=2, mesh=Mesh(dp_replicate=2), checkpoint=tiers, trainer=trainer)

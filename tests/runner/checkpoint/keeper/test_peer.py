@@ -1,4 +1,4 @@
-"""Copies of captures in a partner node's memory: they outlive their node, and a stranger on the network can do nothing to them."""
+"""Tests copies of captures in a partner node's memory: they outlive their node, and an unauthenticated peer cannot affect them."""
 
 import json
 import secrets
@@ -28,11 +28,11 @@ from tests.support.keepers import WAIT_S, Node, Rank, layout, running, until, ve
 SECRET = b"k" * 32
 
 
-# --- who is whose partner -----------------------------------------------------------------------------------------------
+# --- partners -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
-def test_each_slot_has_one_partner_in_another_domain_as_far_as_there_is_room(slots: int, segment: int) -> None:
+def test_each_slot_has_a_partner_in_another_domain_where_possible(slots: int, segment: int) -> None:
     partners = [partner_of(slot, slots, segment) for slot in range(slots)]
     if slots == 1:
         assert partners == [None]
@@ -40,7 +40,7 @@ def test_each_slot_has_one_partner_in_another_domain_as_far_as_there_is_room(slo
     assert sorted(partner for partner in partners if partner is not None) == list(range(slots))
     assert all(partner != slot for slot, partner in enumerate(partners))
     own_domain = sum(slot // segment == (partner or 0) // segment for slot, partner in enumerate(partners))
-    # Of a domain, no more can have theirs elsewhere than there are slots elsewhere (Hall).
+    # At most as many slots of a domain have a partner elsewhere as there are slots elsewhere (Hall).
     largest = min(segment, slots)
     assert own_domain == max(0, largest - (slots - largest))
 
@@ -62,13 +62,13 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def held(node: Node) -> list[tuple[int, int, int]]:
-    """Rank, step and generation of all that a node's keeper has."""
+    """Rank, step and generation of everything that a node's keeper has."""
     with KeeperLink(node.name, replace(node.hello(rank=1000), generation=1000)) as link:
         return sorted((one.rank, one.step, one.generation) for one in link.held())
 
 
 def restart(node: Node) -> None:
-    """In its place a keeper that knows nothing, at another address."""
+    """Replace the keeper by an empty one at another address."""
     node.kill()
     node.address_file.unlink()
     node.start()
@@ -81,7 +81,7 @@ def partner(node: Node, secret: bytes = SECRET) -> Partner:
 
 
 @pytest.mark.slow
-def test_the_captures_of_a_lost_node_come_back_from_its_partner(nodes: tuple[Node, Node]) -> None:
+def test_captures_of_a_lost_node_are_restored_from_its_partner(nodes: tuple[Node, Node]) -> None:
     lost, other = nodes
     with Rank(lost, lost.hello()) as rank:
         for step in (5, 6):
@@ -98,7 +98,7 @@ def test_the_captures_of_a_lost_node_come_back_from_its_partner(nodes: tuple[Nod
 
 
 @pytest.mark.slow
-def test_both_nodes_hold_both_ranks_and_of_copies_the_two_newest(nodes: tuple[Node, Node]) -> None:
+def test_both_nodes_hold_both_ranks_and_the_two_newest_copies(nodes: tuple[Node, Node]) -> None:
     with ExitStack() as stack:
         ranks = [stack.enter_context(Rank(node, node.hello(rank=index))) for index, node in enumerate(nodes)]
         for step in (5, 6, 7):
@@ -112,7 +112,7 @@ def test_both_nodes_hold_both_ranks_and_of_copies_the_two_newest(nodes: tuple[No
 
 
 @pytest.mark.slow
-def test_a_partner_that_is_gone_fails_the_copy_and_nothing_else(nodes: tuple[Node, Node]) -> None:
+def test_a_partner_that_is_unavailable_fails_only_the_copy(nodes: tuple[Node, Node]) -> None:
     node, other = nodes
     with Rank(node, node.hello()) as rank:
         other.kill()
@@ -135,11 +135,11 @@ def test_a_copy_counts_against_the_memory_of_the_node_that_holds_it(nodes: tuple
     assert (size, failed) == (3 * ALIGN + 100, Failed(5, "peer", f"the partner refused: a copy of rank 0: {numbers}"))
 
 
-# --- what arrives is what was sealed ------------------------------------------------------------------------------------------
+# --- received bytes equal sealed bytes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_copy_comes_back_as_it_went(nodes: tuple[Node, Node]) -> None:
+def test_a_copy_is_returned_unchanged(nodes: tuple[Node, Node]) -> None:
     lengths, memory = [0, 5, 9 << 20], KeeperMemory()
     with captured(3, lengths) as node:
         partner(nodes[0]).store(node)
@@ -152,7 +152,7 @@ def test_a_copy_comes_back_as_it_went(nodes: tuple[Node, Node]) -> None:
 
 
 @pytest.mark.slow
-def test_a_byte_that_changed_after_it_was_sealed_is_refused_by_name(nodes: tuple[Node, Node]) -> None:
+def test_a_byte_changed_after_sealing_is_refused_by_name(nodes: tuple[Node, Node]) -> None:
     with captured(3, [100, 100]) as node:
         node.ranks[1].view[7] ^= 1
         with pytest.raises(
@@ -164,7 +164,7 @@ def test_a_byte_that_changed_after_it_was_sealed_is_refused_by_name(nodes: tuple
 
 @dataclass
 class Wiretap:
-    """Stands between a keeper and its partner: hears all, and can change one byte on the way there."""
+    """A proxy between a keeper and its partner, which reads everything and can change one byte on the way."""
 
     partner_file: Path
     address_file: Path
@@ -200,7 +200,7 @@ class Wiretap:
 
 
 def forward(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes] = lambda data: data) -> None:
-    """Until one of them hangs up, and then so for the other."""
+    """Forward until one side closes, then close the other side too."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(change(data))
@@ -221,8 +221,8 @@ def copy_through(wiretap: Wiretap) -> None:
 
 
 @pytest.mark.slow
-def test_every_byte_on_the_way_counts(nodes: tuple[Node, Node], tmp_path: Path) -> None:
-    """One flipped, of the challenge, of a length, a mac, a record, the part and the data: nothing is kept and the sender knows."""
+def test_every_changed_byte_in_transit_is_detected(nodes: tuple[Node, Node], tmp_path: Path) -> None:
+    """Flip a byte of the challenge, a length, a MAC, a record, the part and the data: nothing is kept, and the sender is notified."""
     silent = Wiretap(nodes[0].address_file, tmp_path / "tap.json")
     copy_through(silent)
     assert held(nodes[0]) == [(0, 3, 1)]
@@ -236,18 +236,18 @@ def test_every_byte_on_the_way_counts(nodes: tuple[Node, Node], tmp_path: Path) 
     assert held(nodes[0]) == [(0, 3, 1)]
 
 
-# --- strangers --------------------------------------------------------------------------------------------------------------
+# --- unauthenticated peers --------------------------------------------------------------------------------------------------
 
 
 def works(node: Node) -> bool:
-    """Whether the keeper still takes a copy from a keeper of its run, and nothing else has come to it."""
+    """Whether the keeper still accepts a copy from a keeper of its run and has received nothing else."""
     with captured(4, [100]) as capture:
         partner(node).store(capture)
     return held(node) == [(0, 4, 1)]
 
 
 @pytest.mark.slow
-def test_another_secret_copies_nothing_and_fetches_nothing(nodes: tuple[Node, Node]) -> None:
+def test_a_peer_with_another_secret_neither_copies_nor_fetches(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with captured(3, [100]) as capture, pytest.raises(TransferError):
         partner(node, b"x" * 32).store(capture)
@@ -258,7 +258,7 @@ def test_another_secret_copies_nothing_and_fetches_nothing(nodes: tuple[Node, No
 
 
 @pytest.mark.slow
-def test_what_was_heard_on_the_network_cannot_be_said_again(nodes: tuple[Node, Node], tmp_path: Path) -> None:
+def test_a_replayed_message_is_refused(nodes: tuple[Node, Node], tmp_path: Path) -> None:
     tap = Wiretap(nodes[0].address_file, tmp_path / "tap.json")
     copy_through(tap)
     restart(nodes[0])
@@ -274,7 +274,7 @@ def test_what_was_heard_on_the_network_cannot_be_said_again(nodes: tuple[Node, N
 @pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * (1 << 20)], ids=["nothing", "http", "a megabyte"])
 def test_noise_is_refused(nodes: tuple[Node, Node], said: bytes) -> None:
-    # The keeper may have hung up at any moment: shutdown() then answers ENOTCONN, which is no ConnectionError.
+    # The keeper may have closed at any moment: shutdown() then answers ENOTCONN, which is not a ConnectionError.
     with connection_to(nodes[0].address_file) as connection, suppress(OSError):
         connection.sendall(said)
         connection.shutdown(socket.SHUT_WR)
@@ -285,15 +285,15 @@ def test_noise_is_refused(nodes: tuple[Node, Node], said: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_connections_that_say_nothing_keep_nobody_out(nodes: tuple[Node, Node]) -> None:
+def test_silent_connections_block_no_other_peer(nodes: tuple[Node, Node]) -> None:
     with ExitStack() as stack:
         for _ in range(2 * STRANGERS):
             stack.enter_context(connection_to(nodes[0].address_file))
         assert works(nodes[0])
 
 
-def test_nothing_of_a_capture_goes_to_who_is_no_partner(tmp_path: Path) -> None:
-    """It accepts, and says what a partner would, without the secret."""
+def test_no_byte_of_a_capture_is_sent_to_an_unauthenticated_peer(tmp_path: Path) -> None:
+    """It accepts, and sends what a partner would send, without the secret."""
     heard = bytearray()
 
     def pretend(listening: socket.socket) -> None:
@@ -334,7 +334,7 @@ def channels(dialer_secret: bytes = SECRET) -> Iterator[tuple[Channel, Channel]]
         yield dialer, listener
 
 
-def test_records_and_bytes_arrive_as_they_were_sent() -> None:
+def test_records_and_bytes_arrive_unchanged() -> None:
     with channels() as (dialer, listener):
         dialer.send({"what": "é", "number": 1})
         dialer.send_bytes(b"abc")
@@ -345,7 +345,7 @@ def test_records_and_bytes_arrive_as_they_were_sent() -> None:
         assert (bytes(out), dialer.receive()) == (b"abc", {})
 
 
-def test_a_frame_sent_back_is_refused() -> None:
+def test_a_reflected_frame_is_refused() -> None:
     with channels() as (dialer, listener):
         listener.send({"what": "go"})
         echo = bytearray(32 + 4096)
@@ -355,7 +355,7 @@ def test_a_frame_sent_back_is_refused() -> None:
             listener.receive()
 
 
-def test_a_frame_said_twice_is_refused() -> None:
+def test_a_repeated_frame_is_refused() -> None:
     with channels() as (dialer, listener):
         dialer.send({})
         dialer._sent = 0
@@ -365,7 +365,7 @@ def test_a_frame_said_twice_is_refused() -> None:
             listener.receive()
 
 
-def test_a_frame_left_out_is_noticed() -> None:
+def test_a_missing_frame_is_detected() -> None:
     with channels() as (dialer, listener):
         dialer._sent = 1
         dialer.send({})
@@ -374,7 +374,7 @@ def test_a_frame_left_out_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_packets_carry_the_class_of_the_plan(family: socket.AddressFamily) -> None:
+def test_packets_have_the_dscp_of_the_plan(family: socket.AddressFamily) -> None:
     """The upper six bits of the byte are the DSCP (RFC 2474, section 3)."""
     option = (socket.IPPROTO_IP, socket.IP_TOS) if family == socket.AF_INET else (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
     with socket.create_server(("localhost" if family == socket.AF_INET else "::1", 0), family=family) as listening:

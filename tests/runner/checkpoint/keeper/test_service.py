@@ -1,4 +1,4 @@
-"""A node's keeper as a process: what workers seal survives them, in memory and on disk, and nothing half does."""
+"""Tests a node's keeper as a process: sealed captures survive their workers, in memory and on disk, and partial ones do not."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ def temporary(node: Node, step: int, generation: int = 1) -> Path:
 
 
 def stored(node: Node, step: int, rank: int = 0, generation: int = 1) -> bytes:
-    """The tensor that the rank owns, as its part on disk says."""
+    """The tensor that the rank owns, according to its part on disk."""
     directory = temporary(node, step, generation)
     part = parse_part((directory / f"part-{rank}.json").read_bytes(), CheckpointId(step, generation), rank)
     chunks = part.tensors["w"].chunks
@@ -60,7 +60,7 @@ def test_a_sealed_capture_is_held_and_fetched_whole(node: Node) -> None:
         verify(part, view, CheckpointId(5, 1))
 
 
-def test_who_fetches_a_capture_cannot_change_it(node: Node) -> None:
+def test_a_fetched_capture_is_read_only(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         _, view = rank.link.fetch(0, 5, 1)
@@ -68,7 +68,7 @@ def test_who_fetches_a_capture_cannot_change_it(node: Node) -> None:
             view[0] = 1
 
 
-def test_what_is_not_held_cannot_be_fetched(node: Node) -> None:
+def test_a_capture_that_is_not_held_cannot_be_fetched(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         for place in ((0, 6, 1), (0, 5, 2), (1, 5, 1)):
@@ -87,7 +87,7 @@ def test_a_buffer_is_free_again_once_a_newer_capture_is_confirmed(node: Node) ->
         assert rank.held() == [(0, 6, 1)]
 
 
-def test_all_that_a_node_may_take_is_counted_together(node: Node) -> None:
+def test_all_memory_of_a_node_counts_against_one_limit(node: Node) -> None:
     with Rank(node, node.hello(local_ranks=2, host_memory_bytes=10 * ALIGN)):
         with KeeperLink(node.name, node.hello(1, 2, host_memory_bytes=10 * ALIGN)) as link, pytest.raises(KeeperError) as refused:
             link.reserve(layout().bytes, 2)
@@ -95,7 +95,7 @@ def test_all_that_a_node_may_take_is_counted_together(node: Node) -> None:
         assert str(refused.value) == f"2 buffers of {layout().bytes} bytes for rank 1: {numbers}"
 
 
-# --- what survives whom -----------------------------------------------------------------------------------------------------
+# --- survival ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_killed_before_it_seals_leaves_nothing(node: Node) -> None:
@@ -106,7 +106,7 @@ def test_a_worker_killed_before_it_seals_leaves_nothing(node: Node) -> None:
         assert [buffer.free for buffer in rank.buffers] == [True, True]
 
 
-def test_a_worker_killed_after_it_has_sealed_is_resumed_from_its_capture(node: Node) -> None:
+def test_a_worker_killed_after_sealing_resumes_from_its_capture(node: Node) -> None:
     with worker(node, step=5) as process:
         print(file=process.stdin, flush=True)
         assert process.stdout is not None
@@ -121,7 +121,7 @@ def test_a_worker_killed_after_it_has_sealed_is_resumed_from_its_capture(node: N
         until(lambda: rank.held() == [(0, 7, 2)])
 
 
-def test_a_worker_killed_while_its_capture_is_written_does_not_stop_the_keeper(node: Node) -> None:
+def test_a_worker_killed_during_a_store_does_not_stop_the_keeper(node: Node) -> None:
     large = layout(own=64 << 20)
     with worker(node, step=5, own=large.owned_bytes) as process:
         print(file=process.stdin, flush=True)
@@ -132,7 +132,7 @@ def test_a_worker_killed_while_its_capture_is_written_does_not_stop_the_keeper(n
     assert stored(node, 5) == state(0, 5, large.bytes)[: large.owned_bytes]
 
 
-def test_the_next_generation_of_a_rank_finds_its_memory_again(node: Node) -> None:
+def test_the_next_generation_of_a_rank_reuses_its_memory(node: Node) -> None:
     def identity() -> set[int]:
         maps = Path(f"/proc/{node.process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if "headway-capture" in line}
@@ -144,7 +144,7 @@ def test_the_next_generation_of_a_rank_finds_its_memory_again(node: Node) -> Non
     assert len(before) == 2
 
 
-def test_a_killed_keeper_is_noticed_at_every_call(node: Node) -> None:
+def test_a_killed_keeper_is_detected_by_every_call(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         node.kill()
@@ -161,7 +161,7 @@ def test_a_killed_keeper_is_noticed_at_every_call(node: Node) -> None:
                 call()
 
 
-def test_a_keeper_started_again_is_found_under_its_name(node: Node) -> None:
+def test_a_restarted_keeper_is_found_under_its_name(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         node.kill()
@@ -172,13 +172,13 @@ def test_a_keeper_started_again_is_found_under_its_name(node: Node) -> None:
         assert rank.held() == [(0, 6, 1)]
 
 
-def test_where_no_keeper_listens_the_link_says_so(tmp_path: Path) -> None:
+def test_a_link_reports_that_no_keeper_is_listening(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with pytest.raises(KeeperError, match=f"no keeper listens on {node.name}"):
         KeeperLink(node.name, node.hello(), patience_s=0)
 
 
-def test_a_link_whose_first_message_cannot_be_sent_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_whose_first_message_fails_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise KeeperError("gone")
 
@@ -194,10 +194,10 @@ def test_a_link_whose_first_message_cannot_be_sent_leaves_nothing_open(tmp_path:
     assert "keeper-link" not in {thread.name for thread in threading.enumerate()}
 
 
-# --- to disk ----------------------------------------------------------------------------------------------------------------
+# --- storing on disk --------------------------------------------------------------------------------------------------------
 
 
-def test_a_capture_is_stored_with_the_hash_that_is_told(node: Node) -> None:
+def test_a_capture_is_stored_with_the_reported_hash(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         done = rank.save(5, "shared")["shared"]
         assert isinstance(done, Done)
@@ -206,7 +206,7 @@ def test_a_capture_is_stored_with_the_hash_that_is_told(node: Node) -> None:
         assert stored(node, 5) == state(0, 5, rank.layout.bytes)[: rank.layout.owned_bytes]
 
 
-def test_a_node_stores_nothing_before_all_its_ranks_have_sealed(node: Node) -> None:
+def test_a_node_stores_nothing_until_all_its_ranks_have_sealed(node: Node) -> None:
     with Rank(node, node.hello(0, 2)) as first, Rank(node, node.hello(1, 2)) as second:
         first.save(5)
         first.seal(6, "shared")
@@ -219,7 +219,7 @@ def test_a_node_stores_nothing_before_all_its_ranks_have_sealed(node: Node) -> N
         assert stored(node, 6, rank=1) == state(1, 6, second.layout.bytes)[: second.layout.owned_bytes]
 
 
-def test_a_rank_that_dies_before_it_seals_fails_the_others(node: Node) -> None:
+def test_a_rank_that_dies_before_sealing_fails_the_others(node: Node) -> None:
     with Rank(node, node.hello(1, 2)) as survivor:
         with worker(node, step=5, rank=0, local_ranks=2) as process:
             survivor.seal(5, "shared")
@@ -231,7 +231,7 @@ def test_a_rank_that_dies_before_it_seals_fails_the_others(node: Node) -> None:
         assert not node.checkpoints.exists()
 
 
-def test_a_full_disk_costs_that_checkpoint_and_no_other(node: Node) -> None:
+def test_a_full_disk_fails_only_that_checkpoint(node: Node) -> None:
     node.checkpoints.mkdir()
     mounting = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(node.checkpoints)], capture_output=True, check=False
@@ -251,7 +251,7 @@ def test_a_full_disk_costs_that_checkpoint_and_no_other(node: Node) -> None:
         subprocess.run(["umount", str(node.checkpoints)], check=True)
 
 
-def test_captures_are_brought_to_an_object_store(bucket: str, node: Node) -> None:
+def test_captures_are_uploaded_to_an_object_store(bucket: str, node: Node) -> None:
     with Rank(node, replace(node.hello(), storage={"remote": bucket})) as rank:
         done = rank.save(5, "remote")["remote"]
     assert isinstance(done, Done)
@@ -263,7 +263,7 @@ def test_captures_are_brought_to_an_object_store(bucket: str, node: Node) -> Non
     assert data == state(0, 5, rank.layout.bytes)[: rank.layout.owned_bytes]
 
 
-def test_an_object_store_that_hangs_keeps_nobody_from_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_object_store_blocks_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         for name, value in s3_environment(f"http://127.0.0.1:{hanging.getsockname()[1]}").items():
@@ -287,18 +287,18 @@ def s3_environment(endpoint: str) -> dict[str, str]:
     return {**credentials, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "NO_PROXY": "127.0.0.1"}
 
 
-def test_a_tier_without_a_place_fails_by_name(node: Node) -> None:
+def test_a_tier_without_a_location_fails_by_name(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         found = rank.save(5, "remote", "shared")
         assert found["remote"] == Failed(5, "remote", "the location of tier `remote` was never set")
         assert isinstance(found["shared"], Done)
 
 
-# --- who may ask what ---------------------------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------------------------
 
 
 def raw(node: Node, *lines: bytes) -> bytes:
-    """What the keeper answers to these bytes before it hangs up."""
+    """The keeper's answer to these bytes before it closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(WAIT_S)
         connection.connect(address(node.name))
@@ -309,7 +309,8 @@ def raw(node: Node, *lines: bytes) -> bytes:
             while data := connection.recv(4096):
                 answer += data
         except (ConnectionResetError, BrokenPipeError):
-            pass  # it has hung up with something of ours unread
+            # It closed the connection with unread bytes.
+            pass
         return answer
 
 
@@ -340,7 +341,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("sent", "reason"), BAD.values(), ids=BAD)
-def test_what_is_no_request_ends_that_connection_only(node: Node, sent: bytes, reason: str) -> None:
+def test_an_invalid_request_ends_only_its_connection(node: Node, sent: bytes, reason: str) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         assert raw(node, sent) == b""
@@ -356,7 +357,7 @@ def test_a_worker_of_an_older_generation_is_refused(node: Node) -> None:
         rank.save(5)
 
 
-def test_a_worker_that_another_generation_has_followed_changes_nothing_any_more(node: Node) -> None:
+def test_a_superseded_worker_changes_nothing(node: Node) -> None:
     with Rank(node, node.hello()) as zombie, Rank(node, node.hello(generation=2)) as rank:
         rank.save(5)
         with pytest.raises(KeeperError, match="the keeper is gone"):
@@ -366,7 +367,7 @@ def test_a_worker_that_another_generation_has_followed_changes_nothing_any_more(
         assert rank.held() == [(0, 5, 2)]
 
 
-def test_what_a_generation_did_not_gather_takes_no_buffer_of_the_next(node: Node) -> None:
+def test_incomplete_saves_use_no_buffer_of_the_next_generation(node: Node) -> None:
     with Rank(node, node.hello(0, 2)) as zombie:
         zombie.seal(5, "shared")
         zombie.outcome(5)
@@ -377,7 +378,7 @@ def test_what_a_generation_did_not_gather_takes_no_buffer_of_the_next(node: Node
             assert rank.held() == [(0, 6, 2)]
 
 
-def test_who_only_fetches_does_not_take_the_place_of_the_ranks_worker(node: Node) -> None:
+def test_a_process_that_only_fetches_does_not_replace_the_ranks_worker(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         with KeeperLink(node.name, node.hello()) as visitor:
@@ -385,7 +386,7 @@ def test_who_only_fetches_does_not_take_the_place_of_the_ranks_worker(node: Node
         assert isinstance(rank.save(6, "shared")["shared"], Done)
 
 
-def test_a_worker_that_connects_again_takes_the_place_of_its_first_connection(node: Node) -> None:
+def test_a_reconnecting_worker_replaces_its_first_connection(node: Node) -> None:
     with Rank(node, node.hello()) as first, Rank(node, node.hello()) as second:
         with pytest.raises(KeeperError, match="the keeper is gone"):
             first.link.event(WAIT_S)
@@ -394,7 +395,8 @@ def test_a_worker_that_connects_again_takes_the_place_of_its_first_connection(no
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's connection needs root to be made")
 def test_another_users_process_is_refused(node: Node) -> None:
-    os.seteuid(65534)  # what SO_PEERCRED reports is the effective user (unix(7))
+    # SO_PEERCRED reports the effective user (unix(7)).
+    os.seteuid(65534)
     try:
         assert raw(node, b"List 0 {}\n") == b""
     finally:
@@ -403,7 +405,7 @@ def test_another_users_process_is_refused(node: Node) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's socket needs root to be made")
-def test_a_name_taken_by_another_user_is_not_talked_to(tmp_path: Path) -> None:
+def test_a_socket_name_of_another_user_is_not_connected_to(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with socket.socket(socket.AF_UNIX) as squatter:
         os.seteuid(65534)
@@ -416,10 +418,10 @@ def test_a_name_taken_by_another_user_is_not_talked_to(tmp_path: Path) -> None:
             KeeperLink(node.name, node.hello())
 
 
-# --- its life -------------------------------------------------------------------------------------------------------------------
+# --- lifetime -------------------------------------------------------------------------------------------------------------------
 
 
-def test_it_ends_with_its_parent_and_not_before(node: Node) -> None:
+def test_a_keeper_ends_exactly_when_its_parent_ends(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -434,16 +436,16 @@ def nice(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
 
 
-def test_it_gives_way_to_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, changed = Node(tmp_path, 0), Node(tmp_path, 1)
     with running(usual):
         monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
         with running(changed):
-            # From the niceness of these tests themselves on.
+            # Relative to the niceness of these tests.
             assert (nice(usual.process.pid), nice(changed.process.pid)) == (19, min(19, nice(os.getpid()) + 3))
 
 
-def test_an_agent_asks_what_is_held(node: Node) -> None:
+def test_an_agent_queries_the_held_captures(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
         assert asyncio.run(held_by(node.name)) == list(rank.link.held())
@@ -463,7 +465,7 @@ def keepers_named(name: str) -> list[int]:
     return [pid for pid in found if not gone(pid)]
 
 
-def test_a_keeper_of_a_loop_of_ones_own_ends_with_its_last_worker(tmp_path: Path) -> None:
+def test_a_custom_loops_keeper_ends_with_its_last_worker(tmp_path: Path) -> None:
     node = Node(tmp_path, name=start_keeper())
     with Rank(node, node.hello(0, 2)):
         with Rank(node, node.hello(1, 2)):
@@ -472,7 +474,7 @@ def test_a_keeper_of_a_loop_of_ones_own_ends_with_its_last_worker(tmp_path: Path
     until(lambda: keepers_named(node.name) == [])
 
 
-def test_it_first_stores_what_was_sealed(tmp_path: Path) -> None:
+def test_a_keeper_stores_sealed_captures_before_it_ends(tmp_path: Path) -> None:
     node, large = Node(tmp_path, name=start_keeper()), layout(own=64 << 20)
     with Rank(node, node.hello(), large) as rank:
         rank.seal(5, "shared")
@@ -481,7 +483,7 @@ def test_it_first_stores_what_was_sealed(tmp_path: Path) -> None:
     assert stored(node, 5) == state(0, 5, large.bytes)[: large.owned_bytes]
 
 
-def test_one_that_only_fetched_does_not_end_it(tmp_path: Path) -> None:
+def test_a_client_that_only_fetched_does_not_end_the_keeper(tmp_path: Path) -> None:
     node = Node(tmp_path, name=start_keeper())
     with KeeperLink(node.name, node.hello()) as visitor, pytest.raises(KeeperError):
         visitor.fetch(0, 5, 1)
@@ -489,7 +491,7 @@ def test_one_that_only_fetched_does_not_end_it(tmp_path: Path) -> None:
         rank.save(5)
 
 
-def test_a_keeper_that_nobody_has_used_ends_with_who_started_it() -> None:
+def test_an_unused_keeper_ends_with_the_process_that_started_it() -> None:
     code = "from headway.runner.checkpoint.keeper.link import start_keeper\nprint(start_keeper(), flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None

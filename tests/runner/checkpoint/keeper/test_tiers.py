@@ -1,4 +1,4 @@
-"""From sealed ranks to storage: all ranks of a node or none, each capture once, and what falls behind gives way to what is newer."""
+"""Tests the way from sealed ranks to storage: all ranks of a node or none, each capture once, and late captures yield to newer ones."""
 
 import threading
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ def buffers() -> list[CaptureBuffer]:
     return [captures.reserve(rank, 1, ALIGN, 1)[0] for rank in (0, 1)]
 
 
-def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: list[CaptureBuffer]) -> None:
+def test_a_checkpoint_is_taken_once_and_only_when_all_ranks_have_sealed(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("shared",), buffers[1])
     gathering.add(at(6), ("shared",), buffers[1])
@@ -44,14 +44,14 @@ def test_a_checkpoint_is_taken_once_and_only_when_all_have_sealed_it(buffers: li
     assert gathering.take(at(6)) is None
 
 
-def test_ranks_must_ask_for_the_same_tiers(buffers: list[CaptureBuffer]) -> None:
+def test_ranks_must_request_the_same_tiers(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("shared",), buffers[0])
     with pytest.raises(TiersDifferError, match=r"rank 1 saves step 5 to \('shared', 'peer'\), but others to \('shared',\)"):
         gathering.add(at(5), ("shared", "peer"), buffers[1])
 
 
-def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: list[CaptureBuffer]) -> None:
+def test_a_checkpoint_fails_if_a_departed_rank_did_not_seal_it(buffers: list[CaptureBuffer]) -> None:
     gathering = Gathering(1, 2)
     gathering.add(at(5), ("shared",), buffers[0])
     assert gathering.take_hopeless() == []
@@ -65,12 +65,12 @@ def test_what_a_rank_has_left_without_is_hopeless_until_it_joins_again(buffers: 
     assert gathering.take_hopeless() == []
 
 
-# --- on the way -----------------------------------------------------------------------------------------------------------------
+# --- delivery -------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Gate:
-    """A storage that stores nothing before it is let."""
+    """A storage that blocks until it is opened."""
 
     begun: SimpleQueue[int] = field(default_factory=SimpleQueue)
     lets: SimpleQueue[Exception | None] = field(default_factory=SimpleQueue)
@@ -109,7 +109,7 @@ class Way:
         self.gate.lets.put(error)
 
 
-def test_a_buffer_is_read_until_its_tier_has_done() -> None:
+def test_a_buffer_is_held_until_its_tier_has_finished() -> None:
     way = Way("shared", 2)
     way.bring(0, 5)
     assert way.gate.begun.get(timeout=WAIT_S) == 5
@@ -127,7 +127,7 @@ def test_a_buffer_is_read_until_its_tier_has_done() -> None:
 
 
 @pytest.mark.parametrize("tier", ["peer", "remote"])
-def test_what_waits_for_a_slow_tier_gives_way_to_what_is_newer(tier: str) -> None:
+def test_a_capture_waiting_for_a_slow_tier_is_replaced_by_a_newer_one(tier: str) -> None:
     way = Way(tier, 4)
     way.bring(0, 5)
     assert way.gate.begun.get(timeout=WAIT_S) == 5
@@ -139,7 +139,7 @@ def test_what_waits_for_a_slow_tier_gives_way_to_what_is_newer(tier: str) -> Non
     assert [way.hear(), way.hear()] == [Done(step, tier, Stored(0, f"{step}", "file", 1)) for step in (5, 8)]
 
 
-def test_what_waits_for_a_tier_that_hangs_gives_its_buffer_back_to_the_next_save() -> None:
+def test_a_capture_waiting_for_a_hung_tier_frees_its_buffer() -> None:
     way = Way("remote", 3)
     way.bring(0, 5)
     assert way.gate.begun.get(timeout=WAIT_S) == 5
@@ -161,7 +161,7 @@ def test_what_waits_for_a_tier_that_hangs_gives_its_buffer_back_to_the_next_save
     assert way.delivery.jobs == 0
 
 
-def test_a_disk_brings_all_that_was_asked_for() -> None:
+def test_a_disk_stores_every_requested_checkpoint() -> None:
     way = Way("shared", 4)
     for index, step in enumerate((5, 6, 7, 8)):
         way.bring(index, step)
@@ -177,7 +177,7 @@ def test_a_disk_brings_all_that_was_asked_for() -> None:
         (KeyError(), "KeyError"),
     ],
 )
-def test_a_tier_that_fails_says_why_and_goes_on(error: Exception, reason: str) -> None:
+def test_a_failing_tier_reports_its_error_and_continues(error: Exception, reason: str) -> None:
     way = Way("shared", 2)
     way.bring(0, 5)
     way.let(error)

@@ -1,4 +1,4 @@
-"""What worker and keeper say to each other arrives as it was said, with the descriptors that belong to it."""
+"""Tests that messages between worker and keeper arrive unchanged, with their descriptors."""
 
 import os
 import socket
@@ -72,7 +72,7 @@ def wires() -> Iterator[tuple[Wire, Wire]]:
 @pytest.mark.slow
 @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=5))
 @settings(deadline=None)
-def test_messages_arrive_in_order_as_they_were_sent(said: list[tuple[Message, bool]]) -> None:
+def test_messages_arrive_in_order_and_unchanged(said: list[tuple[Message, bool]]) -> None:
     with wires() as (one, two):
         heard: list[Any] = []
         thread = threading.Thread(target=lambda: heard.extend(two.receive() for _ in said))
@@ -83,7 +83,7 @@ def test_messages_arrive_in_order_as_they_were_sent(said: list[tuple[Message, bo
         assert [(received.message, received.is_answer) for received in heard] == said
 
 
-def test_descriptors_come_with_their_message() -> None:
+def test_descriptors_arrive_with_their_message() -> None:
     with wires() as (one, two):
         inodes = []
         for message, count in ((Freed(1), 0), (Reserved(8, (True, False)), 2), (Freed(2), 0), (Fetched(8, "part"), 1)):
@@ -108,7 +108,7 @@ def test_buffers_without_their_descriptors_are_refused() -> None:
             two.receive()
 
 
-def test_descriptors_that_nobody_asked_for_are_closed() -> None:
+def test_unexpected_descriptors_are_closed() -> None:
     read, write = os.pipe()
     with wires() as (one, two):
         one.send(Freed(1), [write])
@@ -118,7 +118,7 @@ def test_descriptors_that_nobody_asked_for_are_closed() -> None:
     os.close(read)
 
 
-def test_a_closed_connection_is_told_apart_from_a_wrong_message() -> None:
+def test_a_closed_connection_differs_from_an_invalid_message() -> None:
     with wires() as (one, two):
         one.send(Freed(1))
         one.hang_up()
