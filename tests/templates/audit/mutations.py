@@ -1,6 +1,6 @@
-"""Mistakes that engineers make in files of a fabric, each as a change of one setting, by what it is about.
+"""Mistakes that engineers make in files of a fabric, each as a change of one setting, by subject.
 
-`at`: the part of the path of the files that it changes; a change of a place that a file does not have is no mutation, and the test fails.
+`at`: a part of the path of the changed files; the test fails if a file does not have the setting to change.
 """
 
 import json
@@ -15,8 +15,8 @@ HOST, JOB = "hosts/h100-1", "job.sbatch"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change named by what goes wrong. `rows` are paths in config_db.json (keys joined by `/`) to values, None removes one; otherwise
-    `pattern` is replaced by `by` in the text."""
+    """A change named after its mistake. `rows` map paths in config_db.json (keys joined by `/`) to values, None removes one; otherwise
+    `by` replaces `pattern` in the text."""
 
     name: str
     os: str
@@ -27,7 +27,7 @@ class Mutation:
     file: str = ""
 
     def apply(self, files: Mapping[str, str]) -> dict[str, str]:
-        """Return the files with the change; ValueError if no file has the place."""
+        """Return the files with the change; ValueError if no file has the setting."""
         changed = dict(files)
         for name, text in files.items():
             if self.at in name and name.endswith(self.file):
@@ -100,12 +100,12 @@ _ACTIVE = r"^(  neighbor FABRIC activate\n(?:.*\n)*)"
 
 
 def _map(command: str, lines: str) -> str:
-    """The neighbor's command, and the route map that it names."""
+    """Return the neighbor's command, and the route map that it names."""
     return rf"  {command}\n\1route-map {lines}\nexit\n"
 
 
 def _list(command: str, line: str) -> str:
-    """The neighbor's command, and the prefix list that it names."""
+    """Return the neighbor's command, and the prefix list that it names."""
     return rf"  {command}\n\1ip prefix-list {line}\n"
 
 
@@ -666,7 +666,7 @@ EOS = (
     eos("cable of another spine", r"rails-spine-1 Ethernet1/1", "rails-spine-2 Ethernet1/1"),
 )
 
-# What sites have in their files besides, or write otherwise.
+# Additional settings of sites, or other notations.
 HARMLESS = (
     sonic("time", ("NTP_SERVER/10.9.9.9", {"iburst": "on"})),
     sonic("accounts", ("TACPLUS_SERVER/10.9.9.8", {"priority": "1"}), ("AAA/authentication", {"login": "tacacs+,local"})),
