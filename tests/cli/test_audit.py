@@ -102,7 +102,7 @@ def test_every_changed_value_is_found_at_its_line_unless_the_site_sets_it(
         severity = judge(key)
         judged.append(severity)
         is_told = f"--> {file}" in out
-        # A job may have other values of what the cluster file does not decide.
+        # A job may have other values of settings that the cluster file does not decide.
         is_free = key in OF_THE_JOB
         # A site's own setting, such as a description, may still disagree with another file.
         is_wrong = not is_told or (code == 1) != (severity is Severity.ERROR and not is_free)

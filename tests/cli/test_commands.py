@@ -81,7 +81,7 @@ def test_unreadable_cluster_is_reported_by_name(repository: Path, capsys: pytest
     assert found.out == ""
 
 
-def test_check_of_a_folder_takes_headway_documents_only(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_folder_reads_only_headway_documents(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
     (repository / "list.yaml").write_text("- a\n")
     (repository / ".github").mkdir()

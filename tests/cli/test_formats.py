@@ -237,7 +237,7 @@ def test_subjects_of_the_codes_match_the_documentation() -> None:
 
 
 def sarif_files(capsys: pytest.CaptureFixture[str], *paths: str) -> list[str]:
-    """Return the files of the results, resolved like a reader of SARIF does."""
+    """Return the files of the results, resolved as a reader of SARIF does."""
     (run,) = json.loads(checked("sarif", capsys, *paths)[1])["runs"]
     places = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
     bases = run["originalUriBaseIds"]

@@ -88,7 +88,7 @@ def test_progress_is_printed_on_a_terminal(job: Path, capsys: Capture, monkeypat
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_only_the_open_values_change(job: Path, capsys: Capture, line_break: str, mark: bytes) -> None:
+def test_only_auto_values_change(job: Path, capsys: Capture, line_break: str, mark: bytes) -> None:
     text = (HEAD + OPEN).replace("\n", line_break)
     job.write_bytes(mark + text.encode())
     values = {line.partition(": ")[0]: line.partition(": ")[2].partition("  # ")[0] for line in pinned(job, capsys)}

@@ -65,7 +65,7 @@ def step_s(job: Path, capsys: Capture, *options: str) -> float:
     return float(estimate["step_s"])
 
 
-def test_the_estimate_is_below_the_plan_and_adds_up(job: Path, capsys: Capture) -> None:
+def test_estimate_follows_the_plan_and_its_parts_add_up(job: Path, capsys: Capture) -> None:
     assert main(["plan", str(job)]) == 0
     out = capsys.readouterr().out
     assert "estimate of a step, by the profile `megatron`" in out
@@ -137,7 +137,7 @@ def test_impossibly_fast_step_is_rejected(job: Path, capsys: Capture) -> None:
     )
 
 
-def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> None:
+def test_metrics_of_a_run_give_a_measured_step(job: Path, capsys: Capture) -> None:
     free = step_s(job, capsys)
     lines = [json.dumps({"generation": 1, "step": step, "step_s": free * (9 if step <= 5 else 0.8)}) for step in range(1, 20)]
     (metrics := job.parent / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -217,7 +217,7 @@ def test_file_that_is_not_metrics_of_a_run_is_reported(content: bytes, message: 
         (766_000, "766,000 s"),
     ],
 )
-def test_the_time_of_a_step_has_three_digits_and_no_power_of_ten(seconds: float, words: str) -> None:
+def test_step_time_is_printed_with_3_digits_and_without_an_exponent(seconds: float, words: str) -> None:
     assert step_seconds(seconds) == words
 
 
@@ -317,7 +317,7 @@ def test_default_schedule_that_does_not_fit_the_batch_is_reported(job: Path, cap
 
 
 @pytest.mark.slow
-def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture) -> None:
+def test_measured_steps_correct_estimates_for_all_gpu_counts(job: Path, capsys: Capture) -> None:
     free = asked(job, capsys, "--scaling", "16..32")["scaling"]
     slow = asked(job, capsys, "--scaling", "16..32", "--calibrate", f"{step_s(job, capsys) * 1.5:.3f}s")["scaling"]
     assert isinstance(free, dict)
@@ -327,7 +327,7 @@ def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture)
 
 
 @pytest.mark.slow
-def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, capsys: Capture) -> None:
+def test_scaling_beyond_the_job_requires_a_known_adapter_speed(job: Path, capsys: Capture) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
     job.write_text(JOB.replace("nodes: 2", "nodes: 1").replace("dp_shard: 8", "dp_shard: 4"))
     assert main(["plan", str(job), "--scaling", "8..8"]) == 0
@@ -347,6 +347,6 @@ def test_layouts_of_the_builtin_trainer_are_those_that_it_supports(job: Path, ca
     assert {each["ep"] for each in degrees} == {1}
 
 
-def test_a_cluster_has_no_layouts(job: Path, capsys: Capture) -> None:
+def test_search_for_a_cluster_is_rejected(job: Path, capsys: Capture) -> None:
     assert main(["plan", str(job.parent / "lab.yaml"), "--search"]) == 2
     assert capsys.readouterr().err == "error: a cluster has no layouts; pass a job\n"

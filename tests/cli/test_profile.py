@@ -1,4 +1,4 @@
-"""`headway profile` rejects runs that it cannot profile, and leaves no request behind."""
+"""`headway profile` rejects runs that it cannot profile, and removes its request."""
 
 import json
 from pathlib import Path

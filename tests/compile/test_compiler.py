@@ -16,7 +16,7 @@ CLUSTERS = ["cpu-cluster.yaml", "gpu-cluster.yaml"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A job and its two clusters."""
+    """Write a job and its two clusters."""
     for file in STORY.glob("*.yaml"):
         shutil.copy(file, tmp_path)
     return tmp_path

@@ -221,7 +221,7 @@ def test_older_is_a_strict_weak_order(numbers: list[list[int]]) -> None:
     assert is_older(a, c) or not (is_older(a, b) and is_older(b, c))
 
 
-def test_every_nvidia_gpu_of_the_catalogue_has_an_architecture() -> None:
+def test_every_nvidia_gpu_of_the_catalog_has_an_architecture() -> None:
     known = {name for architecture in compatibility().architectures for name in architecture.gpus}
     assert known == {name for name, gpu in gpus().items() if gpu.vendor == "NVIDIA"}
 

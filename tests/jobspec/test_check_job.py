@@ -227,7 +227,7 @@ def test_experts_divide_over_the_ranks_of_their_group(dp_shard: int, cp: int, tp
         ("{ep: 2}", "ep"),
     ],
 )
-def test_a_setting_that_needs_another_is_shown_at_its_key(layout: str, field: str) -> None:
+def test_setting_that_requires_another_is_reported_at_its_key(layout: str, field: str) -> None:
     model = "model: {vocab_size: 64, layers: 8, hidden: 64, heads: 8, ffn_hidden: 64}\n"
     found = list(check_job(job(f"{model}layout: {layout}\n")))
     assert [(problem.code, problem.path, problem.at_key) for problem in found] == [("HW210", ("layout", field), True)]
@@ -646,7 +646,7 @@ def test_builtin_trainer_supports_or_rejects_every_numeric_field() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_divisors_are_all_divisors(number: int) -> None:
+def test_divisors_are_complete(number: int) -> None:
     assert divisors(number) == [each for each in range(1, number + 1) if number % each == 0]
 
 

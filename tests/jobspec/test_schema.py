@@ -86,7 +86,7 @@ node_groups: [{name: cpu, count: 1, cpus: 1}]
         (None, False),
     ],
 )
-def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
+def test_options_depend_on_the_kind(scheduler: Any, fine: bool) -> None:
     assert valid(CLUSTER, scheduler=scheduler) == fine
 
 
@@ -102,7 +102,7 @@ def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
         ({"trainer": {"kind": "other"}, "data": {"kind": "python-stdlib"}}, False),
     ],
 )
-def test_kinds_of_data_are_those_of_the_trainer(job: dict[str, Any], fine: bool) -> None:
+def test_kinds_of_data_depend_on_the_trainer(job: dict[str, Any], fine: bool) -> None:
     assert valid(JOB, **job) == fine
 
 

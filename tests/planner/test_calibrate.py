@@ -1,4 +1,4 @@
-"""Measured steps as a correction of estimated ones."""
+"""Measured steps correct estimated ones."""
 
 import json
 import math

@@ -45,7 +45,7 @@ def test_product_of_few_rows_takes_the_time_to_read_its_weights() -> None:
     assert rates.matmul(1, 4096, 4096) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 3.35e12)
 
 
-def test_tiles_fill_the_multiprocessors_in_whole_waves() -> None:
+def test_tiles_fill_the_multiprocessors_in_full_waves() -> None:
     # 8 x 16 tiles of 256 x 128 on 132 multiprocessors are one wave; one column more makes it two, where smaller tiles do better.
     assert filled(2048, 2048, 132) == pytest.approx(128 / 132)
     assert filled(2048, 2049, 132) < 0.8

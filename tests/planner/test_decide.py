@@ -117,7 +117,7 @@ def errors(job: Parsed[TrainingJob]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_no_layout_that_the_rules_allow_and_that_fits_is_faster(recompute: str) -> None:
+def test_no_allowed_layout_that_fits_is_faster(recompute: str) -> None:
     text = JOB + f"recompute: {recompute}\n"
     best = estimated(decided(text)[1])
     assert best.memory.verdict == "fits"

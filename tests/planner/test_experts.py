@@ -94,7 +94,7 @@ def test_ranks_that_share_an_expert_all_get_its_tokens() -> None:
     assert load_of(split).parameters == load_of(whole).parameters / 2
 
 
-def test_sequence_parallel_ranks_send_their_own_tokens_only() -> None:
+def test_sequence_parallel_ranks_send_only_their_own_tokens() -> None:
     degrees = Degrees(dp_shard=4, tp=8, sequence_parallel=True, ep=8)
     assert load_of(training(degrees=degrees)).tokens == 512
     assert load_of(training(degrees=replace(degrees, sequence_parallel=False))).tokens == 4096

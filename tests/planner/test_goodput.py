@@ -209,7 +209,7 @@ def test_a_rack_fails_with_all_of_its_nodes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shape", "age_s"), [(0.7, 0.0), (0.7, 30 * DAY_S), (1.5, 0.0), (3.0, 200 * DAY_S)])
-def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(shape: float, age_s: float) -> None:
+def test_unreplaced_nodes_fail_by_the_weibull_hazard_of_their_age(shape: float, age_s: float) -> None:
     run = failing(RUN, causes=(PROCESS,), shape=shape, age_s=age_s)
     scale_s = 200 * DAY_S / math.gamma(1 + 1 / shape)
     expected = 2048 * (((54 * DAY_S + age_s) / scale_s) ** shape - (age_s / scale_s) ** shape)
@@ -218,7 +218,7 @@ def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(s
 
 
 @pytest.mark.slow
-def test_nodes_that_are_replaced_fail_at_the_mean_rate_in_the_long_run() -> None:
+def test_replaced_nodes_fail_at_the_mean_rate_in_the_long_run() -> None:
     run = failing(replace(RUN, nodes=64, wall_s=20_000 * DAY_S), causes=(NODE,), shape=1.5, repair_s=0.0)
     assert simulate(run).interruptions == pytest.approx(64 * 20_000 / 200, rel=0.05)
 

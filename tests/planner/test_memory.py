@@ -100,7 +100,7 @@ def test_memory_of_a_small_megatron_model_matches_a_calculation_by_hand() -> Non
 
 
 def test_recomputed_blocks_keep_their_input_and_one_is_held_completely() -> None:
-    """With the loss in one kernel, of 4 bytes a logit, the first rank is the worst: two microbatches of two blocks' inputs of 64 bytes a
+    """With the loss in one kernel, of 4 bytes per logit, the first rank is the worst: two microbatches of two blocks' inputs of 64 bytes a
     token; one block's other 876; the gradients of the stream, 64, and of gate and up, 320."""
     use = peak(training(recompute="full", kernels=Kernels(loss=True), model=replace(SMALL, vocab_size=2)))
     assert (use.stage, use.instant) == (0, "in the first block's backward pass")
@@ -227,7 +227,7 @@ def test_replicas_change_nothing_but_their_communicator(step: Training) -> None:
 
 @given(layouts())
 @settings(max_examples=60, deadline=None)
-def test_a_smaller_microbatch_never_needs_more(step: Training) -> None:
+def test_smaller_microbatch_never_needs_more_memory(step: Training) -> None:
     assume(step.micro > 1 and step.accumulation > 1)
     less = replace(step, micro=step.micro // 2, accumulation=step.accumulation * 2)
     assert peak(less).needed <= peak(step).needed

@@ -1,4 +1,4 @@
-"""A complete step: its parts, its pipeline, the exchange of its ranks, and FLOPs counted like in published tables."""
+"""A complete step: its parts, its pipeline, the exchange of its ranks, and FLOPs counted as in published tables."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_recomputation_costs_time(training: Training) -> None:
     assert seconds[0] < half < seconds[2]
 
 
-def test_flops_are_counted_like_in_published_tables() -> None:
+def test_flops_are_counted_as_in_published_tables() -> None:
     step = step_time(replace(BASE, degrees=Degrees(dp_shard=8), accumulation=2))
     tokens = 8 * 2 * 8192
     matrices = LLAMA.parameters - LLAMA.embedding_parameters

@@ -39,9 +39,9 @@ def test_failure_costs_the_steps_since_its_base_and_the_recovery_time(runs: Path
     (failure,) = found.failures
     assert (failure.cause, failure.rank, failure.host, failure.generation) == ("killed by SIGKILL", 1, "localhost", 1)
     assert (failure.at_step, failure.resumed_in, failure.resumed_from_step, failure.lost_steps) == (27, 2, 20, 7)
-    # restart 1.25 + rendezvous 0.75 + restore 0.5, and the first step itself
+    # Restart 1.25 + rendezvous 0.75 + restore 0.5, and the first step itself.
     assert failure.recovered_s == 2.5 + STEP_S
-    # seven lost steps, 0.5 to notice, 2.5 to be back; the rendezvous of the first start is no loss
+    # Seven lost steps, 0.5 to notice, 2.5 to recover; the rendezvous of the first start is not a loss.
     assert found.lost_s == 7 * STEP_S + 0.5 + 2.5
     assert found.steps == 40
 
@@ -253,7 +253,7 @@ def test_every_step_counts_once_and_lost_steps_are_the_discarded_ones(
 def test_costs_by_cause_sum_to_the_cost_of_failures(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     found = summarize(runs / "run")
-    # hang: 3.0 of silence, 0.5 until all had ended, two steps again, 0.5 to start; node lost: 0.5, four steps again, 1.7 to start
+    # Hang: 3.0 of silence, 0.5 until all ranks ended, two steps again, 0.5 to start; node lost: 0.5, four steps again, 1.7 to start.
     assert [(cost.kind, cost.count) for cost in found.costs] == [("hang", 1), ("node lost", 1)]
     assert [cost.seconds for cost in found.costs] == pytest.approx([3.0 + 0.5 + 2 * STEP_S + 0.5, 0.5 + 4 * STEP_S + 1.7])
     assert found.lost_s == pytest.approx(9.2)

@@ -137,7 +137,7 @@ def test_description_of_a_port_names_the_peer_and_its_port() -> None:
         assert described.get((peer, port), f"{switch} {name}") == f"{switch} {name}"
 
 
-def test_transceivers_that_do_not_negotiate_are_forced() -> None:
+def test_speed_is_forced_if_transceivers_do_not_negotiate() -> None:
     links = [
         next(row["link"] for name, row in tree_of(plan, plan.switches[0])["interface"].items() if name.startswith("swp1"))
         for plan in (fabric(model="SN4700"), fabric(model="SN5400"))

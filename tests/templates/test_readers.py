@@ -90,7 +90,7 @@ def test_every_way_to_set_the_traffic_class_of_a_job_is_found(text: str) -> None
 @pytest.mark.parametrize(
     ("value", "dscp"), [("0104", 17), ("0x60", 24), ("0", 0), ("-1", None), ("08", 0), ("", None), ("high", None), ("360", 26)]
 )
-def test_traffic_class_is_parsed_like_in_nccl(value: str, dscp: int | None) -> None:
+def test_traffic_class_is_parsed_as_in_nccl(value: str, dscp: int | None) -> None:
     reading = nccl.read(f"export NCCL_IB_TC={value}\n")
     assert reading.qos["NCCL"].marks == ({} if dscp is None else {"collectives": dscp})
     assert reading.settings["NCCL_IB_TC"].value == value

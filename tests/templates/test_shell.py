@@ -21,7 +21,7 @@ def test_quoted_words_round_trip(values: list[str]) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(words, min_size=1, max_size=8))
-def test_bash_assigns_what_was_quoted(values: list[str]) -> None:
+def test_bash_assigns_the_quoted_value(values: list[str]) -> None:
     lines = [f"value={quote(value)}\nprintf '%s\\0' \"$value\"" for value in values]
     defaults = [f"value=${{UNSET:-{quote(value)}}}\nprintf '%s\\0' \"$value\"" for value in values]
     result = subprocess.run(["bash"], input="\n".join(lines + defaults).encode(), capture_output=True, check=True)

@@ -112,7 +112,7 @@ def test_nodes_on_the_same_leaves_share_a_leaf_switch(tmp_path: Path) -> None:
     }
 
 
-def test_pods_of_a_fabric_are_switches_between_the_leaf_switches_and_the_root(tmp_path: Path) -> None:
+def test_pods_of_a_fabric_are_switches_between_leaf_switches_and_root(tmp_path: Path) -> None:
     # Switches with 8 ports: 4 nodes on a leaf, 4 leaves in a pod.
     text = TREE.replace("NICS", "[mlx5_0]").replace("model: QM9700, SIZES", "ports: 8, tiers: 3,")
     found = lines(files(tmp_path, text)["topology.conf"])

@@ -52,7 +52,7 @@ def rendered(plan: ClusterPlan, index: int = 0) -> dict[str, dict[str, dict[str,
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_device_is_a_model_of_the_catalogue_with_its_ports() -> None:
+def test_every_device_is_a_model_of_the_catalog_with_its_ports() -> None:
     for model, device in hardware().items():
         known = switches()[model]
         assert (len(device.cages), device.cage_lanes) == (known.ports, known.lanes)

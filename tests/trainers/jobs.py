@@ -1,4 +1,4 @@
-"""Makes jobs of the frameworks' trainers, and runs the frameworks' parsers on what they render to."""
+"""Makes jobs of the frameworks' trainers, and runs the frameworks' parsers on their rendered files."""
 
 import json
 import subprocess

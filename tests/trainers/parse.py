@@ -141,7 +141,7 @@ WHOLE = ("betas", "device_mesh", "data_path", "moe_layer_freq")
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of mappings and lists by dotted keys."""
+    """Return the leaves of mappings and lists by dotted keys."""
     name = prefix.rstrip(".").rpartition(".")[2]
     if isinstance(value, dict) and value:
         return {key: leaf for name, each in value.items() for key, leaf in leaves(each, f"{prefix}{name}.").items()}
