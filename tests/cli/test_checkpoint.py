@@ -184,7 +184,7 @@ def test_exports_equal_the_checkpoint_and_a_plain_one_can_be_imported(run: Path,
     ]
     assert headway("export", run, "--to", tmp_path / "out").returncode == 0
     assert torch.equal(safetensors.torch.load_file(tmp_path / "out/model.safetensors")["w"], torch.full((4, 3), 20.0))
-    # The plain checkpoint becomes a run that lists and verifies.
+    # The plain checkpoint becomes a run that can be listed and verified.
     done = headway("import", "dcp", tmp_path / "plain", "--to", tmp_path / "new", "--step", "20")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'new'}: 1 tensor, 48 B, as step-000000020.g000001\n")
     listed = [json.loads(line) for line in headway("ls", tmp_path / "new", "--json").stdout.splitlines()]

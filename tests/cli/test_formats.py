@@ -24,7 +24,7 @@ COMMAND = re.compile(r"::(error|warning) ((?:[a-zA-Z]+=[^,:]*,?)+)::(.*)")
 
 
 @pytest.fixture(autouse=True)
-def beside_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_the_folder_of_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ERRORS)
 
 

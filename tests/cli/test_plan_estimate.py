@@ -142,7 +142,7 @@ def test_metrics_of_a_run_give_a_measured_step(job: Path, capsys: Capture) -> No
     lines = [json.dumps({"generation": 1, "step": step, "step_s": free * (9 if step <= 5 else 0.8)}) for step in range(1, 20)]
     (metrics := job.parent / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert step_s(job, capsys, "--calibrate", str(metrics)) == pytest.approx(free * 0.8, rel=0.01)
-    # The same by the run's folder.
+    # The run's folder gives the same.
     (job.parent / "handle.json").touch()
     assert step_s(job, capsys, "--calibrate", str(job.parent)) == pytest.approx(free * 0.8, rel=0.01)
 

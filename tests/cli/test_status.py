@@ -69,7 +69,7 @@ def test_sweep_is_submitted_once_and_lists_each_of_its_points(folder: Path, caps
     names = capsys.readouterr().out.splitlines()
     assert [name.rpartition("-")[0].rpartition("-")[0] for name in names] == ["lr-seed-1", "lr-seed-2", "lr-seed-3"]
     assert listed(capsys, "sweep.yaml") == [(name, "pending", str(number)) for number, name in enumerate(names, 1)]
-    # Again: each has its job.
+    # The second time, each run has its job.
     assert main(["submit", "sweep.yaml"]) == 0
     assert capsys.readouterr().out.splitlines() == names
     assert (folder / "queue").read_text().count("\n") == 3

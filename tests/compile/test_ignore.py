@@ -140,7 +140,7 @@ def test_ignorable_codes_are_those_that_some_check_reports_as_a_warning() -> Non
         for found in call.finditer(path.read_text())
         if "Severity.WARNING" in found[0]
     }
-    # `audit` reports HW603 of files in force, which have no `ignore`.
+    # `audit` reports HW603 for files in use, which have no `ignore`.
     warnings -= {"HW603"}
     # HW520 becomes a warning if an inventory belongs to no cluster, HW509 if a cluster has no switches.
     assert {code for code in CODES if may_be_ignored(code)} == warnings | JUDGEMENTS | {"HW509", "HW520"}

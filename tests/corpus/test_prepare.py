@@ -94,7 +94,7 @@ def test_killed_call_is_resumed_and_leaves_no_trace(here: Path) -> None:
             assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         group = process.pid
-    while _is_there(group):
+    while _is_running(group):
         assert time.monotonic() < until, "processes of the killed call go on"
         time.sleep(0.02)
     kept = {path.stem: path.stat().st_mtime_ns for path in Path("killed", UNFINISHED).glob("0*.json")}
@@ -104,7 +104,7 @@ def test_killed_call_is_resumed_and_leaves_no_trace(here: Path) -> None:
     assert {name: Path("killed", f"{name}.tokens").stat().st_mtime_ns for name in kept} == shards, "made again"
 
 
-def _is_there(group: int) -> bool:
+def _is_running(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -38,7 +38,7 @@ def test_every_recorded_output_has_its_document() -> None:
 
 def test_every_code_has_a_case() -> None:
     shown = {code for path in HERE.glob("*.txt") for code in CODE.findall(path.read_text())}
-    # Problems of files in force: tests/templates/audit.
+    # Problems of files in use: tests/templates/audit.
     assert shown == {code for code in CODES if not code.startswith("HW8")} - ELSEWHERE
 
 

@@ -262,7 +262,7 @@ JOBS = [
         "HW436",
         '"max_split_size_mb:128,expandable_segments:True"',
     ),
-    # Arithmetic: at the value that has to change.
+    # Arithmetic: the problem is at the value to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
     # Syntax.

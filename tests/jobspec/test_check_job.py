@@ -89,10 +89,10 @@ def sizes(**changes: int) -> ModelSizes:
     return resolve_model(Model.model_validate({**base, **changes}), Path())
 
 
-# --- pipeline schedules: the rules against torch itself ---------------------------------------------------------------------------
+# --- pipeline schedules: the rules compared with torch ----------------------------------------------------------------------------
 
 
-def torch_takes(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
+def torch_accepts(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
     """Return whether torch builds the schedule for rank 0, which has `stages` of `pp` x `stages` stages, without other ranks."""
     dist.init_process_group("fake", rank=0, world_size=pp, store=FakeStore())
     try:
@@ -117,7 +117,7 @@ def test_schedule_is_rejected_exactly_if_torch_rejects_it(schedule: str, pp: int
         for microbatches in range(1, 4 * pp * stages + 2):
             batch = Batch.model_construct(global_batch=Amount(sequences=microbatches), micro_sequences=1, sequence_length=8)
             problems = [*check_layout(layout, None, batch), *check_mesh(layout, Mesh(pp=pp), None, batch)]
-            assert (problems == []) == torch_takes(schedule, pp, stages, microbatches), (stages, microbatches)
+            assert (problems == []) == torch_accepts(schedule, pp, stages, microbatches), (stages, microbatches)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -528,7 +528,7 @@ def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobP
 
 def test_variable_decided_by_the_cluster_file_is_rejected_with_the_reason(plan: JobPlan, tmp_path: Path) -> None:
     changed, problems = with_environment(tmp_path, {variable.name: "1" for variable in plan.env})
-    # `1` is a value of all of them but of the level that NCCL prints.
+    # All of them accept `1` except the log level of NCCL.
     found = {problem.path[-1]: problem for problem in problems if problem.path[-1] != "NCCL_DEBUG"}
     following = {variable.name: variable for variable in plan.env if variable.decided_by is not None}
     assert found.keys() == following.keys() >= {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_SOCKET_IFNAME"}

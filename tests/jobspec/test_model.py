@@ -158,7 +158,7 @@ BUILT: dict[str, tuple[dict[str, Any], int]] = {
         41303293952,
     ),
     "bloom": ({"model_type": "bloom", "vocab_size": 250880, "hidden_size": 14336, "n_layer": 70, "n_head": 112}, 176247271424),
-    # transformers has no such type; the published config has deepseek_v3's keys, from which the count is.
+    # transformers has no such type; the count follows from the published config, which has deepseek_v3's keys.
     "kimi-k2": (
         {
             "model_type": "kimi_k2",

@@ -122,7 +122,7 @@ def test_slots_that_may_be_lost_together_are_those_of_one_nvlink_domain(
     assert partner_segment(group, slots, together) == segment
 
 
-# --- spares, domains, limits of time ------------------------------------------------------------------------------------------------
+# --- spares, domains, timeouts ------------------------------------------------------------------------------------------------------
 
 RACKS = """\
 apiVersion: headway/v1alpha1

@@ -221,26 +221,26 @@ def test_omitted_part_of_a_layout_has_its_default_and_is_not_decided() -> None:
     assert mesh.dp_replicate * mesh.dp_shard == 32
 
 
-def of_megatron(layout: str) -> str:
+def megatron_job(layout: str) -> str:
     return JOB.replace("torchtitan", "megatron").replace("layout: auto", f"layout: {layout}") + "nodes: 2\n"
 
 
 @pytest.mark.parametrize("layout", ["auto", "{tp: 4, sharding: auto}"])
 def test_sharding_is_decided_for_a_framework_with_an_option_for_it(layout: str) -> None:
-    decisions, job = decided(of_megatron(layout))
+    decisions, job = decided(megatron_job(layout))
     assert job.spec.layout.sharding in {"optimizer", "gradients"}
     assert estimated(job).training.degrees.sharding == job.spec.layout.sharding
     assert (("layout", "sharding") in decisions) == (layout != "auto")
 
 
 def test_sharding_is_not_decided_if_the_script_does_not_get_it() -> None:
-    _, job = decided(of_megatron("auto"), {("layout", "sharding"): ()})
+    _, job = decided(megatron_job("auto"), {("layout", "sharding"): ()})
     assert job.spec.layout.sharding is None
     assert estimated(job).training.degrees.sharding == "optimizer"
 
 
 def test_a_stated_sharding_is_kept_for_every_layout() -> None:
-    _, job = decided(of_megatron("{tp: auto, pp: auto, sharding: gradients}"))
+    _, job = decided(megatron_job("{tp: auto, pp: auto, sharding: gradients}"))
     assert estimated(job).training.degrees.sharding == "gradients"
 
 

@@ -67,7 +67,7 @@ def block_seconds(whole: Training) -> float:
     return sum(cost.seconds for cost in (block.forward, block.input_gradient, block.weight_gradient, block.again))
 
 
-def way_seconds(whole: Training) -> float:
+def one_way_seconds(whole: Training) -> float:
     return one_way(one_microbatch(whole), rates(whole), expert_constants())
 
 
@@ -140,39 +140,39 @@ def test_deepep_never_sends_more_between_domains_than_an_all_to_all(size: int, l
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
 def test_single_rank_exchanges_nothing(dispatcher: str) -> None:
     whole = by(dispatcher, ep=1)
-    assert way_seconds(whole) == 0
+    assert one_way_seconds(whole) == 0
     assert sent_bytes(one_microbatch(whole), Group(1, 1)) == 0
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
 def test_exchange_takes_longer_between_domains_than_inside_one(dispatcher: str) -> None:
     rack = replace(NODES, scale_up_domain=32)
-    assert way_seconds(by(dispatcher, ep=32)) > way_seconds(by(dispatcher, ep=32, network=rack))
+    assert one_way_seconds(by(dispatcher, ep=32)) > one_way_seconds(by(dispatcher, ep=32, network=rack))
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
 def test_exchange_takes_longer_through_host_memory(dispatcher: str) -> None:
-    assert way_seconds(by(dispatcher, 16, network=replace(NODES, gpu_direct=False))) > way_seconds(by(dispatcher, 16))
+    assert one_way_seconds(by(dispatcher, 16, network=replace(NODES, gpu_direct=False))) > one_way_seconds(by(dispatcher, 16))
 
 
 def test_exchange_takes_longer_over_oversubscribed_links() -> None:
-    assert way_seconds(by("alltoall", 32, network=replace(NODES, oversubscription=2.0))) > way_seconds(by("alltoall", 32))
+    assert one_way_seconds(by("alltoall", 32, network=replace(NODES, oversubscription=2.0))) > one_way_seconds(by("alltoall", 32))
 
 
 def test_twice_the_tokens_take_less_than_twice_the_time() -> None:
-    one, two = way_seconds(by("alltoall", 32)), way_seconds(by("alltoall", 32, micro=2))
+    one, two = one_way_seconds(by("alltoall", 32)), one_way_seconds(by("alltoall", 32, micro=2))
     assert one < two < 2 * one
 
 
 def test_cpu_posted_messages_slow_dispatchers_more_on_hopper() -> None:
-    direct, uccl, nvshmem = (way_seconds(by(name, 32, network=EFA)) for name in ("deepep", "deepep-uccl", "deepep-nvshmem"))
+    direct, uccl, nvshmem = (one_way_seconds(by(name, 32, network=EFA)) for name in ("deepep", "deepep-uccl", "deepep-nvshmem"))
     assert direct < nvshmem < uccl
-    blackwell = [way_seconds(by(f"deepep-{name}", 32, network=EFA, gpu=gpus()["B300-288"])) for name in ("uccl", "nvshmem")]
+    blackwell = [one_way_seconds(by(f"deepep-{name}", 32, network=EFA, gpu=gpus()["B300-288"])) for name in ("uccl", "nvshmem")]
     assert max(blackwell) < nvshmem
 
 
 def test_unknown_dispatcher_is_treated_as_an_all_to_all() -> None:
-    assert way_seconds(by("mori", 16)) == way_seconds(by("alltoall", 16))
+    assert one_way_seconds(by("mori", 16)) == one_way_seconds(by("alltoall", 16))
 
 
 def test_megatron_and_plain_pytorch_use_their_own_dispatchers() -> None:

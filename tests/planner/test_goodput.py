@@ -49,7 +49,7 @@ def failing(run: SimulatedRun, **changed: object) -> SimulatedRun:
 
 
 RUNS = {
-    "as it is": RUN,
+    "default": RUN,
     "one node": replace(RUN, nodes=1, wall_s=2000 * DAY_S),
     "no tier": replace(RUN, tiers=(), wall_s=DAY_S),
     "no spare": replace(RUN, spares=0, pool=0),
@@ -58,10 +58,10 @@ RUNS = {
     "ageing": failing(RUN, shape=0.7),
     "ageing racks": failing(RUN, shape=1.5, age_s=100 * DAY_S, rack_mtbf_s=300 * DAY_S, rack_nodes=18),
     "lemons": failing(RUN, lemons=0.01, lemon_factor=20.0),
-    "recovery to its end": replace(RUN, recovery=replace(RUN.recovery, at_once=False)),
+    "complete recovery": replace(RUN, recovery=replace(RUN.recovery, at_once=False)),
     "replicas": replace(RUN, replicas=Replicas(16, 60.0, 900.0)),
     "few replicas": replace(failing(RUN, job_mtbf_s=DAY_S), replicas=Replicas(4, 60.0, 9000.0, least=3)),
-    "wrong for long": failing(RUN, causes=(replace(PROCESS, latent_s=3000.0), NODE)),
+    "latent corruption": failing(RUN, causes=(replace(PROCESS, latent_s=3000.0), NODE)),
     "a budget": replace(RUN, budget=RestartBudget(3, 100, 3)),
 }
 

@@ -67,7 +67,7 @@ class Recorder(PipelineStage):
 
 
 @contextmanager
-def alone_of(world_size: int, rank: int = 0) -> Iterator[None]:
+def single_rank_of(world_size: int, rank: int = 0) -> Iterator[None]:
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
         yield
@@ -79,7 +79,7 @@ def torch_order(name: str, ranks: int, microbatches: int, chunks: int) -> list[l
     """Return the operations of each rank in torch's schedule. Raises ValueError if torch rejects it."""
     if not issubclass(get_schedule_class(name), PipelineScheduleMulti):
         return [_recorded_order(name, ranks, microbatches, rank) for rank in range(ranks)]
-    with alone_of(ranks):
+    with single_rank_of(ranks):
         held = [0, 2 * ranks - 1] if name in FOLDED else range(0, ranks * chunks, ranks)
         stages = [PipelineStage(torch.nn.Linear(1, 1), index, ranks * chunks, torch.device("cpu")) for index in held]
         schedule = get_schedule_class(name)(stages, microbatches)
@@ -95,7 +95,7 @@ def _parts(action: _Action) -> list[Operation]:
 
 
 def _recorded_order(name: str, ranks: int, microbatches: int, rank: int) -> list[Operation]:
-    with alone_of(ranks, rank):
+    with single_rank_of(ranks, rank):
         stage = Recorder(rank, ranks)
         schedule = get_schedule_class(name)(stage, microbatches)
         # This skips the exchange of shapes.
@@ -137,7 +137,7 @@ def test_every_schedule_of_the_spec_language_is_compared() -> None:
 
 @pytest.mark.parametrize("name", [*LOOPED, *FOLDED])
 def test_stage_is_on_the_same_rank_as_in_torch(name: str) -> None:
-    with alone_of(4):
+    with single_rank_of(4):
         held = [0, 7] if name in FOLDED else [0, 4]
         stages = [PipelineStage(torch.nn.Linear(1, 1), index, 8, torch.device("cpu")) for index in held]
         schedule = get_schedule_class(name)(stages, 8)

@@ -79,7 +79,7 @@ def every_layout(request: Request) -> Iterator[tuple[Degrees, int, int, Recomput
                 schedule=schedule if pp > 1 else None,
                 virtual_stages=chunks,
             )
-            if gcd(cp, micro) > 1 or not is_legal(request, written, micro) or not is_run(request, written, share // micro):
+            if gcd(cp, micro) > 1 or not is_legal(request, written, micro) or not is_supported(request, written, share // micro):
                 continue
             whole = Degrees(
                 pp=pp,
@@ -112,7 +112,7 @@ def is_legal(request: Request, layout: Layout, micro: int) -> bool:
     return not any(problem.is_error for problem in found)
 
 
-def is_run(request: Request, layout: Layout, accumulation: int) -> bool:
+def is_supported(request: Request, layout: Layout, accumulation: int) -> bool:
     """Return whether the framework supports the layout, and no other schedule does the same with less memory."""
     able, stages, layers = abilities(request.framework), layout.pp * layout.virtual_stages, request.model.layers
     larger = {axis for axis in ("pp", "dp_replicate", "cp", "tp", "ep") if getattr(layout, axis) > 1}
@@ -315,7 +315,7 @@ RULES: dict[str, tuple[Request, str]] = {
         small(framework="megatron", sharding="optimizer"),
         "megatron interleaves 2 microbatches or more on 2 pipeline ranks, not 1",
     ),
-    "a schedule for others": (
+    "a schedule for other frameworks": (
         small(allowed=Allowed(pp=(2,), chunks=(2,), schedule=("1F1B",))),
         "1F1B needs one stage per rank, but virtual_stages is 2",
     ),
@@ -338,7 +338,7 @@ RULES: dict[str, tuple[Request, str]] = {
         ),
         "ep 256: DeepEP stops at 160 ranks",
     ),
-    "an axis that the framework lacks": (small(framework="composer"), "tp 2: composer has no tp"),
+    "an unsupported axis": (small(framework="composer"), "tp 2: composer has no tp"),
     "a degree that does not divide": (small(allowed=Allowed(tp=(3,))), "tp 3 does not divide 16 ranks"),
     "a microbatch that does not divide": (
         small(allowed=Allowed(micro=(3,), cp=(1,), pp=(1,), tp=(8,))),

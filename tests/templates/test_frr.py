@@ -64,7 +64,7 @@ def setting(text: str, key: str) -> str | None:
     return found.value if found else None
 
 
-# --- rendered ---------------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 
 def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
@@ -199,7 +199,7 @@ def test_number_of_paths_is_at_most_that_of_frr(cluster: ClusterPlan, leaf: Swit
     assert {role: view.max_paths for role, view in found.items() if view} == {"leaf": 256, "spine": UPPER_PATHS}
 
 
-# --- read back --------------------------------------------------------------------------------------------------------
+# --- reading back -----------------------------------------------------------------------------------------------------
 
 RUNNING = """\
 Building configuration...

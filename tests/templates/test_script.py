@@ -314,12 +314,12 @@ def test_submitted_file_contains_the_filled_arguments(cluster: str, file: str, t
     (plan,), problems = planned(tmp_path, "train.py", "--tp={layout.tp}", awkward, cluster=cluster, more="layout: {tp: 2}\n")
     assert [problem.code for problem in problems] == ["HW703"], "`$HOME` is taken literally, with a warning"
     text = {path.relative_to(f"case/{cluster}").as_posix(): text for path, text in plan.files().items()}[file]
-    run = from_json(RunConfig, _handed_over(text))
+    run = from_json(RunConfig, _submitted_run(text))
     assert run.trainer.kind == "script"
     assert run.trainer.options == {"argv": ["train.py", "--tp=2", awkward.replace("{{}}", "{}")], "logs": True}
 
 
-def _handed_over(text: str) -> str:
+def _submitted_run(text: str) -> str:
     """Return run.json of a script or a manifest."""
     if text.startswith("#!"):
         (found,) = re.findall(r"<<'RUN_JSON'[^\n]*\n(.*?)\nRUN_JSON\n", text, re.DOTALL)

@@ -65,7 +65,7 @@ requeue*)
 ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(primary) at a is DOWN"; else echo "is UP"; fi ;;
 esac
 """,
-    # The script waits for the verdict, and then for srun, in the background, where a pipe of the test is not to stay open.
+    # The script waits for the verdict, and then for srun, in the background, where it must not keep a pipe of the test open.
     "sleep": "exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n",
     "curl": 'cat >"${CALLS%/*}/curl.config"\n',
     "srun": """echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"

@@ -45,7 +45,7 @@ def document(framework: str, one: dict[str, Any]) -> dict[str, Any]:
     return job(framework, one["ranks"], precision=precision, **fields)
 
 
-def assert_given_back(framework: str, tmp_path: Path) -> None:
+def assert_settings_round_trip(framework: str, tmp_path: Path) -> None:
     """Assert that the parsed configuration, read by the table, has the published values and those of the plan."""
     published = configurations(framework)
     plans = [planned(document(framework, one), one["ranks"], tmp_path / str(index)) for index, one in enumerate(published)]
@@ -70,7 +70,7 @@ def test_at_least_30_published_configurations_have_a_source() -> None:
 @pytest.mark.slow
 @pytest.mark.variant
 def test_torchtitan_settings_round_trip(tmp_path: Path) -> None:
-    assert_given_back("torchtitan", tmp_path)
+    assert_settings_round_trip("torchtitan", tmp_path)
 
 
 @needs_peers
@@ -78,4 +78,4 @@ def test_torchtitan_settings_round_trip(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.variant
 def test_megatron_settings_round_trip(tmp_path: Path) -> None:
-    assert_given_back("megatron", tmp_path)
+    assert_settings_round_trip("megatron", tmp_path)

@@ -144,7 +144,7 @@ def codes(problems: Iterable[Problem]) -> set[str]:
         ("one path", "HW834"),
         ("hash without ports", "HW835"),
         ("route map that denies all", "HW836"),
-        ("remote AS of no one", "HW837"),
+        ("unused remote AS", "HW837"),
         ("no network announced", "HW838"),
         ("router advertisements off", "HW839"),
         ("hold time 180 s without BFD", "HW840"),
