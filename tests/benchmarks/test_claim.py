@@ -46,7 +46,9 @@ def test_programs_write_bytecode_even_if_the_environment_forbids_it(tmp_path: Pa
         ("pass", "3 documents", "ended with 0 and did not print `3 documents`: done"),
     ],
 )
-def test_program_that_fails_or_prints_the_wrong_line_is_not_measured(code: str, expected: str, error: str, tmp_path: Path) -> None:
+def test_program_that_fails_or_prints_the_wrong_line_is_not_measured(
+    code: str, expected: str, error: str, tmp_path: Path
+) -> None:
     with pytest.raises(MeasureError, match=error):
         interleaved(program(tmp_path, code, expected), writing(tmp_path, "p"), 1, tmp_path / "bytecode")
 

@@ -63,9 +63,7 @@ def test_constants_without_rows_stay_unchanged() -> None:
 
 
 @pytest.mark.slow
-def test_source_is_predicted_by_constants_fitted_on_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_is_predicted_by_constants_fitted_on_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [replace(one, source="moezoo", step_s=2 * (one.step_s or 0.0)) for one in rows_of(USUAL)]
     found = fit_experts.summary(fit_experts.left_out([*rows_of(USUAL), *slow], USUAL, lambda row: row.source))
     assert found["by_source"]["moezoo"] == pytest.approx(0.5)

@@ -220,9 +220,7 @@ def test_an_unknown_number_format_is_not_guessed() -> None:
         ("", 8, None, "infiniband"),
     ],
 )
-def test_adapter_bandwidth_is_parsed_from_every_spelling(
-    text: str, gpus_per_node: int, rate: float | None, kind: str
-) -> None:
+def test_adapter_bandwidth_is_parsed_from_every_spelling(text: str, gpus_per_node: int, rate: float | None, kind: str) -> None:
     assert (adapter_gbit_s(text, gpus_per_node), transport(text)) == (rate, kind)
 
 

@@ -106,7 +106,9 @@ def test_unmodified_job_of_a_run_has_no_changes(opened: Opened, capsys: pytest.C
     assert check(capsys) == (0, f"run `{NAME}`, step 15: nothing has changed since its attempt 0\n\n1 document: no problems\n")
 
 
-def test_allowed_change_is_listed_with_its_reason_and_is_not_a_problem(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_allowed_change_is_listed_with_its_reason_and_is_not_a_problem(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened(0, committed(15))
     write(("5 steps", "10 steps"), ("nodes: 1", "nodes: 2"))
     code, out = check(capsys)
@@ -122,7 +124,9 @@ def test_allowed_change_is_listed_with_its_reason_and_is_not_a_problem(opened: O
     assert codes(check(capsys, "--format", "json")[1]) == []
 
 
-def test_changed_learning_rate_is_rejected_with_the_history_entry_to_add(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_learning_rate_is_rejected_with_the_history_entry_to_add(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened(0, committed(15))
     write(("lr: 0.003", "lr: 0.001"))
     code, out = check(capsys)
@@ -187,9 +191,7 @@ def test_finished_run_is_extended_by_a_history_entry(opened: Opened, capsys: pyt
     assert "  history[0]: from step 20 on: steps: 40\n\n1 document: no problems\n" in check(capsys)[1]
 
 
-def test_rollback_requires_an_existing_checkpoint_of_the_current_line(
-    opened: Opened, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rollback_requires_an_existing_checkpoint_of_the_current_line(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     """Step 5 of the first generation was deleted, and its step 15 is after the step from which the second resumed."""
     opened()
     gone: dict[str, object] = {"kind": "retired", "checkpoints": [{"step": 5, "generation": 1}]}
@@ -295,9 +297,7 @@ def test_job_with_errors_or_a_secret_is_not_compared(
 
 
 @pytest.mark.slow
-def test_real_run_records_its_spec_and_one_without_is_still_resumed(
-    opened: Opened, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_run_records_its_spec_and_one_without_is_still_resumed(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     runs = Path("real").resolve()
     assert headway("run", "job.yaml", runs=runs).returncode == 0
     (directory,) = runs.iterdir()

@@ -40,9 +40,7 @@ def files(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_cluster_is_found_up_to_the_root_of_the_repository(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cluster_is_found_up_to_the_root_of_the_repository(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "jobs/deep/job.yaml"]) == 0
     (repository / "cluster.yaml").rename(repository.parent / "cluster.yaml")
     assert main(["check", "jobs/deep/job.yaml"]) == 1
@@ -64,7 +62,9 @@ def test_nearest_cluster_of_a_name_is_used(repository: Path, capsys: pytest.Capt
     assert "has 1" in capsys.readouterr().out
 
 
-def test_only_the_folder_of_the_job_is_searched_without_a_repository(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_folder_of_the_job_is_searched_without_a_repository(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (repository / ".git").rmdir()
     assert main(["check", "jobs/deep/job.yaml"]) == 1
     capsys.readouterr()
@@ -601,9 +601,7 @@ def test_output_folder_below_a_file_is_rejected(repository: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json", "plan.json", "slurm/mine"])
-def test_foreign_folder_does_not_become_a_tree(
-    name: str, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_folder_does_not_become_a_tree(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = repository / "case" / "lab" / name
     own.parent.mkdir(parents=True)
     own.write_text("{}")

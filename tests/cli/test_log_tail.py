@@ -51,7 +51,9 @@ def test_lines_that_match_a_filter_are_also_written_to_a_file(tmp_path: Path, ca
     assert (tmp_path / "attempt_2/filtered_stdout.log").read_text() == "[trainer0]:loss 1\n[trainer0]:an error\n"
 
 
-def test_prefix_template_includes_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_template_includes_the_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${role_name} ${rank}/${local_rank}> ")
     write(tmp_path, 0, 1, "stdout", "x\n")
     (notes := tmp_path.parent / "notes").mkdir(exist_ok=True)

@@ -108,9 +108,7 @@ def test_pinning_after_growth_appends_new_nodes_and_changes_nothing_else(
     assert len({place for found in grown.values() for place in found}) == 22
 
 
-def test_nodes_are_appended_without_a_nodes_list_or_a_final_newline(
-    write: Write, tmp_path: Path, capsys: Capture
-) -> None:
+def test_nodes_are_appended_without_a_nodes_list_or_a_final_newline(write: Write, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "seen.yaml"
     file.write_text(HEAD.replace("NAME", "seen").rstrip())
     assert main(["pin", str(write(1, 1)), "-o", str(file)]) == 0
@@ -197,9 +195,7 @@ def test_output_path_that_is_never_read_is_rejected(write: Write, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.yaml"]
 
 
-def test_cables_missing_in_an_entry_are_listed_for_the_user_to_add(
-    write: Write, tmp_path: Path, capsys: Capture
-) -> None:
+def test_cables_missing_in_an_entry_are_listed_for_the_user_to_add(write: Write, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "seen.yaml").write_text(
         HEAD.replace("NAME", "seen") + "nodes:\n  - name: a-1\n    host: 10.0.0.11\n" + node("b-1", 0, 1).rpartition("      -")[0]
     )

@@ -230,9 +230,7 @@ def test_auto_in_a_base_is_reported_with_the_text_to_add_to_the_job(job: Path, t
     assert capsys.readouterr().err == f"nothing is `auto` in {job}\n"
 
 
-def test_layout_that_would_merge_with_that_of_a_base_is_rejected(
-    job: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_layout_that_would_merge_with_that_of_a_base_is_rejected(job: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "base.yaml").write_text(HEAD.replace("case", "base") + "partial: true\nlayout: {cp: 64}\n")
     before = HEAD + "extends: base.yaml\n" + OPEN
     job.write_text(before)

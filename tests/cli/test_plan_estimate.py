@@ -244,7 +244,9 @@ def test_small_run_is_printed_with_small_numbers(job: Path, capsys: Capture) -> 
         ("A100-SXM-80", "bf16", 0),
     ],
 )
-def test_number_format_that_the_gpu_does_not_support_is_rejected(gpu: str, compute: str, code: int, job: Path, capsys: Capture) -> None:
+def test_number_format_that_the_gpu_does_not_support_is_rejected(
+    gpu: str, compute: str, code: int, job: Path, capsys: Capture
+) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace("H100-SXM-80", gpu))
     job.write_text(
         JOB.replace("steps: 1000", f"steps: 1000\nprecision: {{compute: {compute}}}").replace(

@@ -58,7 +58,9 @@ def test_wait_and_request_end_if_the_run_makes_no_step(runs: Path, capsys: pytes
     assert list(files.profiles.iterdir()) == []
 
 
-def test_reason_for_a_missing_trace_is_shown(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reason_for_a_missing_trace_is_shown(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = running(runs / "run")
 
     def answer(_: float) -> None:

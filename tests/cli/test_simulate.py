@@ -140,9 +140,7 @@ def test_longer_time_between_failures_increases_goodput(folder: Path, capsys: Ca
         (["--every", "memory=1m"], ["tiers", "1", "kind"], "memory"),
     ],
 )
-def test_option_overrides_the_documents(
-    folder: Path, capsys: Capture, options: list[str], path: list[str], value: Any
-) -> None:
+def test_option_overrides_the_documents(folder: Path, capsys: Capture, options: list[str], path: list[str], value: Any) -> None:
     found = simulated(capsys, *options)["run"]
     for key in path:
         found = found[int(key)] if key.isdigit() else found[key]

@@ -80,9 +80,7 @@ def test_sweep_is_submitted_once_and_lists_each_of_its_points(folder: Path, caps
     assert [name for name, _, _ in listed(capsys, "sweep.yaml")] == names
 
 
-def test_sweep_with_a_rejected_run_is_completed_by_the_same_command(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_with_a_rejected_run_is_completed_by_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "full").touch()
     assert main(["submit", "sweep.yaml"]) == 1
     assert "QOSMaxSubmitJobPerUserLimit" in capsys.readouterr().err

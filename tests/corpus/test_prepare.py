@@ -46,7 +46,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def request(inputs: Sequence[str | Path], folder: str, *, workers: int = 1, part_bytes: int = 600, lines: bool = False) -> Request:
+def request(
+    inputs: Sequence[str | Path], folder: str, *, workers: int = 1, part_bytes: int = 600, lines: bool = False
+) -> Request:
     paths = [Path(each) for each in inputs]
     return Request(paths, Path(folder), Path("tokenizer.json"), END, part_bytes=part_bytes, workers=workers, lines=lines)
 

@@ -136,9 +136,7 @@ def test_intent_lists_old_and_new_files_and_only_missing_folders() -> None:
         (replace(view(), manifest=HostManifest("lab", HELD, restart=(UNIT,), finished=False)), (UNIT,)),
     ],
 )
-def test_unit_is_restarted_if_a_file_changed_it_failed_or_a_restart_is_due(
-    found: HostView, restart: tuple[str, ...]
-) -> None:
+def test_unit_is_restarted_if_a_file_changed_it_failed_or_a_restart_is_due(found: HostView, restart: tuple[str, ...]) -> None:
     assert intent(WANTED, found).restart == restart
 
 

@@ -349,7 +349,9 @@ def test_cost_of_a_lost_node_is_reported_without_a_spare_domain(tp: int, nodes: 
         ("tp: 8", 18, 1, []),
     ],
 )
-def test_spares_that_cannot_replace_a_group_of_ranks_are_reported(layout: str, count: int, spares: int, expected: list[str]) -> None:
+def test_spares_that_cannot_replace_a_group_of_ranks_are_reported(
+    layout: str, count: int, spares: int, expected: list[str]
+) -> None:
     group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     assert placed(f"nodes: 16\nlayout: {{{layout}}}\nresilience: {{spares: {spares}}}\n", group) == expected
 
@@ -374,9 +376,7 @@ def test_ranks_without_gpus_have_no_domain() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.none() | st.integers(1, 12), st.integers(1, 6), st.integers(1, 6))
-def test_degree_proposed_by_a_hint_makes_the_degrees_fit(
-    nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int
-) -> None:
+def test_degree_proposed_by_a_hint_makes_the_degrees_fit(nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int) -> None:
     group = f"[{{name: cpu, count: 99, cpus: 4, procs: {procs}}}]"
     shard = "" if dp_shard is None else f"dp_shard: {dp_shard}, "
     for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{{shard}pp: {pp}, tp: {tp}}}\n"), cluster(group)):

@@ -206,9 +206,7 @@ def test_type_is_described_in_words(schema: dict[str, Any], words: str) -> None:
         ("Cluster: `fabrics.switches`", "speed", "`null`"),
     ],
 )
-def test_default_is_written_in_the_notation_of_a_document(
-    title: str, name: str, left_out: str
-) -> None:
+def test_default_is_written_in_the_notation_of_a_document(title: str, name: str, left_out: str) -> None:
     assert BY_HEADING[title][f"`{name}`"][2] == left_out
 
 

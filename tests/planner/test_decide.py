@@ -170,9 +170,7 @@ def test_same_job_gets_the_same_values() -> None:
     group=st.sampled_from(["gpu", "rack"]),
 )
 @settings(max_examples=8, deadline=None)
-def test_decided_values_pass_every_check(
-    nodes: int, preset: str, sequences: int, recompute: str, micro: str, group: str
-) -> None:
+def test_decided_values_pass_every_check(nodes: int, preset: str, sequences: int, recompute: str, micro: str, group: str) -> None:
     text = f"{HEAD}{SCRIPT}nodes: {nodes}\ngroup: {group}\nmodel: {{preset: {preset}}}\nlayout: auto\nrecompute: {recompute}\n"
     text += f"batch: {{global: {sequences} sequences, micro: {micro}, sequence: 4096}}\n"
     decisions, problems = decide(parsed(text), LAB, {})

@@ -35,7 +35,9 @@ def test_script_without_a_framework_gets_an_assumed_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("framework", "parts"), [("torchtitan", ("matmuls",)), ("megatron", ("attention",))])
-def test_selective_recomputation_follows_the_definition_of_the_framework(framework: str, parts: tuple[str, ...], tmp_path: Path) -> None:
+def test_selective_recomputation_follows_the_definition_of_the_framework(
+    framework: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
     job = JOB.replace("recompute: full", "recompute: selective").replace("framework: megatron", f"framework: {framework}")
     assert training(tmp_path, job).recomputed_parts == parts
 

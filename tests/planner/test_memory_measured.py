@@ -139,9 +139,7 @@ def measured_peak(micro: int, sequence: int) -> int:
         pytest.param(16, 256, "at the loss", marks=pytest.mark.variant),
     ],
 )
-def test_peak_of_a_builtin_step_is_within_2_percent_of_the_ledger(
-    micro: int, sequence: int, instant: str
-) -> None:
+def test_peak_of_a_builtin_step_is_within_2_percent_of_the_ledger(micro: int, sequence: int, instant: str) -> None:
     measured = measured_peak(micro, sequence)
     predicted = peak(training(MODEL, micro, sequence))
     assert predicted.instant == instant

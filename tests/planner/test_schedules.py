@@ -176,7 +176,9 @@ def test_1f1b_with_fewer_microbatches_than_ranks_equals_gpipe() -> None:
         ),
     ],
 )
-def test_unsupported_shape_is_rejected_with_the_reason(name: str, ranks: int, microbatches: int, chunks: int, message: str) -> None:
+def test_unsupported_shape_is_rejected_with_the_reason(
+    name: str, ranks: int, microbatches: int, chunks: int, message: str
+) -> None:
     with pytest.raises(ScheduleError) as refusal:
         make_schedule(name, ranks, microbatches, chunks)
     assert str(refusal.value).startswith(message)

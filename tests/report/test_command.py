@@ -116,7 +116,9 @@ def test_running_run_can_be_reported(runs: Path, capsys: pytest.CaptureFixture[s
     assert "no verdict yet" in capsys.readouterr().out
 
 
-def test_planned_step_time_is_shown_next_to_the_measured_one(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planned_step_time_is_shown_next_to_the_measured_one(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     build.clean_run(runs / "run")
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     (tmp_path / "job.yaml").write_text(JOB.replace(", more", ""))

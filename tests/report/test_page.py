@@ -147,9 +147,7 @@ def test_the_same_summary_gives_the_same_bytes(runs: Path) -> None:
     assert render_page(summarize(runs / "run")) == render_page(summarize(runs / "run"))
 
 
-def test_failed_write_keeps_the_old_page_and_leaves_no_other_file(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_page_and_leaves_no_other_file(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build.clean_run(runs / "run")
     target = runs / "report.html"
     target.write_text("old", encoding="utf-8")

@@ -87,9 +87,7 @@ def test_leaf_announces_only_its_loopback_and_its_links_to_nodes(cluster: Cluste
     assert setting(text, f"router bgp {leaf.asn}|bgp network import-check") == "yes"
 
 
-def test_links_to_nodes_have_addresses_and_links_to_switches_do_not(
-    cluster: ClusterPlan, leaf: SwitchPlan
-) -> None:
+def test_links_to_nodes_have_addresses_and_links_to_switches_do_not(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     settings = {
         key: each.value for key, each in FRR.read(text_of(leaf, cluster)).settings.items() if key.startswith("interface ")
     }

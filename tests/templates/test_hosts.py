@@ -149,9 +149,7 @@ def test_script_writes_each_number_to_the_file_of_each_driver(
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
-def test_missing_adapter_fails_the_unit_after_the_others_are_configured(
-    files: dict[PurePosixPath, str], tmp_path: Path
-) -> None:
+def test_missing_adapter_fails_the_unit_after_the_others_are_configured(files: dict[PurePosixPath, str], tmp_path: Path) -> None:
     sys_tree = tmp_path / "sys"
     _sys_of_mlx5(sys_tree, "nvidia")
     (sys_tree / "class/infiniband/mlx5_0/device").unlink()

@@ -204,7 +204,9 @@ def test_four_of_many_unpassed_values_are_listed_and_the_rest_counted(tmp_path: 
     ]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
     others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"]
-    assert found.message == (f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {count + len(others) - 4} more")
+    assert found.message == (
+        f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {count + len(others) - 4} more"
+    )
     assert found.hint == "pass it, for example as `{model.layers}`, or leave out what the script does not read"
 
 

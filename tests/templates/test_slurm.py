@@ -208,9 +208,7 @@ def test_requeued_run_is_the_next_attempt_in_any_directory(script: str, tmp_path
 
 
 @pytest.mark.parametrize(("restarts", "skipped"), [("0", 0), ("3", 3), ("4", 0), ("9", 1)])
-def test_runner_step_has_a_number_that_no_earlier_attempt_used(
-    script: str, restarts: str, skipped: int, tmp_path: Path
-) -> None:
+def test_runner_step_has_a_number_that_no_earlier_attempt_used(script: str, restarts: str, skipped: int, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT=restarts)
     steps = [call.split()[1] for call in calls if call.startswith("srun ")]
     assert steps == [*["--job-name=skip"] * skipped, "--job-name=runner"]
@@ -419,9 +417,7 @@ def notifying(tmp_path: Path) -> str:
     return with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
 
 
-def test_fifth_attempt_without_a_verdict_holds_the_job_until_released(
-    notifying: str, tmp_path: Path
-) -> None:
+def test_fifth_attempt_without_a_verdict_holds_the_job_until_released(notifying: str, tmp_path: Path) -> None:
     for attempt in range(4):
         lost(tmp_path, attempt)
     dies = {"CODE": "137", "STARTS": "", "HEADWAY_RUN": "old"}
@@ -432,9 +428,7 @@ def test_fifth_attempt_without_a_verdict_holds_the_job_until_released(
     assert (code, "scontrol requeue 7" in calls) == (81, True)
 
 
-def test_job_requeued_after_five_such_attempts_is_held_before_it_starts(
-    notifying: str, tmp_path: Path
-) -> None:
+def test_job_requeued_after_five_such_attempts_is_held_before_it_starts(notifying: str, tmp_path: Path) -> None:
     for attempt in range(5):
         lost(tmp_path, attempt)
     assert held(tmp_path, notifying) == (True, FRUITLESS, False)
@@ -916,7 +910,9 @@ def test_apptainer_pulls_or_copies_an_image_once_per_node(tmp_path: Path) -> Non
         ("./root", "image_cache: /local/images, ", None),
     ],
 )
-def test_image_that_apptainer_cannot_start_properly_is_rejected(image: str, options: str, message: str | None, tmp_path: Path) -> None:
+def test_image_that_apptainer_cannot_start_properly_is_rejected(
+    image: str, options: str, message: str | None, tmp_path: Path
+) -> None:
     found = problems(tmp_path, f"code: {{image: '{image}'}}\n", APPTAINER + options, "/scratch/runs")
     assert [code for code, _ in found] == ([] if message is None else ["HW422"])
     assert message is None or found[0][1].startswith(message)

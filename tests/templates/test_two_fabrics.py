@@ -201,9 +201,7 @@ def test_files_of_two_fabrics_are_checked_separately(tree: tuple[Path, Path]) ->
     assert [problem.message for problem in alone(rendered)] == []
 
 
-def test_files_of_two_fabrics_match_the_cluster_file(
-    tree: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_two_fabrics_match_the_cluster_file(tree: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     file, rendered = tree
     capsys.readouterr()
     assert main(["audit", str(rendered), "--cluster", str(file)]) == 0

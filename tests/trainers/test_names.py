@@ -61,9 +61,7 @@ def test_keys_match_megatron() -> None:
 
 
 @pytest.mark.parametrize(("kind", "ranks", "fields"), JOBS)
-def test_no_key_of_a_table_is_taken_for_a_misspelling(
-    kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_key_of_a_table_is_taken_for_a_misspelling(kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path) -> None:
     plan = planned(job(kind, ranks, **fields), ranks, tmp_path)
     written = TABLES[kind].write(known_of(plan))
     assert written

@@ -39,9 +39,7 @@ def reading(name: str | None) -> Reading:
         ("startup.yaml", "cumulus", None),
     ],
 )
-def test_switch_of_a_file_follows_from_its_host_name_or_innermost_folder(
-    file: str, name: str | None, found: str | None
-) -> None:
+def test_switch_of_a_file_follows_from_its_host_name_or_innermost_folder(file: str, name: str | None, found: str | None) -> None:
     switch = switch_of(file, reading(name), PLAN)
     assert (switch.name if switch else None) == found
 
