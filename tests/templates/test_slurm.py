@@ -486,7 +486,7 @@ def test_hosts_excluded_by_an_earlier_verdict_stay_excluded(script: str, tmp_pat
     assert calls[-1] == "scontrol update jobid=7 excnodelist=n3,n8"
 
 
-def test_requeue_waits_for_a_restarting_slurmctld(script: str, tmp_path: Path) -> None:
+def test_verdict_waits_for_a_restarting_slurmctld(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2", AWAY="2")
     assert code == 81
     done = [call for call in calls if call.startswith(("scontrol", "sleep")) and "show" not in call]
@@ -495,7 +495,7 @@ def test_requeue_waits_for_a_restarting_slurmctld(script: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_requeue_does_not_wait_for_slurmctld_forever(script: str, tmp_path: Path) -> None:
+def test_verdict_does_not_wait_for_slurmctld_forever(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, CODE="82", VERDICT="82", AWAY="1000")
     assert code == 82
     assert calls.count("scontrol requeue 7") == 60
