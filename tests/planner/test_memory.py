@@ -82,7 +82,7 @@ def test_memory_of_a_small_megatron_model_matches_a_calculation_by_hand() -> Non
     It holds one microbatch of 2 x 32 tokens in flight. A block keeps for each token, in bytes: its input 64 x 2 / 2 = 64; the norm's
     4 / 2 = 2 and its output 64; queries 64, keys and values 64; sums of the softmax 4 x 4 / 2 = 8; the attention's output 64; the MLP's
     input 64, its norm's 2 and 64; gate, up and product 160 each: 940. At the loss, 14 bytes for each of 64 x 500 logits, and the output
-    layer's input twice, 2 x 64 x 64. What comes and goes between the ranks: 2 x 64 x 64.
+    layer's input twice, 2 x 64 x 64. Exchanged between the ranks: 2 x 64 x 64.
     """
     use = peak(training())
     assert sizes(use) == {

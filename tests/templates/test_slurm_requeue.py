@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "examples/two-node-slurm/rendered/small-llama/two-cpu-nodes/slurm/job.sbatch"
 
-# Stands in for headway.runner: the first attempt suspects n2, the second completes.
+# A stand-in for headway.runner: the first attempt suspects n2, the second completes.
 PYTHON = """\
 #!/bin/bash
 attempt=${SLURM_RESTART_COUNT:-0}
