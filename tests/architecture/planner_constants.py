@@ -1,4 +1,4 @@
-"""The planner's constants as Markdown: each with its value, what its source says, and the source or the rows that it was fitted on."""
+"""Writes the planner's constants as Markdown: value, published value, and the source or the rows of the fit."""
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ from headway.planner.speed.experts import speed as experts_speed
 
 MEMORY = Path(memory_profiles.__file__).with_name("memory.yaml")
 
-# Tables of speed.yaml: the heading, what has the constants, and whether they stand beside each other as columns.
+# Tables of speed.yaml and their headings.
 TABLES = {
     "chips": "Accelerators, as shares of their peaks",
     "links": "Links inside an NVLink domain",
@@ -24,19 +24,19 @@ TABLES = {
 }
 
 
-# What a profile of memory.yaml means where it says no bytes.
-_UNSAID = {"parameter": "as matrices are multiplied", "gradient": "as the parameter"}
+# Meaning of a profile in memory.yaml that gives no bytes.
+_UNSTATED = {"parameter": "as matrices are multiplied", "gradient": "as the parameter"}
 
 
-# What tables of speed.yaml are from that say it in a comment only.
-_SEEN = {
+# Sources of tables in speed.yaml that give their source in a comment only.
+_SOURCES_IN_COMMENTS = {
     "likeness": "standard deviations of logarithms, of sources that a fit did not see",
     "distance": "assumed: doublings over which likeness falls to a third",
 }
 
 
 class Constant(NamedTuple):
-    """One constant as a cell, and where it is from."""
+    """A constant as a cell, and its source."""
 
     name: str
     cell: str
@@ -44,7 +44,7 @@ class Constant(NamedTuple):
 
 
 def constants_markdown() -> str:
-    """All constants of speed.yaml, experts.yaml, intervals.yaml and memory.yaml."""
+    """Return all constants of speed.yaml, experts.yaml, intervals.yaml and memory.yaml."""
     parts = [_of_time(speed.read()), _of_experts(experts_speed.read()), _of_intervals(intervals.read()), _of_memory(_memory())]
     return "\n\n".join(line for part in parts for line in part)
 
@@ -57,7 +57,7 @@ def _memory() -> dict[str, Any]:
 def _of_time(tables: Mapping[str, Any]) -> Iterator[str]:
     for name, title in TABLES.items():
         yield f"### {title}"
-        yield _beside_each_other(tables[name])
+        yield _side_by_side(tables[name])
         yield _sources(tables[name])
     yield "### For all accelerators and frameworks"
     shared = {name: each for name, each in tables.items() if name not in {*TABLES, "profiles"}}
@@ -103,15 +103,15 @@ def _of_memory(tables: Mapping[str, Any]) -> Iterator[str]:
     yield table(("framework", "constants", "from"), _profiles({name: _habits(row) for name, row in tables["frameworks"].items()}))
 
 
-def _beside_each_other(tables: Mapping[str, Any]) -> str:
-    """A column for each accelerator or network."""
+def _side_by_side(tables: Mapping[str, Any]) -> str:
+    """Return a table with a column for each accelerator or network."""
     names = dict.fromkeys(name for row in tables.values() for name in row)
     rows = ((code(name), *(_cell(row[name]) if name in row else "-" for row in tables.values())) for name in names)
     return table(("constant", *tables), rows)
 
 
 def _sources(tables: Mapping[str, Any]) -> str:
-    """Each source once, with all that is from it."""
+    """Return each source once, with all constants from it."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for owner, row in tables.items():
         for name, constant in row.items():
@@ -120,7 +120,7 @@ def _sources(tables: Mapping[str, Any]) -> str:
 
 
 def _owned(owners: Mapping[str, list[str]]) -> str:
-    """Accelerators or networks that take the same constants from a source, together."""
+    """Return accelerators or networks that take the same constants from a source as one group."""
     alike: dict[str, list[str]] = defaultdict(list)
     for owner, names in owners.items():
         alike[" ".join(names)].append(owner)
@@ -128,20 +128,20 @@ def _owned(owners: Mapping[str, list[str]]) -> str:
 
 
 def _alone(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str, str]]:
-    """A row for each constant, those of a table behind its name."""
+    """Yield a row for each constant; the name of its table comes first."""
     for name, constant in tables.items():
         if "value" in constant:
             yield (
                 code(f"{above}: {name}" if above else name),
                 _cell(constant),
-                _source(constant) or _SEEN.get(name) or _SEEN[above],
+                _source(constant) or _SOURCES_IN_COMMENTS.get(name) or _SOURCES_IN_COMMENTS[above],
             )
         else:
             yield from _alone(constant, name)
 
 
 def _profiles(rows: Mapping[str, tuple[str, list[Constant]]]) -> Iterator[tuple[str, str, str]]:
-    """Constants of a framework one after the other that are from the same source, in one row."""
+    """Yield one row for consecutive constants of a framework that have the same source."""
     for framework, (like, constants) in rows.items():
         head = f"{code(framework)}{f', else as {code(like)}' if like else ''}"
         if not constants:
@@ -152,23 +152,23 @@ def _profiles(rows: Mapping[str, tuple[str, list[Constant]]]) -> Iterator[tuple[
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, list[Constant]]:
-    """A profile of speed.yaml."""
+    """Return a profile of speed.yaml."""
     own = {name: constant for name, constant in row.items() if name != "like"}
     return row.get("like", ""), [Constant(name, _cell(constant), _source(constant)) for name, constant in own.items()]
 
 
 def _habits(row: Mapping[str, Any]) -> tuple[str, list[Constant]]:
-    """A profile of memory.yaml, where `the same` means the source before."""
+    """Return a profile of memory.yaml, where `the same` means the previous source."""
     found, source = [], ""
     for name, value in row.items():
         if name not in {"like", "why"}:
             source = source if row["why"][name] == "the same" else row["why"][name]
-            found.append(Constant(name, _UNSAID[name] if value is None else _written(value), source))
+            found.append(Constant(name, _UNSTATED[name] if value is None else _written(value), source))
     return row.get("like", ""), found
 
 
 def _cell(constant: Mapping[str, Any]) -> str:
-    """In bold what was fitted, with what its source says in parentheses."""
+    """Return fitted values in bold, with the published value in parentheses."""
     value = _written(constant["value"])
     if "prior" in constant:
         return f"**{value}** ({_written(constant['prior'])})"

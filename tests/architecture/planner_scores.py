@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.planner` measures as Markdown: each figure beside its goal, errors by source, memory, choices, peers."""
+"""Writes the results of `python -m benchmarks.planner` as Markdown: figures with goals, errors by source, memory, choices, peers."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,12 +27,12 @@ _ERRORS = ("rows", "mean", "median", "90th percentile", "worst", "bias")
 
 @cache
 def measured(peers: bool = False) -> tuple[Score, list[Predicted]]:
-    """One run over the published rows. Raises OSError, and with `peers` MeasureError."""
+    """Run the benchmark over the published rows once. Raises OSError, and with `peers` MeasureError."""
     return score(read(), peers)
 
 
 def headline() -> str:
-    """The figures of a dense step and of memory in a sentence."""
+    """Return the figures of a dense step and of memory in one sentence."""
     found, _ = measured()
     steps, peaks, unseen = found.dense.pooled, found.peaks.known, found.unseen_sources
     assert steps is not None
@@ -50,7 +50,7 @@ def headline() -> str:
 
 
 def scores_markdown() -> str:
-    """All of it."""
+    """Return the whole section."""
     found, predictions = measured()
     return "\n\n".join(
         [
@@ -80,12 +80,12 @@ def scores_markdown() -> str:
 
 
 def peers_markdown() -> str:
-    """Peers on the rows that they take."""
+    """Return the peers' errors on the rows that they accept."""
     return _peers(measured(peers=True)[0])
 
 
 def transfer_markdown() -> str:
-    """What one measured row of a group says of the others."""
+    """Return how well one measured row of a group predicts the others."""
     found, _ = measured()
     kinds = (("dense", found.transfer), ("with experts", found.transfer_experts))
     rows = (
@@ -103,7 +103,7 @@ def transfer_markdown() -> str:
 
 
 def sources_markdown() -> str:
-    """Who measured, and the profile that the rows run on."""
+    """Return each source with the profile for its rows."""
     found, _ = measured()
     named = {*found.dense.by_source, *found.experts.by_source, *found.own_line.by_source, *found.peaks.by_source}
     known = yaml.safe_load(_SOURCES.read_text(encoding="utf-8"))
@@ -145,7 +145,7 @@ def _by_source(kind: Kind) -> str:
 
 
 def _wrong(kind: Kind) -> Iterator[str]:
-    """The sources that it is bad at."""
+    """Yield the sources with the largest errors."""
     wrong = {source: each for source, each in kind.by_source.items() if each.mean > _WRONG}
     if wrong:
         yield (
@@ -156,7 +156,7 @@ def _wrong(kind: Kind) -> Iterator[str]:
 
 
 def _own_line(kind: Kind) -> Iterator[str]:
-    """The source that counts in none of the tables."""
+    """Yield the source that no table includes."""
     if kind.pooled is not None:
         yield f"{OWN_LINE}: {kind.pooled.mean:.1%} on the mean of {kind.pooled.rows:,} rows, bias {kind.pooled.bias:+.1%}."
 
@@ -184,7 +184,7 @@ def _row(row: Timed) -> tuple[str, ...]:
 
 
 def _unseen(found: Score) -> Iterator[str]:
-    """Rows that no constant saw, of dense models and of those with experts."""
+    """Yield rows outside every fit, of dense models and of models with experts."""
     dense, experts = found.unseen_sources, found.unseen_sources["experts"]
     rows = (
         (
@@ -213,7 +213,7 @@ def _unseen(found: Score) -> Iterator[str]:
 
 
 def _coverage(found: Score) -> str:
-    """How many steps of unseen sources are within their intervals."""
+    """Return how many steps of unseen sources are within their intervals."""
     rows = (
         (
             each.name,

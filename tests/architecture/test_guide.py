@@ -1,4 +1,4 @@
-"""Files and commands of the guide and of the planner's page, step by step as a reader follows them, with the outputs that they show."""
+"""Follows the guide, the data page and the planner's page step by step: files, commands and the outputs that they show."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(yaml|python|sh|text)\n(.*?)^```$", re.MULTILINE | re.D
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_every_step_of_a_page_says_what_the_page_says(
+def test_every_step_of_a_page_prints_the_output_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], update_golden: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
-"""What `headway check` does not import, so that it answers at once: nothing that only other verbs need, and no source of its own.
+"""`headway check` imports no module that only other verbs need and reads no source file, so that it answers at once.
 
-And what the runner's contract does not import, since each process of a run imports it first.
+The runner's contract imports only the standard library, since each process of a run imports it first.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"hypothesis", "jinja2", "kubernetes", "numpy", "paramiko", "pulumi", "rich", "torch"}
-# Of headway itself: what is for other verbs, other formats and files that are not there.
+# Modules of headway for other verbs, other formats and files that this job does not have.
 OTHERS = {
     "headway.cli.views.formats",
     "headway.cli.pin_job",
@@ -40,7 +40,7 @@ print(json.dumps({"code": code, "modules": sorted(sys.modules), "sources": sorte
 
 
 def checked(*paths: str) -> dict[str, Any]:
-    """`headway check` in a process of its own: its exit code, the modules that it imported, the sources that it read."""
+    """Run `headway check` in a new process; return its exit code, the modules that it imported and the sources that it read."""
     command = [sys.executable, "-c", PROGRAM, "check", *paths]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -49,39 +49,39 @@ def checked(*paths: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def job() -> dict[str, Any]:
-    """A job with its clusters and the files rendered from it beside it."""
+    """Check a job with its clusters and the files rendered from it next to it."""
     return checked("examples/two-node-roce/job.yaml")
 
 
 @pytest.mark.slow
-def test_a_check_of_a_job_reads_the_clusters_and_the_rendered_files(job: dict[str, Any]) -> None:
+def test_check_of_a_job_reads_the_clusters_and_the_rendered_files(job: dict[str, Any]) -> None:
     assert job["code"] == 0
     assert {"headway.jobspec.resolve.cluster", "headway.templates.nccl.read", "headway.templates.agreement"} <= set(
         job["modules"]
     )
 
 
-def test_a_check_of_a_job_imports_no_large_library(job: dict[str, Any]) -> None:
+def test_check_of_a_job_imports_no_large_library(job: dict[str, Any]) -> None:
     assert {name.split(".")[0] for name in job["modules"]} & HEAVY == set()
 
 
-def test_a_check_of_a_job_imports_nothing_that_only_others_need(job: dict[str, Any]) -> None:
+def test_check_of_a_job_imports_no_module_for_other_verbs(job: dict[str, Any]) -> None:
     assert set(job["modules"]) & OTHERS == set()
 
 
-def test_what_only_others_need_is_there() -> None:
+def test_modules_for_other_verbs_exist() -> None:
     missing = [
         name for name in OTHERS if not any((ROOT / name.replace(".", "/")).with_suffix(end).exists() for end in (".py", ""))
     ]
     assert missing == []
 
 
-def test_a_check_without_problems_reads_no_description_of_a_field(job: dict[str, Any]) -> None:
+def test_check_without_problems_reads_no_field_descriptions(job: dict[str, Any]) -> None:
     assert [source for source in job["sources"] if source.endswith(".py")] == []
 
 
 @pytest.mark.slow
-def test_a_check_with_problems_reads_the_descriptions_that_its_hints_show() -> None:
+def test_check_with_problems_reads_the_descriptions_for_its_hints() -> None:
     found = checked("tests/errors/missing-field.yaml")
     assert found["code"] == 1
     assert [source for source in found["sources"] if "/jobspec/spec/" in source] != []
@@ -89,14 +89,14 @@ def test_a_check_with_problems_reads_the_descriptions_that_its_hints_show() -> N
 
 
 @pytest.mark.slow
-def test_a_check_of_everything_imports_no_large_library() -> None:
+def test_check_of_everything_imports_no_large_library() -> None:
     found = checked("examples")
     assert {name.split(".")[0] for name in found["modules"]} & HEAVY == set()
     assert {"headway.templates.hosts.read", "headway.templates.switches.sonic.read"} <= set(found["modules"])
 
 
 @pytest.mark.slow
-def test_a_check_of_a_job_that_leaves_values_open_imports_what_decides_them_and_no_large_library() -> None:
+def test_check_of_auto_values_imports_the_planner_but_no_large_library() -> None:
     found = checked("tests/errors/auto-spares.yaml")
     assert found["code"] == 1
     assert {"headway.planner.decide", "headway.planner.goodput"} <= set(found["modules"])

@@ -1,4 +1,4 @@
-"""The Makefile is whole: what `make help` names can be made, and nothing is missing there."""
+"""`make help` lists every target of the Makefile, and every target can be made."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def test_help_names_every_target() -> None:
     assert set(re.findall(r"^make (\S+)", make("help"), re.MULTILINE)) == set(declared.split()) - {"help"}
 
 
-def test_what_every_target_would_do_is_known() -> None:
+def test_every_target_passes_a_dry_run() -> None:
     for target in re.findall(r"^make (\S+)", make("help"), re.MULTILINE):
         make("--dry-run", target)
 

@@ -1,4 +1,4 @@
-"""The pages for newcomers name files and functions that are there, and each package introduces itself."""
+"""Files and functions named on the pages for newcomers exist, and each package introduces itself."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def _text(page: str) -> str:
 
 
 def _definitions(file: str) -> set[str]:
-    """Functions, classes, methods and constants of a module; a method with its class."""
+    """Return functions, classes, methods and constants of a module; a method with its class."""
     found: set[str] = set()
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -54,7 +54,7 @@ def _definitions(file: str) -> set[str]:
 
 @cache
 def _methods() -> frozenset[str]:
-    """Methods and fields of all classes, each with its class."""
+    """Return methods and fields of all classes, each with its class."""
     found: set[str] = set()
     for top in ("headway", "infra", "jobspec", "runner", "templates"):
         for path in (ROOT / top).rglob("*.py"):
@@ -72,19 +72,19 @@ def _name(statement: ast.stmt) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_file_that_a_page_names_exists(page: str) -> None:
+def test_file_named_on_a_page_exists(page: str) -> None:
     named = {path for path in FILE.findall(_text(page)) if path.split("/")[0] in TOP}
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_definition_that_a_page_names_is_in_its_file(page: str) -> None:
+def test_definition_named_on_a_page_is_in_its_file(page: str) -> None:
     named = {(file, name) for file, names in DEFINED.findall(_text(page)) for name in re.findall(r"`([^`]+)`", names)}
     assert {(file, name) for file, name in named if name not in _definitions(file)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_method_that_a_page_names_is_defined_somewhere(page: str) -> None:
+def test_method_named_on_a_page_is_defined(page: str) -> None:
     assert set(METHOD.findall(_text(page))) <= _methods()
 
 
@@ -92,7 +92,7 @@ def test_ways_through_the_code_name_functions() -> None:
     assert len(DEFINED.findall(_text("docs/architecture.md"))) > 40
 
 
-def test_links_of_contributing_lead_to_files() -> None:
+def test_links_of_contributing_resolve() -> None:
     """Those of docs/ are tested in test_pages.py."""
     targets = set(re.findall(r"\]\(([^):#]+)\)", _text("CONTRIBUTING.md")))
     assert {target for target in targets if not (ROOT / target).exists()} == set()
@@ -112,12 +112,12 @@ def test_package_introduces_itself(package: Path) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.parent))
-def test_file_that_a_package_names_is_there(package: Path) -> None:
+def test_file_named_by_a_package_exists(package: Path) -> None:
     text = ast.get_docstring(ast.parse((ROOT / package).read_text())) or ""
     named = re.findall(r"`([\w/]+\.py)`", text)
     top = ROOT / package.parts[0]
     assert [name for name in named if not (ROOT / name).exists() and not any(top.rglob(name))] == []
 
 
-def test_all_top_packages_are_looked_at() -> None:
+def test_all_top_packages_are_covered() -> None:
     assert {path.parts[0] for path in PACKAGES} == {"headway", "infra", "jobspec", "runner", "templates"}

@@ -1,4 +1,4 @@
-"""A public class name means one thing in the whole of headway, so that a search for it finds one class."""
+"""A public class name has one meaning in all of headway, so that a search for it finds one class."""
 
 import ast
 from collections import defaultdict
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("headway/cli", "headway/compile", "headway/planner", "headway/report", "infra", "jobspec", "runner", "templates")
-# One concept in several forms: what a user writes, what the runner gets of it, and what a report reads of what the runner has written.
+# One concept in several forms: as a user writes it, as the runner gets it, and as a report reads it from the runner's files.
 FORMS = ("jobspec/spec/", "jobspec/catalog/", "runner/contract/", "headway/report/records.py")
 # A class and its form in one of FORMS.
 WRITERS = {
@@ -20,13 +20,13 @@ WRITERS = {
     "Straggler": "runner/health/stragglers.py",
     "Store": "runner/checkpoint/stores/__init__.py",
     "Trainer": "runner/train/main.py",
-    # Of the schema that editors show, where a user sees the name.
+    # In the schema that editors show, a user sees the name.
     "Mount": "templates/schedulers/kubernetes/options.py",
 }
 
 
 @pytest.mark.slow
-def test_public_class_name_means_one_thing() -> None:
+def test_public_class_name_has_one_meaning() -> None:
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         for node in ast.parse(path.read_text()).body:

@@ -1,4 +1,4 @@
-"""docs/planner.md: its tables are the constants and the scores as they are, and the README has the same figures."""
+"""docs/planner.md has the current constants and scores in its tables, and the README has the same figures."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ FIGURE = re.compile(r"\d[\d.,]*%?")
 
 
 def calibration() -> str:
-    """What one measured step makes of estimates."""
+    """Return the table of how one measured step changes estimates."""
     job = Training(
         model=resolve_model(Model(preset="llama-3.1-8b"), PAGE),
         gpu=gpus()["H100-SXM-80"],
@@ -55,7 +55,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "scores": scores_markdown,
     "sources": sources_markdown,
     "transfer": transfer_markdown,
-    # What llm-analysis says is compared where `make peers` has installed it, which no test asks for.
+    # The comparison with llm-analysis needs `make peers`, which no test requires.
     **({"peers": peers_markdown} if PYTHON.is_file() else {}),
 }
 
@@ -67,24 +67,24 @@ def rows() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_page_shows_the_constants_as_they_are(name: str, update_golden: bool) -> None:
+def test_page_lists_the_constants_of_the_planner(name: str, update_golden: bool) -> None:
     compare(PAGE, name, WRITTEN[name](), update_golden)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.usefixtures("rows")
-def test_the_page_shows_what_the_benchmark_measures(name: str, update_golden: bool) -> None:
+def test_page_lists_the_scores_of_the_benchmark(name: str, update_golden: bool) -> None:
     compare(PAGE, name, MEASURED[name](), update_golden)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rows")
-def test_page_has_the_planners_accuracy_as_measured(update_golden: bool) -> None:
+def test_page_states_the_measured_accuracy_of_the_planner(update_golden: bool) -> None:
     compare(PAGE, "headline", headline(), update_golden)
 
 
-def test_readme_has_the_figures_of_the_page() -> None:
+def test_readme_repeats_the_figures_of_the_page() -> None:
     (row,) = re.findall(r"^\| planner \| (.*?):", README.read_text(), re.MULTILINE)
     (shown,) = re.findall(r"<!-- begin headline -->\n(.*?)<!-- end headline -->", PAGE.read_text(), re.DOTALL)
     assert len(FIGURE.findall(row)) == 5
@@ -92,7 +92,7 @@ def test_readme_has_the_figures_of_the_page() -> None:
 
 
 def compare(file: Path, name: str, wanted: str, update: bool) -> None:
-    """What stands between the marks of that name in a file, with what is wanted there."""
+    """Compare the text between the marks of that name in a file with the expected text; with `update`, write it."""
     marks = re.compile(rf"(?<=<!-- begin {name} -->\n)(.*?)(?=<!-- end {name} -->)", re.DOTALL)
     text = file.read_text()
     assert len(marks.findall(text)) == 1, f"{file.name} has no place for {name}"

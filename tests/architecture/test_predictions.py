@@ -1,4 +1,4 @@
-"""The table of docs/fabric.md of what one changed line of the cluster file changes: exactly those files, no other and no fewer."""
+"""One changed line of the cluster file changes exactly the files that the table of docs/fabric.md lists."""
 
 import re
 import shutil
@@ -21,17 +21,17 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def patterns(cells: tuple[str, str]) -> list[str]:
-    """Of the cluster's tree and of the job's, as below the folder of rendered files."""
+    """Return the patterns for the cluster's tree and the job's, relative to the folder of rendered files."""
     cluster, job = (re.findall(r"`([^`]+)`", cell) for cell in cells)
     return [f"two-roce-nodes/{each}" for each in cluster] + [f"small-llama/two-roce-nodes/{each}" for each in job]
 
 
-def test_the_table_has_the_lossless_dscp_among_its_rows() -> None:
+def test_table_includes_the_lossless_dscp() -> None:
     assert ("dscp: 26", "dscp: 34") in {row[:2] for row in ROWS}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_one_changed_line_changes_exactly_the_files_of_the_table(row: tuple[str, str, str, str], tmp_path: Path) -> None:
+def test_one_changed_line_changes_exactly_the_listed_files(row: tuple[str, str, str, str], tmp_path: Path) -> None:
     before, after, *cells = row
     story = tmp_path / "story"
     shutil.copytree(STORY, story)

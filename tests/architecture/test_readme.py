@@ -1,4 +1,4 @@
-"""Commands of the README and of the pages that continue it run, and the README stays a first page."""
+"""Commands of the README and of the pages that continue it succeed, and the README stays short."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from headway.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-# Commands of the guide, of the planner's page and of the page for editors have tests of their own.
+# Commands of the guide, of the planner's page and of the page for editors have separate tests.
 NAMES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "slurm", "kubernetes", "fabric", "hosts")))
 PAGES = {name: (ROOT / name).read_text() for name in NAMES}
 README_BYTES = 6000
@@ -46,17 +46,17 @@ def test_path_in_examples_exists(page: str) -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_folders_of_the_quickstart_are_those_at_the_top() -> None:
+def test_folders_of_the_quickstart_exist_at_the_top_level() -> None:
     named = set(re.findall(r"^\| `([a-z]+)/` \|", PAGES["docs/quickstart.md"], re.MULTILINE))
     assert named == {path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "runs"}
 
 
-def test_verbs_are_verbs() -> None:
+def test_verbs_in_commands_exist() -> None:
     named = re.findall(r"headway ([a-z]+) ", "\n".join(_blocks("sh") + _blocks("console")))
     assert set(named) - set(VERBS) == set()
 
 
-def test_readme_is_a_screen_and_a_half() -> None:
+def test_readme_is_at_most_a_screen_and_a_half() -> None:
     assert len(README.encode()) <= README_BYTES
 
 

@@ -1,4 +1,4 @@
-"""docs/records.md lists the records, exit codes, journal kinds and variables that the code has, no more and no fewer."""
+"""docs/records.md lists exactly the records, exit codes, journal kinds and variables that the code has."""
 
 import ast
 import dataclasses
@@ -33,7 +33,7 @@ ATTEMPT, NUMBER, OTHER = 7, 3, 5
 
 
 def _sources() -> list[Path]:
-    """The product's files in the order of their paths; links to top-level folders are not followed."""
+    """Return the product's files in the order of their paths; links to top-level folders are not followed."""
     found = [ROOT / "headway" / name for name in ("runs.py", "checkpoint.py")]
     found += [path for name in ("cli", "report") for path in (ROOT / "headway" / name).rglob("*.py")]
     found += [path for name in PRODUCT[1:] for path in (ROOT / name).rglob("*") if path.suffix in {".py", ".j2"}]
@@ -47,22 +47,22 @@ def _named(path: Path) -> str:
 SOURCES = {_named(path): path.read_text() for path in _sources()}
 
 
-# When the first test asks: every start of pytest imports this module, and most run none of its tests.
+# Parsed for the first test: every start of pytest imports this module, and most run none of its tests.
 @cache
 def trees() -> dict[str, ast.Module]:
-    """The product's modules, parsed, by their paths."""
+    """Return the product's parsed modules by their paths."""
     return {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
 
 
 def section(title: str) -> str:
-    """The text below a heading, up to the next one."""
+    """Return the text below a heading, up to the next one."""
     found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, f"docs/records.md has no section `{title}`"
     return found[1]
 
 
 def tables(title: str) -> list[list[list[str]]]:
-    """The tables below a heading, each as its rows without head and rule."""
+    """Return the tables below a heading, each as its rows without head and rule."""
     found: list[list[list[str]]] = []
     for block in re.findall(r"(?:^\|.*\n)+", section(title), re.MULTILINE):
         found.append([[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in block.splitlines()[2:]])
@@ -70,12 +70,12 @@ def tables(title: str) -> list[list[list[str]]]:
 
 
 def names(title: str, number: int = 0) -> list[str]:
-    """The first cells of a table, without their backticks."""
+    """Return the first cells of a table, without their backticks."""
     return [row[0].strip("` ") for row in tables(title)[number]]
 
 
 def code(cell: str) -> list[str]:
-    """What a cell has in backticks."""
+    """Return the texts in backticks of a cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 
@@ -129,7 +129,7 @@ def _constants(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_schemas_are_those_of_the_code() -> None:
+def test_schemas_match_the_code() -> None:
     schema = re.compile(r"headway\.[a-z.-]+/[0-9]+")
     defined = {(text, name) for name, tree in trees().items() for text in _constants(tree) if schema.fullmatch(text)}
     (rows,) = tables("Schemas")
@@ -137,7 +137,7 @@ def test_schemas_are_those_of_the_code() -> None:
 
 
 def _paths() -> Iterator[str]:
-    """What RunDirectory has, relative to the run directory, for one attempt and other numbers."""
+    """Yield the paths of RunDirectory, relative to the run directory, for one attempt and other numbers."""
     directory = RunDirectory(Path("/run"), ATTEMPT)
     for name, member in vars(RunDirectory).items():
         if isinstance(member, property):
@@ -152,7 +152,7 @@ def _paths() -> Iterator[str]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """What a path of the table stands for; a placeholder is any text without a slash."""
+    """Return the pattern of a path in the table; a placeholder is any text without a slash."""
     return re.compile(re.sub(r"<[^>]+>", "[^/]+", re.escape(path)))
 
 
@@ -169,14 +169,14 @@ def _filled(listed: list[str]) -> Iterator[str]:
     return (path.replace("<k>", str(ATTEMPT)) for path in listed)
 
 
-def test_layout_has_more_than_twenty_files() -> None:
-    """RunDirectory is found as it is meant to be: else the test above would pass on an empty list."""
+def test_layout_has_more_than_20_files() -> None:
+    """The test above would pass on an empty list if RunDirectory were not found."""
     assert len(list(_paths())) > 20
 
 
 @pytest.mark.parametrize("title", ["Run directory", "Files outside the run directory"])
-def test_file_is_named_in_the_sources_of_its_row(title: str) -> None:
-    """A file that RunDirectory does not have: the fixed part of its name is in a source that the row says writes or reads it."""
+def test_file_is_named_in_the_sources_listed_for_it(title: str) -> None:
+    """For a file that RunDirectory does not have, the fixed part of its name is in a source listed as its writer or reader."""
     (rows,) = tables(title)
     for row in rows:
         path = code(row[0])[0]
@@ -188,13 +188,13 @@ def test_file_is_named_in_the_sources_of_its_row(title: str) -> None:
 
 
 def _fixed(path: str) -> list[str]:
-    """What is no placeholder of the last component that has such text."""
+    """Return the fixed texts of the last component that has some."""
     components = [[part.strip("._-") for part in re.split(r"<[^>]+>", each)] for each in path.split("/")]
     return next([part for part in parts if part] for parts in reversed(components) if any(parts))
 
 
 @pytest.mark.parametrize("title", ["Run directory", "Files outside the run directory"])
-def test_source_that_a_row_names_exists(title: str) -> None:
+def test_source_listed_in_a_row_exists(title: str) -> None:
     (rows,) = tables(title)
     cited = {name for row in rows for cell in row[1:3] for name in code(cell) if re.fullmatch(r"[\w/]+\.py", name)}
     assert {name for name in cited if name not in SOURCES} == set()
@@ -207,7 +207,7 @@ def _module_tree(module: ModuleType) -> ast.Module:
     return trees()[_named(Path(inspect.getfile(module)).resolve())]
 
 
-def test_journal_lists_every_kind_with_its_facts(update_golden: bool) -> None:
+def test_journal_lists_every_kind_with_its_fields(update_golden: bool) -> None:
     rows = [
         f"| `{kind}` | `{entry.__name__}` | {_sentence(entry)} | {', '.join(_facts(entry)) or 'none'} |"
         for kind, entry in JOURNAL_KINDS.items()
@@ -222,12 +222,12 @@ def test_journal_lists_every_kind_with_its_facts(update_golden: bool) -> None:
 
 
 def _sentence(entry: type[Entry]) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line."""
     return re.sub(r"\s+", " ", (entry.__doc__ or "").partition("\n\n")[0]).strip().removesuffix(".")
 
 
 def _facts(entry: type[Entry]) -> list[str]:
-    """The names that a line gives to the fields of its kind."""
+    """Return the names that a line gives to the fields of its kind."""
     common = {field.name for field in dataclasses.fields(Entry)}
     own = (field.name for field in dataclasses.fields(entry) if field.name not in common)
     return [f"`{'from' if name == 'before' else name}`" for name in own]
@@ -236,7 +236,7 @@ def _facts(entry: type[Entry]) -> list[str]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_those_of_both_sides() -> None:
+def test_messages_match_both_sides_of_the_protocol() -> None:
     (rows,) = tables("Messages")
     listed: dict[str, set[str]] = defaultdict(set)
     for row in rows:
@@ -247,12 +247,12 @@ def test_messages_are_those_of_both_sides() -> None:
 # --- exit codes -------------------------------------------------------------------------------------------------------
 
 
-def test_exit_codes_are_those_of_the_runner() -> None:
+def test_exit_codes_match_the_runner() -> None:
     listed = [(int(row[0]), row[1].strip("`"), row[2]) for row in tables("Exit codes")[0]]
     assert listed == [(int(each), each.name, contract.VERDICTS[each]) for each in contract.Exit]
 
 
-def test_other_exit_codes_are_where_the_page_says() -> None:
+def test_other_exit_codes_are_defined_in_the_listed_module() -> None:
     rows = tables("Exit codes")[1]
     for number, name, place, _ in rows:
         values = {
@@ -267,7 +267,7 @@ def test_other_exit_codes_are_where_the_page_says() -> None:
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, Any]]:
-    """Targets with their values where these are plain numbers, also of `A, B = 1, 2`."""
+    """Yield targets whose values are plain numbers, also of `A, B = 1, 2`."""
     for target in node.targets:
         pairs = (
             zip(target.elts, node.value.elts, strict=False)
@@ -283,14 +283,14 @@ OF_PRODUCT = ("Set by users", "Set by launchers and batch scripts", "Set by the 
 
 
 def _nodes(node: ast.AST, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """Every node with those that it is in, the outermost first."""
+    """Yield every node with the nodes around it, the outermost first."""
     yield node, above
     for child in ast.iter_child_nodes(node):
         yield from _nodes(child, (*above, node))
 
 
 def variables(tree: ast.AST) -> set[str]:
-    """The HEADWAY_ variables that a module names: as a whole text, or as a text with a name that a comprehension fills in.
+    """Return the HEADWAY_ variables that a module names: as a whole text, or as a text with a name that a comprehension fills in.
 
     A text that only mentions one, as a message does, does not count.
     """
@@ -312,7 +312,7 @@ def variables(tree: ast.AST) -> set[str]:
 
 
 def _values_of(name: str, above: tuple[ast.AST, ...]) -> set[str]:
-    """What a name stands for in the innermost comprehension that binds it."""
+    """Return the values of a name in the innermost comprehension that binds it."""
     for node in reversed(above):
         for generator in getattr(node, "generators", ()):
             if name in {each.id for each in ast.walk(generator.target) if isinstance(each, ast.Name)}:
@@ -323,7 +323,7 @@ def _values_of(name: str, above: tuple[ast.AST, ...]) -> set[str]:
 
 
 def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
-    """The texts of a tuple, or the keys of a dict that the function has as a literal."""
+    """Return the texts of a tuple, or the keys of a dict that the function has as a literal."""
     if isinstance(source, ast.Tuple):
         return set(_constants(source))
     variable = ast.unparse(source).removesuffix(".items()")
@@ -339,7 +339,7 @@ def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
 
 @cache
 def _spelled() -> dict[str, set[str]]:
-    """The files of the product that name each variable."""
+    """Return the files of the product that name each variable."""
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in SOURCES.items():
         for variable in variables(trees()[name]) if name.endswith(".py") else NAME.findall(text):
@@ -353,25 +353,25 @@ def _listed(title: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_variables_are_those_that_the_code_names() -> None:
+def test_variables_match_the_code() -> None:
     listed = [name for title in OF_PRODUCT for name in _listed(title)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(_spelled())
 
 
 @pytest.mark.parametrize("title", OF_PRODUCT)
-def test_variables_are_named_in_the_files_of_their_row(title: str) -> None:
+def test_variables_are_named_in_the_files_listed_for_them(title: str) -> None:
     spelled = _spelled()
     listed = _listed(title)
     assert listed == {name: spelled[name] for name in listed}
 
 
-def test_timeouts_are_those_of_the_contract() -> None:
+def test_timeouts_match_the_contract() -> None:
     (row,) = (row for row in tables("Set by users")[0] if row[0] == f"`{FAMILY}`")
     assert code(row[2]) == [name.removeprefix(bounds.PREFIX) for name in bounds.defaults() if name.startswith(bounds.PREFIX)]
 
 
-def test_variables_of_tests_are_those_of_makefile_and_ci() -> None:
+def test_variables_of_tests_match_makefile_and_ci() -> None:
     files = {_named(path): path.read_text() for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir())}
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in files.items():
@@ -380,15 +380,15 @@ def test_variables_of_tests_are_those_of_makefile_and_ci() -> None:
     assert _listed("Set by tests and CI") == found
 
 
-def test_no_text_speaks_of_a_variable_that_is_not_there() -> None:
+def test_no_text_mentions_an_unlisted_variable() -> None:
     known = {name for title in (*OF_PRODUCT, "Set by tests and CI") for name in _listed(title)}
     known |= bounds.defaults().keys()
     pages = {_named(path): path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
-    spoken = {(word, name) for name, text in {**SOURCES, **pages}.items() for word in NAME.findall(text)}
-    assert {(word, name) for word, name in spoken if word not in known and f"{word}_" != bounds.PREFIX} == set()
+    mentioned = {(word, name) for name, text in {**SOURCES, **pages}.items() for word in NAME.findall(text)}
+    assert {(word, name) for word, name in mentioned if word not in known and f"{word}_" != bounds.PREFIX} == set()
 
 
-def test_a_variable_that_is_added_is_found() -> None:
+def test_an_added_variable_is_found() -> None:
     added = "import os\nos.environ.get('HEADWAY_NEW')\n{f'HEADWAY_{name}_FD': 1 for name in ('ONE', 'TWO')}\n"
     assert variables(ast.parse(added)) == {"HEADWAY_NEW", "HEADWAY_ONE_FD", "HEADWAY_TWO_FD"}
     with pytest.raises(AssertionError, match="cannot read"):

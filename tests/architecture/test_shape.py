@@ -1,4 +1,4 @@
-"""The house as it was drawn: what stands at the top, which way imports go, and that each table lists what its folder holds."""
+"""The repository has the shape of its design: its top-level folders, and tables that list every folder of kinds."""
 
 import subprocess
 import sys
@@ -21,13 +21,13 @@ def _tracked() -> list[str]:
     return listed.stdout.splitlines()
 
 
-def test_the_top_level_holds_the_folders_of_the_design_and_nothing_else() -> None:
+def test_top_level_has_exactly_the_folders_of_the_design() -> None:
     folders = {path.split("/")[0] for path in _tracked() if "/" in path}
     assert {name for name in folders if not name.startswith(".")} == TOP
 
 
 @pytest.mark.parametrize("name", ["jobspec", "templates", "infra", "runner"])
-def test_top_level_folders_import_below_headway_and_not_by_themselves(name: str) -> None:
+def test_top_level_folders_are_importable_only_below_headway(name: str) -> None:
     code = f"import headway.{name}\ntry:\n    import {name}\nexcept ImportError:\n    raise SystemExit(0)\nraise SystemExit(1)"
     assert subprocess.run([sys.executable, "-c", code], cwd="/", check=False).returncode == 0
 
@@ -41,11 +41,11 @@ def test_top_level_folders_import_below_headway_and_not_by_themselves(name: str)
         ("infra/providers", PROVIDERS),
     ],
 )
-def test_a_table_of_kinds_lists_every_folder_beside_it(family: str, table: dict[str, object]) -> None:
+def test_table_of_kinds_lists_every_folder_next_to_it(family: str, table: dict[str, object]) -> None:
     folders = {path.parent.name for path in (ROOT / family).glob("*/__init__.py")}
     assert folders == set(table)
 
 
-def test_table_of_verbs_lists_every_module_of_a_verb() -> None:
+def test_table_of_verbs_lists_every_module_of_verbs() -> None:
     modules = {path.stem for path in (ROOT / "headway" / "cli" / "verbs").glob("*.py")}
     assert modules - {"__init__"} == {verb.replace("-", "_") for verb in VERBS}

@@ -1,4 +1,4 @@
-"""The benchmark of checkpoints tries every configuration of its peer, on a state of the size that it says."""
+"""The benchmark of checkpoints tries every configuration of its peer, on a state of the stated size."""
 
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
@@ -7,7 +7,7 @@ from benchmarks.checkpoint.training import MODEL
 from headway.runner.train.model import Transformer
 
 
-def test_every_configuration_of_async_save_is_tried_once() -> None:
+def test_every_configuration_of_async_save_runs_once() -> None:
     options = list(every_options())
     assert len({str(each) for each in options}) == len(options) == 14
     plain = {(each.kind, each.reused, each.shared, each.staged_behind) for each in options if not each.tuned}
@@ -15,6 +15,6 @@ def test_every_configuration_of_async_save_is_tried_once() -> None:
     assert plain == {(kind, *stager, behind) for kind in AsyncCheckpointerType for stager in stagers for behind in (False, True)}
 
 
-def test_the_state_is_524_megabytes() -> None:
+def test_state_is_524_megabytes() -> None:
     parameters = sum(parameter.numel() for parameter in Transformer(MODEL).parameters())
     assert round(parameters * 3 * 4 / 1e6) == 524

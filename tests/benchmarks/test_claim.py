@@ -1,4 +1,4 @@
-"""A claim on speed: what is run and in which order, when it holds, and how it is told."""
+"""Claims on speed: the order of the runs, the condition on which a claim holds, and its report."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ from benchmarks.claim import Claim, Command, MeasureError, Spread, compared, int
 KEYS = ["claim", "ours", "peer", "peer_name", "ratio", "goal", "holds", "conditions"]
 
 
-def program(folder: Path, code: str, says: str = "done") -> Command:
-    return Command([sys.executable, "-c", f"{code}\nprint('done')"], folder, says)
+def program(folder: Path, code: str, expected: str = "done") -> Command:
+    return Command([sys.executable, "-c", f"{code}\nprint('done')"], folder, expected)
 
 
 def writing(folder: Path, letter: str) -> Command:
@@ -25,13 +25,13 @@ def claim(seconds: float) -> Claim:
 
 
 @pytest.mark.slow
-def test_both_programs_run_in_turn_after_one_run_each_that_is_not_counted(tmp_path: Path) -> None:
+def test_programs_alternate_after_one_uncounted_warm_up_run_each(tmp_path: Path) -> None:
     pair = interleaved(writing(tmp_path, "o"), writing(tmp_path, "p"), 3, tmp_path / "bytecode")
     assert (tmp_path / "order").read_text() == "op" * 4
     assert all(0 < spread.low <= spread.median <= spread.high for spread in pair)
 
 
-def test_programs_keep_their_bytecode_whatever_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_write_bytecode_even_if_the_environment_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "imported.py").write_text("")
     command = program(tmp_path, "import imported")
@@ -40,18 +40,20 @@ def test_programs_keep_their_bytecode_whatever_the_environment_says(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("code", "says", "error"),
+    ("code", "expected", "error"),
     [
         ("raise SystemExit('broken')", "done", "ended with 1 and did not print `done`: broken"),
         ("pass", "3 documents", "ended with 0 and did not print `3 documents`: done"),
     ],
 )
-def test_a_program_that_does_not_do_its_work_is_not_measured(code: str, says: str, error: str, tmp_path: Path) -> None:
+def test_program_that_fails_or_prints_the_wrong_line_is_not_measured(
+    code: str, expected: str, error: str, tmp_path: Path
+) -> None:
     with pytest.raises(MeasureError, match=error):
-        interleaved(program(tmp_path, code, says), writing(tmp_path, "p"), 1, tmp_path / "bytecode")
+        interleaved(program(tmp_path, code, expected), writing(tmp_path, "p"), 1, tmp_path / "bytecode")
 
 
-def test_a_peer_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path) -> None:
+def test_missing_peer_is_reported_with_its_install_command(tmp_path: Path) -> None:
     peer = Command([tmp_path / "peer"], tmp_path, "")
     with pytest.raises(MeasureError, match=r"/peer cannot be started \(No such file or directory\); `make peers` installs"):
         interleaved(writing(tmp_path, "o"), peer, 1, tmp_path / "bytecode")
@@ -63,14 +65,14 @@ def test_a_claim_holds_up_to_its_goal(seconds: float, holds: bool) -> None:
     assert claim(seconds).ratio == seconds / 0.5
 
 
-def test_a_claim_on_the_ratio_holds_up_to_so_many_times_the_peer() -> None:
+def test_claim_on_the_ratio_holds_up_to_its_goal() -> None:
     peer = spread([0.6, 0.4, 0.5])
     assert peer == Spread(0.5, 0.4, 0.6)
     claims = [compared("a task", (spread([seconds]), peer), "a peer", 0.5, "here") for seconds in (0.25, 0.26)]
     assert [(claim.ratio, claim.holds) for claim in claims] == [(0.5, True), (0.52, False)]
 
 
-def test_a_line_says_what_was_measured_and_what_the_goal_is_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_shows_the_measurement_and_the_goal(capsys: pytest.CaptureFixture[str]) -> None:
     pair = (spread([0.25]), spread([0.5]))
     assert report([compared("a task", pair, "a peer", 0.5, "here"), within("a task", pair, "a peer", 5.0, "here")], []) == 0
     assert capsys.readouterr().out == (
@@ -81,7 +83,7 @@ def test_a_line_says_what_was_measured_and_what_the_goal_is_of(capsys: pytest.Ca
     )
 
 
-def test_a_report_has_one_object_a_claim_and_ends_with_1_if_one_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_report_has_one_object_per_claim_and_exits_1_if_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([claim(0.2), claim(0.5), claim(0.3)], ["--json"]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [list(line) for line in lines] == [KEYS] * 3
@@ -89,7 +91,7 @@ def test_a_report_has_one_object_a_claim_and_ends_with_1_if_one_does_not_hold(ca
     assert lines[0]["peer"] == {"median": 0.5, "low": 0.4, "high": 0.6}
 
 
-def test_a_line_for_people_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_report_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([claim(0.2)], []) == 0
     assert capsys.readouterr().out == (
         "holds: a task: 0.200 s of CPU (0.200 to 0.200), goal at most 0.4 s; "
@@ -97,7 +99,7 @@ def test_a_line_for_people_says_the_same(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
-def test_a_claim_that_cannot_be_measured_ends_the_report_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmeasurable_claim_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
     def claims() -> Iterator[Claim]:
         yield claim(0.2)
         raise MeasureError("no peer")

@@ -1,4 +1,4 @@
-"""The control plane's claims: beside torchrun's rendezvous, or alone where its agents do not find each other in time."""
+"""The control plane's claims: compared with torchrun's rendezvous, or alone if its agents do not find each other in time."""
 
 import json
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ def alone(kind: type[Claim], goal: float, holds: bool | None) -> Alone:
     return Alone(kind, "a task", spread([0.25]), "a peer", goal, holds, "here")
 
 
-def test_what_has_no_peer_is_told_without_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[Claim | Alone | GaveUp] = [
+def test_claim_without_a_peer_is_printed_without_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    results: list[Claim | Alone | GaveUp] = [
         GaveUp("a peer", "too slow"),
         alone(Compared, 1.0, None),
         alone(Within, 5.0, True),
         within("it", PAIR, "a peer", 5.0, "here"),
     ]
-    assert report_all(told, as_json=False) == 0
+    assert report_all(results, as_json=False) == 0
     assert capsys.readouterr().out == (
         "the peer gave up: a peer: too slow\n"
         "not judged: a task: 0.250 s (0.250 to 0.250), goal at most 1 times the peer's; a peer: gave up (here)\n"
@@ -33,7 +33,7 @@ def test_what_has_no_peer_is_told_without_its_figures(capsys: pytest.CaptureFixt
     )
 
 
-def test_as_json_it_has_the_keys_of_a_claim(capsys: pytest.CaptureFixture[str]) -> None:
+def test_claim_without_a_peer_has_the_same_json_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         report_all(
             [GaveUp("a peer", "too slow"), alone(Compared, 1.0, None), within("it", PAIR, "a peer", 5.0, "here")], as_json=True
@@ -47,18 +47,18 @@ def test_as_json_it_has_the_keys_of_a_claim(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("results", "code"),
     [
         ([alone(Compared, 1.0, None)], 0),
         ([alone(Within, 0.1, False), alone(Within, 5.0, True)], 1),
         ([alone(Within, 5.0, True), within("it", PAIR, "a peer", 0.1, "here")], 1),
     ],
 )
-def test_only_what_could_be_judged_counts(told: list[Claim | Alone], code: int) -> None:
-    assert report_all(told, as_json=False) == code
+def test_only_judged_claims_decide_the_exit_code(results: list[Claim | Alone], code: int) -> None:
+    assert report_all(results, as_json=False) == code
 
 
-def test_what_cannot_be_measured_ends_the_report_with_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmeasurable_claim_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Iterator[Alone]:
         yield alone(Within, 5.0, True)
         raise MeasureError("no coordinator")
@@ -68,21 +68,21 @@ def test_what_cannot_be_measured_ends_the_report_with_3(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_a_peer_whose_agents_do_not_join_in_time_has_given_up() -> None:
+def test_peer_gives_up_if_its_agents_do_not_join_in_time() -> None:
     with pytest.raises(GaveUpError, match=r"2 agents did not all join within 0 s: \w+Error"):
         measure(2, 0.1, 0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_a_peer_that_gave_up_leaves_ours_to_be_measured_alone() -> None:
-    gave_up, *told = claims(nodes=16, peers=8, seconds=0.2, patience_s=0.0)
+def test_headway_is_measured_alone_after_the_peer_gave_up() -> None:
+    gave_up, *results = claims(nodes=16, peers=8, seconds=0.2, patience_s=0.0)
     assert isinstance(gave_up, GaveUp)
-    assert all(isinstance(each, Alone) for each in told)
-    assert [each.holds is None for each in told if isinstance(each, Alone)] == [True, False, False, False, False, False]
+    assert all(isinstance(each, Alone) for each in results)
+    assert [each.holds is None for each in results if isinstance(each, Alone)] == [True, False, False, False, False, False]
 
 
 @pytest.mark.slow
-def test_a_peer_whose_agents_join_stands_beside_ours() -> None:
-    told = list(claims(nodes=16, peers=8, seconds=0.2))
-    assert [isinstance(each, Claim) and each.ratio >= 0 for each in told] == [True] * 6
+def test_headway_is_compared_with_a_peer_whose_agents_join() -> None:
+    results = list(claims(nodes=16, peers=8, seconds=0.2))
+    assert [isinstance(each, Claim) and each.ratio >= 0 for each in results] == [True] * 6

@@ -1,4 +1,4 @@
-"""The benchmark of detection watches real ranks: each hang that is proven live is named."""
+"""The benchmark of detection watches real ranks and identifies each kind of hang that is tested live."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.variant] * (what != "is_stopped")) for what in PROVEN])
-def test_a_hang_of_real_ranks_is_named(what: str) -> None:
+def test_hang_of_real_ranks_is_identified(what: str) -> None:
     seen = observe(what, 20, 0.0, 60.0)
     assert seen.hang is not None
     assert seen.hang.ranks == PROVEN[what][0]

@@ -1,4 +1,4 @@
-"""The fit of the time model's constants: it finds what made the rows, bears a wrong one, and writes nothing but values."""
+"""The fit of the time model's constants recovers those of synthetic rows, tolerates a wrong row, and writes only values."""
 
 import copy
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ MATMUL = ("chips", "Hopper", "matmul")
 
 
 def tables(value: float) -> dict[str, Any]:
-    """speed.yaml with nothing to fit but one constant, that stands at `value`."""
+    """Return speed.yaml with one constant to fit, which is `value`."""
     found = copy.deepcopy(speed.read())
     without_priors(found)
     found["chips"]["Hopper"]["matmul"] = {"value": value, "prior": 0.8, "within": 0.5, "source": "a test"}
@@ -28,7 +28,7 @@ def tables(value: float) -> dict[str, Any]:
 
 
 def without_priors(table: Mapping[str, Any]) -> None:
-    """Takes the priors out, however deep."""
+    """Remove the priors at any depth."""
     for inner in table.values():
         if isinstance(inner, dict):
             inner.pop("prior", None)
@@ -36,7 +36,7 @@ def without_priors(table: Mapping[str, Any]) -> None:
 
 
 def row(number: int, micro: int, tp: int, matmul: float) -> Row:
-    """A row that was measured where large products attain this share of the peak."""
+    """Return a row measured where large products attain this share of the peak."""
     training = replace(BASE, micro=micro, degrees=Degrees(tp=tp))
     measured = step_time(training, speed.speed_of(tables(matmul))).seconds
     return Row(f"test-{number}", "test", "llama", "H100-SXM-80", training, measured, None, False, False)
@@ -49,7 +49,7 @@ def _rows() -> list[Row]:
     ]
 
 
-def test_what_made_the_rows_is_found(rows: list[Row]) -> None:
+def test_fit_recovers_the_constants_of_synthetic_rows(rows: list[Row]) -> None:
     fitted = Fit(rows, tables(0.8))
     assert [constant.path for constant in fitted.constants] == [MATMUL]
     moved = fitted.solve(rounds=8)
@@ -64,14 +64,14 @@ def test_one_wrong_row_moves_the_constants_little(rows: list[Row]) -> None:
     assert fitted.speed(fitted.solve(rounds=8)).chips["Hopper"].matmul == pytest.approx(0.6, rel=0.05)
 
 
-def test_where_no_row_tells_a_constant_stays_what_its_source_says(rows: list[Row]) -> None:
+def test_constant_without_rows_stays_at_its_prior(rows: list[Row]) -> None:
     blackwell = tables(0.8)
     blackwell["chips"]["Blackwell"]["matmul"] |= {"value": 0.5, "prior": 0.65, "within": 0.08}
     fitted = Fit(rows, blackwell)
     assert fitted.speed(fitted.solve(rounds=8)).chips["Blackwell"].matmul == pytest.approx(0.65, rel=0.01)
 
 
-def test_each_fold_is_estimated_by_constants_that_did_not_see_it(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fold_is_predicted_by_constants_fitted_without_it(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
     there = tables(0.8)
     monkeypatch.setattr(speed, "read", lambda: there)
     other = [replace(one, source="other", step_s=2 * (one.step_s or 0)) for one in rows]
@@ -81,7 +81,7 @@ def test_each_fold_is_estimated_by_constants_that_did_not_see_it(rows: list[Row]
     assert max(error for _, error in found["other"]) < -0.3
 
 
-def test_only_values_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_writes_only_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = speed.FILE.read_text()
     monkeypatch.setattr(speed, "FILE", tmp_path / "speed.yaml")
     speed.FILE.write_text(before)

@@ -1,4 +1,4 @@
-"""Fitting experts.yaml: constants are found again in steps that were computed with them, and written where they stand."""
+"""The fit of experts.yaml recovers the constants of computed steps and writes them in place."""
 
 import math
 import statistics
@@ -38,7 +38,7 @@ def row(step_s: float | None = None, source: str = "aws-moe", **changes: object)
 
 
 def rows_of(values: dict[str, float]) -> list[Row]:
-    """Steps of six layouts, as these constants have them."""
+    """Return steps of six layouts, computed with these constants."""
     constants = replace(speed.constants(), experts=experts_speed.speed_of(fit_experts.tables_with(values)))
     found = []
     for micro in (1, 2, 8):
@@ -50,22 +50,20 @@ def rows_of(values: dict[str, float]) -> list[Row]:
 
 
 @pytest.mark.slow
-def test_constants_are_found_again_in_steps_that_were_computed_with_them() -> None:
+def test_fit_recovers_the_constants_of_computed_steps() -> None:
     rows = rows_of({**USUAL, "operation_us": 100.0, "queue": 1.4})
     found = fit_experts.fit(rows, USUAL)
     before, after = (fit_experts.errors(rows, values)["aws-moe"] for values in (USUAL, found))
     assert max(map(abs, after)) < max(map(abs, before)) / 2
 
 
-def test_constants_that_no_row_shows_stay_where_they_were() -> None:
+def test_constants_without_rows_stay_unchanged() -> None:
     found = fit_experts.fit(rows_of(USUAL), USUAL)
     assert found == USUAL
 
 
 @pytest.mark.slow
-def test_a_source_is_predicted_by_constants_that_were_fitted_on_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_is_predicted_by_constants_fitted_on_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [replace(one, source="moezoo", step_s=2 * (one.step_s or 0.0)) for one in rows_of(USUAL)]
     found = fit_experts.summary(fit_experts.left_out([*rows_of(USUAL), *slow], USUAL, lambda row: row.source))
     assert found["by_source"]["moezoo"] == pytest.approx(0.5)
@@ -76,27 +74,27 @@ def test_a_source_is_predicted_by_constants_that_were_fitted_on_the_others(
     assert unseen.read() == {"models": {"mean_over_sources": 0.1}, "experts": found}
 
 
-def test_only_complete_runs_of_models_with_experts_that_printed_a_time_are_fitted_on() -> None:
+def test_fit_uses_only_complete_timed_runs_of_models_with_experts() -> None:
     dense = replace(row(1.0), moe=False)
     unknown = replace(row(1.0), lacks="recompute not known")
     failed = replace(row(1.0), out_of_memory=True)
     assert fit_experts.timed([row(1.0), row(), dense, unknown, failed]) == [row(1.0)]
 
 
-def test_a_far_error_counts_less_than_its_size() -> None:
+def test_large_error_has_less_weight_than_its_size() -> None:
     near, far = fit_experts.robust(-0.4), fit_experts.robust(1.4)
     assert near == pytest.approx(0.4)
     assert far == pytest.approx(0.4 + 0.3)
 
 
-def test_a_value_is_written_where_it_stands_and_nothing_else_changes() -> None:
+def test_value_is_written_in_place_and_nothing_else_changes() -> None:
     text = experts_speed.FILE.read_text(encoding="utf-8")
     changed = fit_experts.written(text, {"queue": 1.2345, "message_us.uccl": 9.0})
     differing = [line for line in zip(text.splitlines(), changed.splitlines(), strict=True) if line[0] != line[1]]
     assert [new.split(",")[0].strip() for _, new in differing] == ["uccl: {value: 9", "queue: {value: 1.23"]
 
 
-def test_every_constant_that_is_fitted_is_in_the_file_and_starts_near_it() -> None:
+def test_every_fitted_constant_is_in_the_file_and_starts_near_its_value() -> None:
     tables = fit_experts.tables_with({})
     for name, start in fit_experts.START.items():
         table = tables

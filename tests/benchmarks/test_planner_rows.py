@@ -1,4 +1,4 @@
-"""Published rows as trainings: each column's spellings, what a row is left out for, and that no row of any text stops the reading."""
+"""Published rows as trainings: spellings of each column, reasons for excluding a row, and a parser that no text stops."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def _training(**columns: str) -> Training:
     return row.training
 
 
-def test_a_row_of_llama_is_the_training_that_its_columns_say() -> None:
+def test_row_of_llama_becomes_the_training_of_its_columns() -> None:
     row = as_row(LLAMA)
     assert (row.complete, row.timed, row.step_s, row.not_modelled, row.assumed) == (True, True, 9.5, (), ())
     training = _training()
@@ -78,7 +78,7 @@ def test_a_row_of_llama_is_the_training_that_its_columns_say() -> None:
     assert (network.scale_up_bytes_s, network.scale_out_bytes_s, network.transport) == (450e9, 50e9, "infiniband")
 
 
-def test_groups_of_fsdp_are_the_ranks_that_share_experts_where_the_source_says_so() -> None:
+def test_fsdp_groups_are_ranks_that_share_experts_if_the_source_does_so() -> None:
     titan = {
         "source": "oellm-jupiter",
         "model": "qwen3-30b-a3b-v50k",
@@ -126,17 +126,17 @@ def test_groups_of_fsdp_are_the_ranks_that_share_experts_where_the_source_says_s
         ("as the authors like", Recomputing(known=False)),
     ],
 )
-def test_recomputation_is_read_from_every_spelling(text: str, meant: Recomputing) -> None:
+def test_recomputation_is_parsed_from_every_spelling(text: str, meant: Recomputing) -> None:
     assert recomputing(text) == meant
 
 
-def test_a_number_of_recomputed_blocks_that_is_not_understood_is_told() -> None:
+def test_unparsable_number_of_recomputed_blocks_is_reported() -> None:
     row = as_row({**LLAMA, "act_ckpt": "full (block, 5)"})
     assert row.training is not None
     assert (row.training.recompute, row.training.recomputed_share, row.not_modelled) == ("full", 1.0, ("full (block, 5)",))
 
 
-def test_what_a_model_of_a_known_family_does_not_print_is_supplied_and_told() -> None:
+def test_missing_sizes_of_a_known_model_family_are_supplied_and_reported() -> None:
     found = shape(
         {**LLAMA, "model": "gpt-104b-bs", "params_b": "", "hidden": "8192", "heads": "", "kv_heads": "", "ffn": "32768"}
     )
@@ -145,7 +145,7 @@ def test_what_a_model_of_a_known_family_does_not_print_is_supplied_and_told() ->
     assert (found.sizes.ffn_hidden, found.assumed) == (49152, ("ffn 49152",))
 
 
-def test_a_share_that_is_not_printed_follows_from_the_operations_of_model_and_hardware() -> None:
+def test_unprinted_recomputed_share_follows_from_model_and_hardware_flops() -> None:
     found = recomputing("selective (1 of N blocks)", mfu_pct=60, hfu_pct=70)
     assert (found.mode, round(found.share, 6)) == ("full", 0.5)
     assert recomputing("selective (1 of N blocks)") == Recomputing("selective", parts=("attention",))
@@ -168,11 +168,11 @@ def test_a_share_that_is_not_printed_follows_from_the_operations_of_model_and_ha
         ("by hand", None),
     ],
 )
-def test_what_is_sharded_is_read_from_every_spelling(text: str, meant: DataParallel | None) -> None:
+def test_sharding_is_parsed_from_every_spelling(text: str, meant: DataParallel | None) -> None:
     assert data_parallel(text, gpus_per_node=8) == meant
 
 
-def test_groups_of_sharding_leave_replicas() -> None:
+def test_sharding_groups_smaller_than_dp_leave_replicas() -> None:
     degrees = _training(source="fms-fsdp", tp="1", pp="1", vp="", cp="1", dp="64", dp_kind="hsdp").degrees
     assert (degrees.dp_shard, degrees.dp_replicate, degrees.sharding) == (8, 8, "parameters")
 
@@ -192,7 +192,7 @@ def test_groups_of_sharding_leave_replicas() -> None:
         ("NVFP4", "B300-288", Formats("nvfp4")),
     ],
 )
-def test_number_formats_are_read_from_every_spelling(text: str, gpu: str, meant: Formats) -> None:
+def test_number_formats_are_parsed_from_every_spelling(text: str, gpu: str, meant: Formats) -> None:
     assert _training(precision=text, gpu=gpu).formats == meant
 
 
@@ -220,13 +220,11 @@ def test_an_unknown_number_format_is_not_guessed() -> None:
         ("", 8, None, "infiniband"),
     ],
 )
-def test_the_share_of_the_adapters_is_read_from_every_spelling(
-    text: str, gpus_per_node: int, rate: float | None, kind: str
-) -> None:
+def test_adapter_bandwidth_is_parsed_from_every_spelling(text: str, gpus_per_node: int, rate: float | None, kind: str) -> None:
     assert (adapter_gbit_s(text, gpus_per_node), transport(text)) == (rate, kind)
 
 
-def test_a_rack_is_one_domain_and_half_a_node_is_none() -> None:
+def test_nvlink_domain_is_a_rack_or_the_gpus_of_a_node() -> None:
     rack = _training(gpu="GB200-186", gpus_per_node="4", fabric="NVL72 NVLink5").network
     assert (rack.scale_up_domain, rack.scale_up_bytes_s, rack.scale_out_bytes_s) == (72, 900e9, 50e9)
     assert _training(gpu="H200-SXM-141", gpus_per_node="4", fabric="").network.scale_up_domain == 4
@@ -254,7 +252,7 @@ def test_a_rack_is_one_domain_and_half_a_node_is_none() -> None:
         ("eager; job 320814; moon phase 3", "", Extras(Kernels(compiled=False), not_modelled=("moon phase 3",))),
     ],
 )
-def test_kernels_and_overlaps_are_read_from_every_spelling(text: str, notes: str, meant: Extras) -> None:
+def test_kernels_and_overlaps_are_parsed_from_every_spelling(text: str, notes: str, meant: Extras) -> None:
     assert extras(text, notes) == meant
 
 
@@ -268,7 +266,7 @@ def test_kernels_and_overlaps_are_read_from_every_spelling(text: str, notes: str
         ("GB as printed, max over first/last stage nodes", "device", 10.0),
     ],
 )
-def test_a_printed_peak_keeps_what_it_is_of_and_its_unit(text: str, kind: str, gib: float) -> None:
+def test_printed_memory_peak_keeps_its_kind_and_unit(text: str, kind: str, gib: float) -> None:
     assert memory_kind(text).kind == kind
     assert as_row({**LLAMA, "peak_mem_gib": "10", "mem_kind": text}).peak == Peak(gib, kind)
 
@@ -317,14 +315,14 @@ def test_a_printed_peak_keeps_what_it_is_of_and_its_unit(text: str, kind: str, g
     ],
     ids=lambda columns: columns["model"],
 )
-def test_a_model_has_the_parameters_that_are_printed(columns: dict[str, str]) -> None:
+def test_model_has_the_printed_number_of_parameters(columns: dict[str, str]) -> None:
     printed = {"mpt-7b": 6.66, "nemotron4-340b": 340, "qwen3-235b-a22b": 235, "deepseek-v3": 671}.get(columns["model"], 175)
     found = shape({**LLAMA, "seq": "2048", **columns, "params_b": str(printed)})
     assert found.sizes.parameters / 1e9 == pytest.approx(printed, rel=0.01)
     assert found.assumed == ()
 
 
-def test_experts_and_latent_attention_are_read_from_the_column_moe() -> None:
+def test_experts_and_latent_attention_are_parsed_from_the_column_moe() -> None:
     sizes = shape({**LLAMA, "model": "deepseek-v3", "moe": DEEPSEEK}).sizes
     assert sizes.experts == ExpertSizes(256, 8, 2048, 1, 2048, 3, 1)
     assert sizes.latent_attention == LatentAttentionSizes(1536, 512, 128, 64, 128)
@@ -351,19 +349,19 @@ def test_experts_and_latent_attention_are_read_from_the_column_moe() -> None:
         ({"dp_kind": "by hand"}, "not understood", "data parallelism `by hand`"),
     ],
 )
-def test_a_row_is_left_out_with_its_id_and_a_reason(columns: dict[str, str], lacks: str, reason: str) -> None:
+def test_row_is_excluded_with_its_id_and_a_reason(columns: dict[str, str], lacks: str, reason: str) -> None:
     row = as_row({**LLAMA, **columns})
     assert (row.id, row.lacks, row.reason, row.timed) == ("dgxc-0007", lacks, reason, False)
 
 
-def test_a_row_without_its_batch_still_tells_of_memory() -> None:
+def test_row_without_its_batch_is_still_used_for_memory() -> None:
     row = as_row({**LLAMA, "gbs_seqs": "", "peak_mem_gib": "60", "mem_kind": "max allocated GiB"})
     assert (row.lacks, row.peak) == ("not printed", Peak(60.0, "allocated"))
     assert row.training is not None
     assert row.training.accumulation == 8
 
 
-def test_a_step_time_that_is_not_printed_follows_from_the_rate_of_tokens() -> None:
+def test_unprinted_step_time_follows_from_the_token_rate() -> None:
     row = as_row({**LLAMA, "step_time_s": "", "tokens_s_gpu": "1024"})
     assert row.step_s == 128 * 8192 / 64 / 1024
 
@@ -378,22 +376,22 @@ def test_a_step_time_that_is_not_printed_follows_from_the_rate_of_tokens() -> No
         ({"source": "sc21-t2", "dp_kind": "ddp"}, "megatron-2021"),
     ],
 )
-def test_a_source_that_mixes_frameworks_is_told_by_row(columns: dict[str, str], framework: str) -> None:
+def test_source_with_several_frameworks_gets_its_framework_by_row(columns: dict[str, str], framework: str) -> None:
     assert _training(**columns).framework == framework
 
 
-def test_a_source_says_what_its_recipes_keep_in_bf16() -> None:
+def test_formats_kept_in_bf16_depend_on_the_source() -> None:
     assert _training(source="mbridge-mem", precision="BF16").formats == Formats("bf16", reduce="bf16", moments="bf16")
     assert _training(source="mbridge", precision="BF16").formats == Formats("bf16")
 
 
-def test_a_source_named_after_a_listed_one_has_its_framework_and_says_so() -> None:
+def test_source_named_after_a_listed_one_is_assumed_to_have_its_framework() -> None:
     row = as_row({**LLAMA, "source": "nanotron-2026"})
     assert row.training is not None
     assert (row.training.framework, row.assumed) == ("nanotron", ("framework of source nanotron-2026",))
 
 
-def test_a_source_that_is_not_listed_gets_a_framework_by_what_it_shards_and_says_so() -> None:
+def test_framework_of_an_unlisted_source_is_assumed_from_its_sharding() -> None:
     row = as_row({**LLAMA, "source": "weblog", "dp_kind": "fsdp2-full"})
     assert row.training is not None
     assert row.training.framework == "torchtitan"
@@ -423,13 +421,13 @@ TEXTS = st.one_of(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(COLUMNS), TEXTS, max_size=6))
-def test_no_text_in_any_column_stops_the_reading(columns: dict[str, str]) -> None:
+def test_no_text_in_any_column_stops_the_parser(columns: dict[str, str]) -> None:
     row = as_row({**LLAMA, **columns}, "file.csv:7")
     assert row.id == (columns.get("id", "dgxc-0007") or "file.csv:7")
     assert row.complete or (row.lacks and row.reason)
 
 
-def test_a_file_is_read_in_order_and_a_row_without_an_id_is_named_by_its_line(tmp_path: Path) -> None:
+def test_rows_keep_their_order_and_a_row_without_id_is_named_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("id,source,unheard_of\nfirst,aleph,1\n,aleph\n", encoding="utf-8")
     assert [(row.id, row.lacks) for row in read([file])] == [("first", "not printed"), ("rows.csv:3", "not printed")]
@@ -442,12 +440,13 @@ def published() -> list[Row]:
     return read()
 
 
-def test_every_published_row_is_understood_or_says_why_not(published: list[Row]) -> None:
+def test_every_published_row_is_understood_or_excluded_with_a_reason(published: list[Row]) -> None:
     assert (len(published), sum(row.complete for row in published), sum(row.timed for row in published)) == (2737, 2591, 2081)
     assert not [row.id for row in published if row.lacks == "not understood"]
     assert all(row.reason for row in published if not row.complete)
 
 
-def test_published_models_have_the_parameters_that_their_names_say(published: list[Row]) -> None:
+def test_published_models_have_the_parameters_in_their_names(published: list[Row]) -> None:
     off = {row.id for row in published for text in row.assumed if text.startswith("parameters")}
-    assert off == {"bloom-0048"}  # ten layers in a table of six
+    # This row has ten layers in a table of models with six.
+    assert off == {"bloom-0048"}

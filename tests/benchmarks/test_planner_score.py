@@ -1,4 +1,4 @@
-"""What the planner's benchmark makes of predictions: errors, groups, verdicts, choices of layouts, peers, and its command."""
+"""The planner's benchmark scores predictions: errors, groups, verdicts, choices of layouts, peers, and its command."""
 
 import csv
 import json
@@ -54,14 +54,14 @@ def rows(*changes: dict[str, str]) -> list[Row]:
 
 
 def with_verdict(row: Row, verdict: Verdict) -> Predicted:
-    """The row on a GPU of such a memory that the planner gives the verdict."""
+    """Return the row on a GPU with as much memory as the planner needs for the verdict."""
     [found] = predict([row])
     assert found.memory is not None
     sizes = (replace(found.memory, capacity=found.memory.allocated * percent / 100) for percent in range(1, 400))
     return replace(found, memory=next(use for use in sizes if use.verdict == verdict))
 
 
-def test_errors_are_of_the_prediction_relative_to_the_measurement() -> None:
+def test_errors_are_relative_to_the_measurement() -> None:
     found = errors([(1.1, 1.0), (0.8, 1.0), (2.0, 2.0)])
     assert found is not None
     assert found.rows == 3
@@ -69,11 +69,11 @@ def test_errors_are_of_the_prediction_relative_to_the_measurement() -> None:
     assert errors([]) is None
 
 
-def test_a_large_group_weighs_no_more_than_a_small_one() -> None:
+def test_large_group_has_no_more_weight_than_a_small_one() -> None:
     assert mean_of_groups({"large": [(1.1, 1.0)] * 9, "small": [(1.3, 1.0)], "empty": []}) == pytest.approx(0.2)
 
 
-def test_rank_correlation_puts_ties_in_the_middle() -> None:
+def test_rank_correlation_gives_ties_their_mean_rank() -> None:
     assert rank_correlation([(1, 10), (2, 20), (3, 30)]) == pytest.approx(1)
     assert rank_correlation([(1, 30), (2, 20), (3, 10)]) == pytest.approx(-1)
     assert rank_correlation([(1, 1), (1, 2), (2, 3)]) == pytest.approx(0.8660254)
@@ -81,18 +81,19 @@ def test_rank_correlation_puts_ties_in_the_middle() -> None:
     assert rank_correlation([(1, 1), (1, 2), (1, 3)]) is None
 
 
-def test_model_flops_are_those_of_the_published_formula() -> None:
+def test_model_flops_match_the_published_formula() -> None:
     [row] = [as_row(GPT)]
     training = row.training
     assert training is not None
     layers, hidden, vocab, sequence = 96, 12288, 51200, 2048
     published = 72 * 128 * sequence * layers * hidden**2 * (1 + sequence / (6 * hidden) + vocab / (12 * layers * hidden))
-    assert model_flops(training) == pytest.approx(published, rel=0.001)  # arXiv 2205.05198, section 5
+    # arXiv 2205.05198, section 5.
+    assert model_flops(training) == pytest.approx(published, rel=0.001)
     assert hardware_flops(training) == pytest.approx(model_flops(training) * 4 / 3)
     assert hardware_flops(replace(training, recomputed_share=0.5)) == pytest.approx(model_flops(training) * 7 / 6)
 
 
-def test_the_naive_model_knows_no_layout_and_its_constants_are_medians() -> None:
+def test_naive_model_ignores_the_layout_and_its_constants_are_medians() -> None:
     training = rows({})[0].training
     other = rows({"tp": "8", "pp": "2"})[0].training
     assert training is not None
@@ -104,7 +105,7 @@ def test_the_naive_model_knows_no_layout_and_its_constants_are_medians() -> None
     assert constants["any dense"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_times_are_scored_by_source_and_the_intervals_by_what_they_hold() -> None:
+def test_times_are_scored_by_source_and_intervals_by_their_coverage() -> None:
     [found] = timed(predict(rows({})))
     exact = replace(found, measured=found.seconds)
     late = Timed(found.predicted, 1.0, 1.5, 0.9, 1.1)
@@ -118,12 +119,12 @@ def test_times_are_scored_by_source_and_the_intervals_by_what_they_hold() -> Non
     assert kind([]).pooled is None
 
 
-def test_only_complete_rows_that_ran_and_print_a_time_are_timed() -> None:
+def test_only_complete_rows_that_ran_and_have_a_time_are_timed() -> None:
     found = timed(predict(rows({}, {"step_time_s": ""}, {"outcome": "OOM"}, {"act_ckpt": "unknown"}, {"mbs": ""})))
     assert [row.predicted.row.id for row in found] == ["row-0"]
 
 
-def test_a_measured_row_of_a_group_takes_a_common_factor_out_of_the_others() -> None:
+def test_measured_row_of_a_group_removes_the_common_factor_of_the_others() -> None:
     found = timed(predict(rows({}, {"gbs_seqs": "256"}, {"gbs_seqs": "64"})))
     slow = [replace(row, measured=1.7 * row.seconds) for row in found]
     scored = transfer(slow)
@@ -135,7 +136,7 @@ def test_a_measured_row_of_a_group_takes_a_common_factor_out_of_the_others() -> 
     assert transfer(slow[:1]) is None
 
 
-def test_a_peak_is_compared_with_what_was_printed() -> None:
+def test_peak_is_compared_with_the_printed_kind_of_memory() -> None:
     found = predict(rows({}, {"source": "weblog"}))
     assert found[0].memory is not None
     use = replace(found[0].memory, allocated=10.0 * GIB, reserved=12.0 * GIB, outside=2.0 * GIB)
@@ -149,7 +150,7 @@ def test_a_peak_is_compared_with_what_was_printed() -> None:
     assert set(scored.by_framework) == {"megatron"}
 
 
-def test_verdicts_count_against_what_ran_out_of_memory() -> None:
+def test_verdicts_are_scored_against_runs_out_of_memory() -> None:
     ran, failed = rows({}, {"outcome": "OOM"})
     said: list[tuple[Row, Verdict]] = [
         (ran, "fits"),
@@ -167,7 +168,7 @@ def test_verdicts_count_against_what_ran_out_of_memory() -> None:
     assert verdicts([]) is None
 
 
-def test_only_sources_that_print_both_outcomes_are_labelled() -> None:
+def test_only_sources_with_both_outcomes_are_labelled() -> None:
     found = labelled(predict(rows({}, {"outcome": "OOM"}, {"source": "mpt"}, {"source": "aleph", "outcome": "OOM"})))
     assert [each.row.id for each in found] == ["row-0", "row-1"]
 
@@ -180,7 +181,7 @@ SWEEP = (
 )
 
 
-def test_a_sweep_is_what_differs_in_its_layout_alone_and_was_measured_three_times() -> None:
+def test_sweep_has_three_measured_rows_that_differ_only_in_their_layout() -> None:
     [found] = sweeps(predict(rows(*SWEEP, {"gbs_seqs": "256", "step_time_s": "10"}, {"source": "aleph", "step_time_s": "10"})))
     assert (found.source, found.name) == ("dgxc", "llama3-70b on 64 H100-SXM-80, 128 x 8192, fp8")
     assert [each.row.id for each in found.measured] == ["row-0", "row-1", "row-2"]
@@ -188,7 +189,7 @@ def test_a_sweep_is_what_differs_in_its_layout_alone_and_was_measured_three_time
     assert list(by_source([found])) == ["dgxc"]
 
 
-def test_a_choice_loses_what_the_chosen_layout_is_slower_than_the_best() -> None:
+def test_choice_loses_the_slowdown_of_its_layout_against_the_best() -> None:
     found = sweeps(predict(rows(*SWEEP)))
     said = {"row-0": 3.0, "row-1": 2.0, "row-2": 4.0, "row-3": 1.0}
     [choice] = choices(found, lambda each: said[each.row.id])
@@ -198,7 +199,7 @@ def test_a_choice_loses_what_the_chosen_layout_is_slower_than_the_best() -> None
     assert chance.correlation is None
 
 
-def test_a_choice_of_what_ran_out_of_memory_loses_everything() -> None:
+def test_choice_of_a_layout_out_of_memory_loses_everything() -> None:
     [sweep] = sweeps(predict(rows(*SWEEP)))
     said: dict[str, Verdict] = {"row-0": "does not fit", "row-1": "fits", "row-2": "fits", "row-3": "tight"}
     judged = replace(
@@ -220,7 +221,7 @@ def test_a_choice_of_what_ran_out_of_memory_loses_everything() -> None:
 @pytest.mark.parametrize(
     ("goal", "met"), [(Goal("", 0, 0.1, 0.1), True), (Goal("", 0.85, 0.95, 0.96), False), (Goal("", 0, 0.1, None), None)]
 )
-def test_a_goal_is_met_between_its_ends_and_not_without_a_measurement(goal: Goal, met: bool | None) -> None:
+def test_goal_is_met_between_its_bounds_and_needs_a_measurement(goal: Goal, met: bool | None) -> None:
     assert goal.met is met
 
 
@@ -228,7 +229,7 @@ needs_peers = pytest.mark.skipif(not PYTHON.is_file(), reason="`make peers` has 
 
 
 @needs_peers
-def test_llm_analysis_takes_a_gpt_and_refuses_a_width_that_is_no_multiple() -> None:
+def test_llm_analysis_accepts_a_gpt_and_rejects_an_indivisible_width() -> None:
     gpt, llama = as_row(GPT).training, as_row({**LLAMA, "ffn": "28673"}).training
     assert gpt is not None
     assert llama is not None
@@ -247,7 +248,7 @@ def _file(path: Path, found: list[dict[str, str]]) -> Path:
 
 @pytest.mark.slow
 @needs_peers
-def test_the_command_scores_any_file_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_scores_and_plots_any_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(tmp_path / "rows.csv", [{**LLAMA, **row, "id": f"row-{number}"} for number, row in enumerate(SWEEP)])
     code = main(["--rows", str(file), "--json", "--plot", str(tmp_path / "pictures")])
     printed = json.loads(capsys.readouterr().out)
@@ -259,7 +260,7 @@ def test_the_command_scores_any_file_and_draws_it(tmp_path: Path, capsys: pytest
 
 @pytest.mark.slow
 @needs_peers
-def test_the_command_says_in_words_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_excluded_rows_with_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = _file(
         tmp_path / "rows.csv", [LLAMA, {**LLAMA, "id": "odd", "gpu": "TPU-v5p"}, {**LLAMA, "id": "tuned", "source": "dgxc-ft"}]
     )
@@ -277,7 +278,7 @@ def test_the_command_says_in_words_what_it_left_out(tmp_path: Path, capsys: pyte
 
 
 @needs_peers
-def test_what_was_measured_of_a_source_that_no_constant_saw_is_shown(
+def test_command_shows_the_errors_of_unseen_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured = {"scales": {"mean_over_sources": 0.08}, "experts": {"models": {"mean_over_sources": 0.15}}}
@@ -303,12 +304,12 @@ def test_what_was_measured_of_a_source_that_no_constant_saw_is_shown(
     assert "  NOT MET      intervals of 90 % that hold the measured time: dense, unseen sources: 100.0%, 87% to 95%" in printed
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rows", str(tmp_path / "none.csv")]) == 3
     assert capsys.readouterr().err.startswith("benchmark: [Errno 2] No such file or directory")
 
 
-def test_a_training_is_answered_or_the_refusal_is_told() -> None:
+def test_training_is_predicted_or_its_refusal_is_reported() -> None:
     row = rows({})[0]
     assert row.training is not None
     impossible: Training = replace(row.training, degrees=replace(row.training.degrees, schedule="Spiral"))

@@ -1,4 +1,4 @@
-"""`headway audit` and `headway check` read files back: one changed number anywhere is found, by its line where there is one."""
+"""`headway audit` and `headway check` read files back and find any single changed number, at its line if it has one."""
 
 import json
 import re
@@ -20,14 +20,14 @@ RENDERED = STORY / "rendered"
 CLUSTER = str(STORY / "slurm-cluster.yaml")
 TREE = "two-roce-nodes"
 
-# One file of each kind: the four that one QoS object becomes.
+# One file of each kind: the four that are rendered from one QoS object.
 ARTIFACTS = {
     "nccl": f"small-llama/{TREE}/slurm/job.sbatch",
     "host": f"{TREE}/hosts/h100-1/usr/local/sbin/headway-qos",
     "sonic": f"{TREE}/switches/rails-leaf-1/config_db.json",
     "frr": f"{TREE}/switches/rails-leaf-1/frr/frr.conf",
 }
-# Of a job's environment, what the cluster decides; the rest is the job's own.
+# Variables of a job's environment that the cluster decides; the job sets the others.
 CLUSTERS_OWN = re.compile(r"NCCL_(IB|NET|SOCKET|CROSS_NIC)")
 
 
@@ -39,7 +39,7 @@ def settings(path: str) -> dict[str, Setting]:
 
 
 def mutations(kind: str) -> Iterator[tuple[str, str]]:
-    """Every setting of the artifact, with the whole text in which it alone is another."""
+    """Yield every setting of the artifact, with the whole text in which only this setting differs."""
     path = ARTIFACTS[kind]
     text = (RENDERED / path).read_text()
     for key, setting in settings(path).items():
@@ -52,7 +52,7 @@ def mutations(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _changed(line: str, key: str, value: str) -> str:
-    """The line with another value; a setting without one is written otherwise itself."""
+    """Return the line with another value; a setting without a value gets another name."""
     if not value or value not in line:
         return re.sub(r"[A-Za-z0-9](?=\W*$)", lambda last: "1" if last[0] != "1" else "2", line)
     start = line.rindex(value) if "|" in key or key.startswith("NCCL") else line.index(value)
@@ -61,7 +61,7 @@ def _changed(line: str, key: str, value: str) -> str:
 
 
 def _other(value: str) -> str:
-    """Like the value, and not it: the last digit counted on by five (one would leave a traffic class its DSCP), or a letter more."""
+    """Return a similar value: the last digit plus five (plus one would keep a traffic class's DSCP), or one more letter."""
     last = re.search(r"\d(?=\D*$)", value)
     return value + "x" if last is None else f"{value[: last.start()]}{(int(last[0]) + 5) % 10}{value[last.end() :]}"
 
@@ -77,7 +77,7 @@ def audit(*words: str | Path) -> int:
 
 
 @pytest.mark.slow
-def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_files_agree_with_each_other_and_the_cluster_file(capsys: pytest.CaptureFixture[str]) -> None:
     folders = (RENDERED / TREE, RENDERED / "small-llama" / TREE)
     assert audit(*folders) == 0
     assert audit(*folders, "--cluster", CLUSTER) == 0
@@ -87,13 +87,13 @@ def test_the_committed_files_agree_with_each_other_and_with_the_cluster_file(cap
 @pytest.mark.slow
 @pytest.mark.parametrize("quarter", [0, *(pytest.param(each, marks=pytest.mark.variant) for each in (1, 2, 3))])
 @pytest.mark.parametrize("kind", ARTIFACTS)
-def test_every_single_value_that_is_changed_is_found_at_its_line_unless_it_is_the_sites_own(
+def test_every_changed_value_is_found_at_its_line_unless_the_site_sets_it(
     kind: str, quarter: int, rendered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = rendered / ARTIFACTS[kind]
     missed, judged = [], []
     judge = SWITCHES[kind].judge if kind in SWITCHES else of_plan
-    # The rows of one port stand for those of the others, which differ in their numbers.
+    # The rows of one port represent those of the others, which differ only in their numbers.
     alike = {re.sub(r"Ethernet\d+", "port", key): (key, text) for key, text in mutations(kind)}
     for key, text in list(alike.values())[quarter::4]:
         file.write_text(text)
@@ -102,9 +102,9 @@ def test_every_single_value_that_is_changed_is_found_at_its_line_unless_it_is_th
         severity = judge(key)
         judged.append(severity)
         is_told = f"--> {file}" in out
-        # A job may have other values of what the cluster file does not decide.
+        # A job may have other values of settings that the cluster file does not decide.
         is_free = key in OF_THE_JOB
-        # The site's own, as a description, may still disagree with another file.
+        # A site's own setting, such as a description, may still disagree with another file.
         is_wrong = not is_told or (code == 1) != (severity is Severity.ERROR and not is_free)
         if severity is not None and is_wrong:
             missed.append(key)
@@ -118,14 +118,14 @@ CHAIN = {
     "nccl": r"NCCL_IB_TC$",
     "host": r"dscp-prio|prio-pfc|default_roce_tos|cnp|enable",
     "sonic": r"^(DSCP_TO_TC_MAP|TC_TO_QUEUE_MAP|TC_TO_PRIORITY_GROUP_MAP|WRED_PROFILE\|.*(green|ecn)|.*pfc_enable)",
-    # config_db.json says nothing about paths
+    # config_db.json has no setting for paths.
     "frr": r"router-id",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ARTIFACTS)
-def test_a_changed_link_of_the_chain_is_found_by_the_other_files_alone(
+def test_changed_link_of_the_chain_is_found_without_the_cluster_file(
     kind: str, rendered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = rendered / ARTIFACTS[kind]
@@ -142,7 +142,7 @@ def test_a_changed_link_of_the_chain_is_found_by_the_other_files_alone(
 
 
 @pytest.mark.slow
-def test_check_reads_the_committed_files_beside_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_committed_files_next_to_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     story = tmp_path / "story"
     shutil.copytree(STORY, story)
     assert main(["check", str(story)]) == 0
@@ -172,7 +172,7 @@ def test_a_kind_is_recognized_by_its_content_or_by_its_prefix(rendered: Path, ca
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"PORT": 3}', ""])
-def test_a_file_that_is_none_of_its_kind_is_one_problem(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_one_problem(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config_db.json").write_text(content)
     assert audit(tmp_path / "config_db.json") == 1
     out = capsys.readouterr().out
@@ -180,7 +180,7 @@ def test_a_file_that_is_none_of_its_kind_is_one_problem(content: str, tmp_path: 
     assert "--> " in out
 
 
-def test_nothing_to_read_is_wrong_usage(tmp_path: Path) -> None:
+def test_audit_without_a_file_is_a_usage_error(tmp_path: Path) -> None:
     assert audit(tmp_path) == 2
 
 
@@ -189,7 +189,7 @@ def test_a_missing_file_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "there is no such file" in capsys.readouterr().out
 
 
-def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_variables_of_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     story = tmp_path / "story"
     shutil.copytree(STORY, story)
     manifest = story / "rendered/small-llama/two-roce-pods/kubernetes/job.yaml"
@@ -201,7 +201,7 @@ def test_check_reads_the_variables_of_a_manifest_too(tmp_path: Path, capsys: pyt
     assert f"the DSCP that marks collectives is 34, but 26 in the cluster file\n  --> {manifest}\n" in out
 
 
-def test_other_ecn_bits_of_a_traffic_class_are_a_warning_alone(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_ecn_bits_of_a_traffic_class_are_only_a_warning(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["nccl"]
     file.write_text(file.read_text().replace("NCCL_IB_TC=106", "NCCL_IB_TC=104").replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))
     assert audit(file, "--cluster", CLUSTER) == 0
@@ -210,7 +210,7 @@ def test_other_ecn_bits_of_a_traffic_class_are_a_warning_alone(rendered: Path, c
     assert out.endswith("1 file: 1 warning\n")
 
 
-def test_a_file_is_found_by_the_name_of_its_device_and_told_when_it_has_none(
+def test_file_is_matched_by_its_device_name_and_reported_without_a_match(
     rendered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetched = tmp_path / "leaf.json"
@@ -222,7 +222,7 @@ def test_a_file_is_found_by_the_name_of_its_device_and_told_when_it_has_none(
     assert "error[HW605]: it has no counterpart among the cluster's rendered files" in capsys.readouterr().out
 
 
-def test_what_is_left_out_is_found_like_what_is_wrong(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_setting_is_found_like_a_wrong_one(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["host"]
     text = file.read_text()
     for line in ("dcb pfc", "dcb app add", "set_qos mlx5_1", "cma_tos ", "cnp_dscp"):
@@ -231,7 +231,7 @@ def test_what_is_left_out_is_found_like_what_is_wrong(rendered: Path, capsys: py
     capsys.readouterr()
 
 
-def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_nccl_variables_in_a_folder_are_skipped(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (rendered / "conda.env").write_text("PATH=/opt\n")
     (rendered / "plain.sbatch").write_text("#!/bin/bash\nsrun hostname\n")
     assert audit(rendered / TREE, rendered / "small-llama" / TREE, rendered / "conda.env") == 0
@@ -239,19 +239,19 @@ def test_a_folder_is_read_past_the_files_that_say_nothing_of_nccl(rendered: Path
     assert audit(rendered) == 0
 
 
-def test_without_an_environment_the_chain_is_said_to_have_no_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_environment_is_reported_as_a_missing_start_of_the_chain(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(RENDERED / ARTIFACTS["sonic"]) == 0
     assert "No file sets the DSCP of the collectives" in capsys.readouterr().out
 
 
-def test_a_script_that_does_nothing_is_not_the_rendered_one(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_that_exits_early_differs_from_the_rendered_one(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["host"]
     file.write_text(file.read_text().replace("set -euo pipefail", "exit 0"))
     assert audit(file, "--cluster", CLUSTER) == 1
     assert "which has here `set -euo pipefail`" in capsys.readouterr().out
 
 
-def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one(
+def test_rdma_job_without_a_dscp_is_found_if_other_senders_have_one(
     rendered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = tmp_path / "job.env"
@@ -261,7 +261,7 @@ def test_a_job_that_uses_rdma_without_a_dscp_is_found_beside_hosts_that_have_one
 
 
 @pytest.mark.parametrize("line", ["NCCL_IB_GID_INDEX=0", "NCCL_IB_DISABLE=1"])
-def test_a_variable_that_undoes_one_of_the_clusters_is_found(
+def test_variable_that_contradicts_one_of_the_cluster_is_found(
     rendered: Path, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
     file = rendered / ARTIFACTS["nccl"]
@@ -271,8 +271,8 @@ def test_a_variable_that_undoes_one_of_the_clusters_is_found(
     assert f"error[HW603]: `{name}` is {value}, which goes against `" in capsys.readouterr().out
 
 
-def test_a_switch_whose_sessions_are_all_shut_is_found(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """FRR: a peer group that is shut down takes all of its members with it."""
+def test_switch_with_all_sessions_shut_down_is_found(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In FRR, shutting down a peer group shuts down all of its members."""
     file = rendered / ARTIFACTS["frr"]
     shut = " neighbor FABRIC remote-as external\n neighbor FABRIC shutdown\n"
     file.write_text(file.read_text().replace(" neighbor FABRIC remote-as external\n", shut))
@@ -281,8 +281,8 @@ def test_a_switch_whose_sessions_are_all_shut_is_found(rendered: Path, capsys: p
     assert "BGP: the neighbors are none, but Ethernet256, Ethernet264 in the cluster file" in out
 
 
-def test_sonics_own_maps_beside_a_plain_host_are_no_false_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """qos_config.j2 puts everything else into class and queue 1, which is no 802.1p priority of an adapter."""
+def test_default_maps_of_sonic_with_a_plain_host_are_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """qos_config.j2 puts everything else into class and queue 1, which is not an 802.1p priority of an adapter."""
     maps = {"DSCP_TO_TC_MAP": {str(dscp): "3" if dscp == 26 else "1" for dscp in range(64)}}
     same = {str(each): str(each) for each in range(8)}
     maps |= {name: same for name in ("TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "MAP_PFC_PRIORITY_TO_QUEUE")}  # noqa: C420 (read only)
@@ -307,7 +307,7 @@ def test_sonics_own_maps_beside_a_plain_host_are_no_false_alarm(tmp_path: Path, 
     assert "of DSCP 0" not in capsys.readouterr().out
 
 
-def test_a_variable_of_gloo_is_compared_where_the_file_sets_it(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gloo_variable_is_compared_if_the_file_sets_it(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["nccl"]
     text = file.read_text()
     file.write_text(text.replace("export GLOO_SOCKET_IFNAME=eth0\n", ""))

@@ -1,4 +1,4 @@
-"""`headway bundle`: the same bytes wherever it is made, whole or not at all; and what its launcher does to a Python's path."""
+"""`headway bundle` writes the same bytes everywhere, completely or not at all; its launcher sets a Python's path."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ def wheel(folder: Path, name: str, tags: str, text: str) -> None:
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with small wheels in place of the pinned ones, for this machine and for one that nobody has."""
+    """Create a folder with small wheels instead of the pinned ones, for this machine and for an unused one."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     machine = os.uname().machine
@@ -48,7 +48,7 @@ def tree(folder: Path) -> dict[str, tuple[bytes, int, float]]:
     }
 
 
-def test_two_bundles_of_one_version_have_the_same_name_bytes_modes_and_times(wheels: Path, tmp_path: Path) -> None:
+def test_bundles_of_one_version_have_equal_names_bytes_modes_and_times(wheels: Path, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         first, is_new = make_bundle(tmp_path / "one", wheels, print)
@@ -65,7 +65,7 @@ def test_two_bundles_of_one_version_have_the_same_name_bytes_modes_and_times(whe
     assert [path.name for path in (tmp_path / "one").iterdir()] == [first.name], "no scratch folder is left"
 
 
-def test_a_bundle_for_one_python_has_its_wheels_only(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_for_one_python_has_only_its_wheels(wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = f"{OWN}-{os.uname().machine}"
     assert main(["bundle", "-o", str(tmp_path), "--wheels", str(wheels), "--only", own]) == 0
     made = Path(capsys.readouterr().out.strip())
@@ -74,7 +74,7 @@ def test_a_bundle_for_one_python_has_its_wheels_only(wheels: Path, tmp_path: Pat
     assert "`--only cp27-sparc` is none of " in capsys.readouterr().err
 
 
-def test_a_changed_bundle_is_found(wheels: Path, tmp_path: Path) -> None:
+def test_changed_bundle_is_detected(wheels: Path, tmp_path: Path) -> None:
     made, _ = make_bundle(tmp_path / "bundles", wheels, print)
     (made / "headway/runner/__pycache__").mkdir()
     (made / "headway/runner/__pycache__/start.pyc").touch()
@@ -86,19 +86,19 @@ def test_a_changed_bundle_is_found(wheels: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])
-def test_a_wheel_that_is_not_the_pinned_one_makes_no_bundle(
+def test_bundle_is_not_made_from_a_wheel_that_is_not_pinned(
     fault: str, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = next(wheels.glob("xxhash*"))
     path.write_bytes(b"PK") if fault == "damaged" else path.unlink()
     assert main(["bundle", "-o", str(tmp_path / "bundles"), "--wheels", str(wheels)]) == 1
-    said = capsys.readouterr().err
-    assert path.name in said
-    assert ("has the SHA-256" if fault == "damaged" else "has no ") in said
+    error = capsys.readouterr().err
+    assert path.name in error
+    assert ("has the SHA-256" if fault == "damaged" else "has no ") in error
     assert list((tmp_path / "bundles").iterdir()) == []
 
 
-def test_the_pinned_wheels_are_those_that_headway_and_ci_require() -> None:
+def test_pinned_wheels_match_the_requirements_of_headway_and_ci() -> None:
     constraints = (Path(__file__).parents[2] / ".ci/constraints.txt").read_text().splitlines()
     targets = {f"cp3{minor}-{machine}" for minor in range(10, 15) for machine in ("x86_64", "aarch64")}
     assert {wheel.target for wheel in pinned()} == targets | {"any"}
@@ -108,7 +108,7 @@ def test_the_pinned_wheels_are_those_that_headway_and_ci_require() -> None:
 
 
 def started(made: Path, code: str, *, python_path: Path | None = None, folder: Path | None = None) -> str:
-    """What `code` prints as a module that the bundle's launcher runs, in a Python without site-packages."""
+    """Return the output of `code` as a module that the bundle's launcher runs, in a Python without site-packages."""
     modules = made.parent / "modules"
     modules.mkdir(exist_ok=True)
     (modules / "shown.py").write_text(code)
@@ -118,21 +118,21 @@ def started(made: Path, code: str, *, python_path: Path | None = None, folder: P
     return done.stdout + done.stderr
 
 
-def test_the_bundles_packages_come_last_and_headway_is_its_own(wheels: Path, tmp_path: Path) -> None:
+def test_packages_of_the_bundle_come_last_but_its_headway_first(wheels: Path, tmp_path: Path) -> None:
     made, _ = make_bundle(tmp_path / "bundles", wheels, print)
     show = "import headway.runs, msgspec, sys; print(headway.__file__, msgspec.OF, sys.argv[1:], len(sys.path))"
     assert started(made, show).startswith(f"{made}/headway/__init__.py bundle ['a'] ")
-    # An image's own msgspec is used, and its other version of headway is not.
+    # The msgspec of an image is used, but not its other version of headway.
     image = tmp_path / "image"
     for name, text in {"msgspec": "OF = 'image'", "headway": "raise ImportError"}.items():
         (image / name).mkdir(parents=True)
         (image / name / "__init__.py").write_text(text)
     assert started(made, show, python_path=image).startswith(f"{made}/headway/__init__.py image ['a'] ")
-    # Nothing of the working folder.
+    # No module of the working folder is found.
     assert "ModuleNotFoundError" in started(made, "import only_here", folder=tmp_path)
 
 
-def test_a_python_that_a_bundle_has_nothing_for_is_refused_by_name(wheels: Path, tmp_path: Path) -> None:
+def test_python_without_wheels_in_the_bundle_is_rejected_by_name(wheels: Path, tmp_path: Path) -> None:
     made, _ = make_bundle(tmp_path / "bundles", wheels, print, ["cp310-riscv64"])
     expected = f"headway: {made} has nothing for this Python, {OWN}-{os.uname().machine} ({sys.executable}); it has any\n"
     assert started(made, "print('started')") == expected

@@ -1,4 +1,4 @@
-"""`headway check JOB --run RUN`: which run is meant, what it is compared with, and what of an edit it goes on with."""
+"""`headway check JOB --run RUN` selects the run and its attempt, and decides with which edits the run can be resumed."""
 
 import io
 import json
@@ -43,7 +43,7 @@ Opened = Callable[..., Path]
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    """Opens an attempt of the run as launchers do, made from the job as it is written then; in its journal are `entries`."""
+    """Open an attempt of the run like a launcher, from the current job document, with `entries` in its journal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_RUNS", raising=False)
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
@@ -78,7 +78,7 @@ def committed(step: int) -> dict[str, object]:
 
 
 def claim(step: int = 0, generation: int = 0) -> dict[str, object]:
-    """From the checkpoint of that step and generation, or from the beginning."""
+    """Return a claim from the checkpoint of that step and generation, or from the start of the run."""
     return {"kind": "claim", "base": {"step": step, "generation": generation} if step else None}
 
 
@@ -88,7 +88,7 @@ def journal(generation: int, *entries: dict[str, object]) -> None:
 
 
 def check(capsys: pytest.CaptureFixture[str], *words: str, run: str = NAME) -> tuple[int, str]:
-    """The exit code, and what stands on stdout."""
+    """Return the exit code and stdout."""
     capsys.readouterr()
     code = main(["check", "job.yaml", "--run", run, *words])
     return code, capsys.readouterr().out
@@ -98,15 +98,17 @@ def codes(out: str) -> list[str]:
     return [problem["code"] for problem in json.loads(out)["problems"]]
 
 
-# --- what of an edit the run goes on with -----------------------------------------------------------------------------
+# --- edits with which the run can be resumed --------------------------------------------------------------------------
 
 
-def test_a_job_as_the_run_was_made_from_it_has_not_changed(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmodified_job_of_a_run_has_no_changes(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened(0, committed(15))
     assert check(capsys) == (0, f"run `{NAME}`, step 15: nothing has changed since its attempt 0\n\n1 document: no problems\n")
 
 
-def test_what_may_change_is_told_with_its_reason_and_is_no_problem(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_allowed_change_is_listed_with_its_reason_and_is_not_a_problem(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened(0, committed(15))
     write(("5 steps", "10 steps"), ("nodes: 1", "nodes: 2"))
     code, out = check(capsys)
@@ -122,7 +124,9 @@ def test_what_may_change_is_told_with_its_reason_and_is_no_problem(opened: Opene
     assert codes(check(capsys, "--format", "json")[1]) == []
 
 
-def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_learning_rate_is_rejected_with_the_history_entry_to_add(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened(0, committed(15))
     write(("lr: 0.003", "lr: 0.001"))
     code, out = check(capsys)
@@ -140,7 +144,7 @@ def test_a_changed_rate_is_refused_with_the_entry_to_write(opened: Opened, capsy
     )
 
 
-def test_another_model_starts_a_new_run(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_model_requires_a_new_run(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     write(("layers: 1", "layers: 2"))
     code, out = check(capsys, "--format", "json")
@@ -148,7 +152,7 @@ def test_another_model_starts_a_new_run(opened: Opened, capsys: pytest.CaptureFi
     assert json.loads(out)["problems"][0]["path"] == ["model", "layers"]
 
 
-def test_other_programs_get_the_refused_changes_as_problems(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_rejected_changes_as_problems(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     write(("lr: 0.003", "lr: 0.001"), ("layers: 1", "layers: 2"), ("5 steps", "10 steps"))
     assert codes(check(capsys, "--format", "json")[1]) == ["HW419", "HW420"]
@@ -158,19 +162,19 @@ def test_other_programs_get_the_refused_changes_as_problems(opened: Opened, caps
     assert [line.split("title=")[1][:5] for line in github.splitlines()] == ["HW419", "HW420"]
 
 
-def test_a_change_that_history_says_is_nothing_to_refuse(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_change_listed_in_history_is_accepted(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     journal(1, claim(), committed(10), committed(15))
     write(more="history: [{from_step: 15, rollback_to: 10, skip_samples: 8, set: {optimizer.lr: 0.001}}]\n")
     assert codes(check(capsys, "--format", "json")[1]) == []
-    said = "  history[0]: from step 15 on: back to step 10, 8 samples skipped, optimizer.lr: 0.001\n"
-    assert said in check(capsys)[1]
+    expected = "  history[0]: from step 15 on: back to step 10, 8 samples skipped, optimizer.lr: 0.001\n"
+    assert expected in check(capsys)[1]
     write(more="history: [{from_step: 10, set: {optimizer.lr: 0.001}}]\n")
     assert codes(check(capsys, "--format", "json")[1]) == ["HW421"]
     assert "history[0]: from step" not in check(capsys)[1]
 
 
-def test_a_rollback_says_which_entries_it_undoes(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_lists_the_entries_that_it_reverts(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     journal(1, claim(), committed(10), committed(15))
     first = "{from_step: 10, set: {optimizer.lr: 0.001}}"
@@ -180,17 +184,15 @@ def test_a_rollback_says_which_entries_it_undoes(opened: Opened, capsys: pytest.
     assert "  history[1]: from step 15 on: back to step 10, which undoes history[0]\n" in check(capsys)[1]
 
 
-def test_a_finished_run_is_lengthened_by_its_history(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_is_extended_by_a_history_entry(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     journal(1, claim(), committed(20))
     write(more="history: [{from_step: 20, set: {steps: 40}}]\n")
     assert "  history[0]: from step 20 on: steps: 40\n\n1 document: no problems\n" in check(capsys)[1]
 
 
-def test_a_run_goes_back_to_a_checkpoint_of_its_own_line_that_was_not_deleted(
-    opened: Opened, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the first generation 5 was deleted, and 15 lies ahead of where the second went on."""
+def test_rollback_requires_an_existing_checkpoint_of_the_current_line(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    """Step 5 of the first generation was deleted, and its step 15 is after the step from which the second resumed."""
     opened()
     gone: dict[str, object] = {"kind": "retired", "checkpoints": [{"step": 5, "generation": 1}]}
     journal(1, claim(), committed(5), committed(10), committed(15), gone)
@@ -201,7 +203,7 @@ def test_a_run_goes_back_to_a_checkpoint_of_its_own_line_that_was_not_deleted(
         assert [problem["hint"] for problem in found] == ([] if there else ["use 10, 12 or 20"])
 
 
-def test_an_entry_that_an_attempt_went_back_by_stays(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_entry_of_a_completed_rollback_must_stay(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened()
     journal(1, claim(), committed(5), committed(10))
     write(more="history: [{from_step: 10, rollback_to: 5}]\n")
@@ -212,10 +214,10 @@ def test_an_entry_that_an_attempt_went_back_by_stays(opened: Opened, capsys: pyt
     assert codes(check(capsys, "--format", "json")[1]) == ["HW421"]
 
 
-# --- which run, and what of it ----------------------------------------------------------------------------------------
+# --- which run, and which attempt of it -------------------------------------------------------------------------------
 
 
-def test_a_run_is_named_by_its_directory_or_below_the_runs(
+def test_run_is_given_by_its_directory_or_its_name(
     opened: Opened, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = opened()
@@ -226,7 +228,7 @@ def test_a_run_is_named_by_its_directory_or_below_the_runs(
     assert check(capsys)[0] == 0
 
 
-def test_the_newest_attempt_that_kept_its_spec_counts(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_is_compared_with_the_newest_attempt_that_has_a_spec(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     opened(0)
     write(("5 steps", "10 steps"))
     opened(1)
@@ -247,14 +249,14 @@ def test_the_newest_attempt_that_kept_its_spec_counts(opened: Opened, capsys: py
         ([committed(15), {"kind": "preempted"}], 15),
     ],
 )
-def test_the_newest_generation_says_which_step_is_committed(
+def test_committed_step_is_that_of_the_newest_generation(
     opened: Opened, capsys: pytest.CaptureFixture[str], entries: list[dict[str, object]], step: int
 ) -> None:
     opened(0, *entries)
     assert check(capsys)[1].startswith(f"run `{NAME}`, step {step}:")
 
 
-def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_run_or_spec_is_reported_and_nothing_is_checked(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     directory = opened(0, keep_spec=False)
     for spoil, reason in (
         (lambda: None, f"run `{NAME}` has no recorded spec to compare with: an older headway started it"),
@@ -273,7 +275,7 @@ def test_what_is_no_run_or_kept_no_spec_is_said_and_nothing_is_judged(opened: Op
 
 
 @pytest.mark.parametrize("paths", [["."], ["cluster.yaml"], ["job.yaml", "cluster.yaml"]])
-def test_a_run_is_compared_with_one_job(opened: Opened, capsys: pytest.CaptureFixture[str], paths: list[str]) -> None:
+def test_run_is_compared_with_exactly_one_job(opened: Opened, capsys: pytest.CaptureFixture[str], paths: list[str]) -> None:
     opened()
     assert main(["check", *paths, "--run", NAME]) == 2
     assert "`--run` compares one job with its run; pass one TrainingJob" in capsys.readouterr().err
@@ -282,7 +284,7 @@ def test_a_run_is_compared_with_one_job(opened: Opened, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "edit", [("lr: 0.003", "lr: fast"), ("steps: 20", "steps: 20\nenvironment: {HF_TOKEN: hf_abcdefghijklmnop}")]
 )
-def test_a_job_with_errors_or_a_secret_is_not_compared(
+def test_job_with_errors_or_a_secret_is_not_compared(
     opened: Opened, capsys: pytest.CaptureFixture[str], edit: tuple[str, str]
 ) -> None:
     opened()
@@ -295,9 +297,7 @@ def test_a_job_with_errors_or_a_secret_is_not_compared(
 
 
 @pytest.mark.slow
-def test_a_real_run_keeps_its_spec_and_one_that_did_not_is_reported_and_resumed(
-    opened: Opened, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_run_records_its_spec_and_one_without_is_still_resumed(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     runs = Path("real").resolve()
     assert headway("run", "job.yaml", runs=runs).returncode == 0
     (directory,) = runs.iterdir()

@@ -1,4 +1,4 @@
-"""`headway checkpoint`: what its verbs print and how they end."""
+"""`headway checkpoint`: output and exit codes of its verbs."""
 
 import json
 import subprocess
@@ -21,10 +21,10 @@ from tests.faults.runs import headway as light
 from tests.runner.checkpoint.test_huggingface import Tensors
 from tests.support.checkpoints import Piece, RankState, claim, new_run, save
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def test_a_torch_that_is_not_there_is_named_and_how_to_get_one(
+def test_missing_torch_is_reported_with_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -34,7 +34,7 @@ def test_a_torch_that_is_not_there_is_named_and_how_to_get_one(
 
 
 @pytest.mark.parametrize("words", [["ls"], ["verify"], ["diff", "a"], ["export"], ["adopt"]])
-def test_a_run_that_is_not_there_is_named(
+def test_missing_run_is_reported_by_name(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path))
@@ -44,7 +44,7 @@ def test_a_run_that_is_not_there_is_named(
     assert capsys.readouterr().err.startswith(f"error: no run `nowhere`: neither a directory nor a name under `{tmp_path}`")
 
 
-def test_an_import_for_a_job_goes_where_its_runs_are(
+def test_import_for_a_job_must_be_below_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
@@ -62,7 +62,7 @@ def row(step: int | None, made_at: float | None, states: Iterable[str], tiers: I
     return {"what": "checkpoint", **numbers, "states": list(states), "tiers": list(tiers), "directory": "d"}
 
 
-def test_a_list_has_the_newest_first_and_what_does_not_count_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_starts_with_the_newest_and_ends_with_uncommitted_ones(capsys: pytest.CaptureFixture[str]) -> None:
     print_list([row(10, 0.0, ()), row(20_000, 1.0, ["newest", "base of generation 2"]), row(30, None, ["not committed"], ())])
     head, _, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == ["step", "generation", "tiers", "bytes", "committed", "(UTC)", "state"]
@@ -73,31 +73,31 @@ def test_a_list_has_the_newest_first_and_what_does_not_count_last(capsys: pytest
     ]
 
 
-def test_a_run_without_checkpoints_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_checkpoints_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     print_list([])
     assert capsys.readouterr() == ("no checkpoint yet\n", "")
 
 
-def test_a_damaged_chain_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_chain_is_reported_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     print_list([row(10, 0.0, ["newest"]), {"what": "damaged", "reason": "3.json is missing"}])
-    said = "error: the chain is damaged: 3.json is missing; run `headway checkpoint adopt` to see what can be done\n"
-    assert capsys.readouterr().err == said
+    expected = "error: the chain is damaged: 3.json is missing; run `headway checkpoint adopt` to see what can be done\n"
+    assert capsys.readouterr().err == expected
 
 
-def test_each_file_that_was_refused_stands_below_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_files_are_listed_below_their_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     refused = [{"what": "refused", "checkpoint": "a", "name": f"data-{n}.bin", "reason": "tensor `w`: torn"} for n in range(2)]
     print_verified([{"what": "progress", "done": 1, "of": 2}, *refused, {"what": "verified", "checkpoint": "b", "bytes": 1000}])
-    said = (
+    expected = (
         "a: refused\n  data-0.bin: tensor `w`: torn\n  data-1.bin: tensor `w`: torn\nb: every byte verified (1 kB of tensors)\n"
     )
-    assert capsys.readouterr() == (said, "")
+    assert capsys.readouterr() == (expected, "")
 
 
 def difference(**values: Any) -> Line:
     return {"what": "difference", "old": None, "new": None, "max_abs": None, "equal": None, "elements": None, **values}
 
 
-def test_each_kind_of_difference_has_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_kind_of_difference_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     print_differences(
         [
             difference(kind="added", name="a", new="float32[2]"),
@@ -120,21 +120,21 @@ def test_each_kind_of_difference_has_its_words(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_an_adoption_says_what_it_would_do_and_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adopt_prints_the_plan_and_then_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     found: list[Line] = [
         {"what": "found", "directory": "step-1", "refused": None},
         {"what": "found", "directory": "step-2", "refused": {"name": "part-0.json", "reason": "torn"}},
         {"what": "plan", "damaged": "the chain is empty", "records": 0, "checkpoints": 1, "refused": 1},
     ]
     print_adoption(found, "my-run")
-    said = ["step-1  verified", "step-2  refused: part-0.json: torn", "the chain is empty; 0 records can be read"]
+    expected = ["step-1  verified", "step-2  refused: part-0.json: torn", "the chain is empty; 0 records can be read"]
     would = "`headway checkpoint adopt my-run --yes` moves the chain aside and rebuilds it with 1 checkpoint"
-    assert capsys.readouterr().out.splitlines() == [*said, would]
+    assert capsys.readouterr().out.splitlines() == [*expected, would]
     print_adoption([*found, {"what": "adopted", "moved_to": "aside", "newest": "step-1"}], "my-run")
-    assert capsys.readouterr().out.splitlines() == [*said, "the chain was moved to aside and rebuilt; newest: step-1"]
+    assert capsys.readouterr().out.splitlines() == [*expected, "the chain was moved to aside and rebuilt; newest: step-1"]
 
 
-def test_an_import_says_what_it_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_prints_the_new_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     print_imported([{"what": "imported", "run": "runs/new", "checkpoint": "step-0", "tensors": 1, "bytes": 12}])
     assert capsys.readouterr().out == "runs/new: 1 tensor, 12 B, as step-0\n"
 
@@ -158,10 +158,10 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(run: Path) -> None:
+def test_verification_rejects_a_checkpoint_with_a_flipped_bit_by_name(run: Path) -> None:
     done = headway("verify", run, "--all")
-    said = "".join(f"step-0000000{step}.g000001: every byte verified (48 B of tensors)\n" for step in (20, 10))
-    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+    expected = "".join(f"step-0000000{step}.g000001: every byte verified (48 B of tensors)\n" for step in (20, 10))
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
     path = run / "shared/checkpoints/step-000000020.g000001/data-1-0.bin"
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
     done = headway("verify", run)
@@ -170,7 +170,7 @@ def test_a_checkpoint_is_verified_and_after_one_flipped_bit_refused_by_its_name(
 
 
 @pytest.mark.slow
-def test_exports_of_both_formats_are_as_the_checkpoint_and_a_plain_one_becomes_a_run(run: Path, tmp_path: Path) -> None:
+def test_exports_equal_the_checkpoint_and_a_plain_one_can_be_imported(run: Path, tmp_path: Path) -> None:
     assert headway("export", run, "--step", "10", "--to", tmp_path / "plain", "--format", "dcp").returncode == 0
     assert (same := headway("diff", f"{run}@10", tmp_path / "plain")).returncode == 0, same
     differs = headway("diff", run, tmp_path / "plain", "--json")
@@ -184,7 +184,7 @@ def test_exports_of_both_formats_are_as_the_checkpoint_and_a_plain_one_becomes_a
     ]
     assert headway("export", run, "--to", tmp_path / "out").returncode == 0
     assert torch.equal(safetensors.torch.load_file(tmp_path / "out/model.safetensors")["w"], torch.full((4, 3), 20.0))
-    # The plain checkpoint becomes a run that lists and verifies.
+    # The plain checkpoint becomes a run that can be listed and verified.
     done = headway("import", "dcp", tmp_path / "plain", "--to", tmp_path / "new", "--step", "20")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'new'}: 1 tensor, 48 B, as step-000000020.g000001\n")
     listed = [json.loads(line) for line in headway("ls", tmp_path / "new", "--json").stdout.splitlines()]
@@ -193,7 +193,7 @@ def test_exports_of_both_formats_are_as_the_checkpoint_and_a_plain_one_becomes_a
 
 
 @pytest.mark.slow
-def test_a_run_whose_chain_was_lost_is_adopted_only_when_told_so(run: Path) -> None:
+def test_run_with_a_lost_chain_is_adopted_only_on_request(run: Path) -> None:
     assert "there is nothing to adopt" in headway("adopt", run).stderr
     for record in (run / "shared/chain").iterdir():
         record.unlink()
@@ -210,7 +210,7 @@ def test_a_run_whose_chain_was_lost_is_adopted_only_when_told_so(run: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_job_goes_on_from_a_model_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_resumes_from_an_imported_hugging_face_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
     model = Model(vocab_size=256, layers=1, hidden=32, heads=4, kv_heads=2, ffn_hidden=64, dropout=0.1)
     parameters = {name: parameter.detach() for name, parameter in Transformer(model).named_parameters()}

@@ -1,4 +1,4 @@
-"""The verbs: exit codes, what goes to which stream, which documents they find, and what they import."""
+"""The verbs: exit codes, output streams, the documents that they find, and the modules that they import."""
 
 import io
 import json
@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git repository with a cluster at its root and a job in a folder below."""
+    """Create a git repository with a cluster at its root and a job in a folder below."""
     (tmp_path / "repo" / ".git").mkdir(parents=True)
     (tmp_path / "repo" / "jobs" / "deep").mkdir(parents=True)
     (tmp_path / "repo" / "cluster.yaml").write_text(CLUSTER)
@@ -40,16 +40,14 @@ def files(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_the_cluster_is_found_up_to_the_repositorys_root_and_not_above(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cluster_is_found_up_to_the_root_of_the_repository(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "jobs/deep/job.yaml"]) == 0
     (repository / "cluster.yaml").rename(repository.parent / "cluster.yaml")
     assert main(["check", "jobs/deep/job.yaml"]) == 1
     assert "error[HW401]" in capsys.readouterr().out
 
 
-def test_a_cluster_in_a_folder_next_to_the_jobs_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_in_a_folder_next_to_the_job_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "clusters" / "slurm").mkdir(parents=True)
     (repository / "cluster.yaml").rename(repository / "clusters" / "slurm" / "lab.yaml")
     assert main(["check", "jobs/deep/job.yaml"]) == 0
@@ -58,13 +56,15 @@ def test_a_cluster_in_a_folder_next_to_the_jobs_is_found(repository: Path, capsy
     assert "error[HW402]: several Cluster documents" in capsys.readouterr().out
 
 
-def test_the_nearest_cluster_of_a_name_counts(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nearest_cluster_of_a_name_is_used(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "jobs" / "near.yaml").write_text(CLUSTER.replace("count: 2", "count: 1"))
     assert main(["check", "jobs/deep/job.yaml"]) == 1
     assert "has 1" in capsys.readouterr().out
 
 
-def test_without_a_repository_only_the_jobs_own_folder_is_searched(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_folder_of_the_job_is_searched_without_a_repository(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (repository / ".git").rmdir()
     assert main(["check", "jobs/deep/job.yaml"]) == 1
     capsys.readouterr()
@@ -72,7 +72,7 @@ def test_without_a_repository_only_the_jobs_own_folder_is_searched(repository: P
     assert main(["check", "jobs/deep/job.yaml"]) == 0
 
 
-def test_a_cluster_that_cannot_be_read_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_cluster_is_reported_by_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "cluster.yaml").write_text(CLUSTER + "  - [\n")
     assert main(["plan", "jobs/deep/job.yaml"]) == 1
     found = capsys.readouterr()
@@ -81,7 +81,7 @@ def test_a_cluster_that_cannot_be_read_is_named(repository: Path, capsys: pytest
     assert found.out == ""
 
 
-def test_check_of_a_folder_takes_headway_documents_only(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_folder_reads_only_headway_documents(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
     (repository / "list.yaml").write_text("- a\n")
     (repository / ".github").mkdir()
@@ -90,7 +90,7 @@ def test_check_of_a_folder_takes_headway_documents_only(repository: Path, capsys
     assert capsys.readouterr().out == "2 documents: no problems; 2 YAML files passed over: list.yaml, other.yaml\n"
 
 
-def test_check_of_a_file_takes_it_whatever_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_file_accepts_any_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "other.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n")
     assert main(["check", "other.yaml", "absent.yaml"]) == 2
     out = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_check_of_a_file_takes_it_whatever_it_is(repository: Path, capsys: pytes
     assert out.endswith("2 documents: 3 errors\n")
 
 
-def test_colour_comes_only_when_asked_for(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_has_color_only_on_request(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "cluster.yaml").write_text(CLUSTER.replace("count: 2", "count: two"))
     assert main(["check", "cluster.yaml"]) == 1
     plain = capsys.readouterr().out
@@ -129,7 +129,7 @@ class Terminal(io.StringIO):
         ("never", {"FORCE_COLOR": "1"}, False, False),
     ],
 )
-def test_colour_follows_the_option_then_the_variables_then_the_terminal(
+def test_color_follows_the_option_then_the_variables_then_the_terminal(
     when: str, environment: dict[str, str], on_terminal: bool, in_a_pipe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR"):
@@ -140,7 +140,7 @@ def test_colour_follows_the_option_then_the_variables_then_the_terminal(
     assert (has_colour(Terminal(), when), has_colour(io.StringIO(), when)) == (on_terminal, in_a_pipe)
 
 
-def test_text_is_wrapped_to_a_terminal_and_whole_in_a_pipe(
+def test_text_is_wrapped_on_a_terminal_but_not_in_a_pipe(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "cluster.yaml").write_text(CLUSTER.replace("count: 2", "count: two"))
@@ -155,7 +155,7 @@ def test_text_is_wrapped_to_a_terminal_and_whole_in_a_pipe(
     assert " ".join(terminal.getvalue().split()).startswith(" ".join(whole.split())[:60])
 
 
-def test_a_document_is_read_from_stdin_in_the_place_of_a_file(
+def test_document_is_read_from_stdin_instead_of_a_file(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = (repository / "jobs" / "deep" / "job.yaml").read_text()
@@ -174,13 +174,13 @@ def test_a_document_is_read_from_stdin_in_the_place_of_a_file(
     assert json.loads(capsys.readouterr().out)["name"] == "case"
 
 
-def test_carets_are_below_wide_characters() -> None:
+def test_carets_align_with_wide_characters() -> None:
     document, _ = load_bytes("a.yaml", "名前: é東京x\n".encode())
     problem = Problem("HW205", "a.yaml", ("名前",), "m")
     assert show(problem, document).splitlines()[2:] == [" 1 | 名前: é東京x", "   |       ^^^^^^"]
 
 
-def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_writes_next_to_the_job_and_check_finds_any_drift(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = repository / "jobs" / "deep" / "rendered" / "case" / "lab"
     assert main(["render", "."]) == 0
     assert files(tree) == {"plan.json", "slurm/job.sbatch"}
@@ -206,7 +206,7 @@ def test_render_writes_beside_the_job_and_check_sees_every_drift(repository: Pat
     assert files(tree) == {"plan.json", "slurm/job.sbatch", "NOTES"}
 
 
-def test_one_bad_document_keeps_every_other_from_being_written(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_if_one_document_has_an_error(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "bad.yaml").write_text(JOB.replace("name: case", "name: bad").replace("steps: 100", "steps: many"))
     before = files(repository)
     assert main(["render", "."]) == 1
@@ -214,7 +214,7 @@ def test_one_bad_document_keeps_every_other_from_being_written(repository: Path,
     assert "error[HW203]" in capsys.readouterr().err
 
 
-def test_two_jobs_of_one_name_in_one_folder_are_told_before_they_are_rendered(
+def test_jobs_of_one_name_in_one_folder_are_reported_before_rendering(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (first,) = (path for path in repository.rglob("*.yaml") if path.read_text() == JOB)
@@ -227,7 +227,7 @@ def test_two_jobs_of_one_name_in_one_folder_are_told_before_they_are_rendered(
     assert main(["check", "."]) == 0
 
 
-def test_two_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "jobs" / "again.yaml").write_text(JOB)
     assert main(["render", ".", "-o", "out"]) == 1
     assert "error[HW405]: another job called `case` also renders into `case/lab`" in capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_two_jobs_of_one_name_do_not_overwrite_each_other(repository: Path, caps
     assert main(["render", "."]) == 0
 
 
-def test_warnings_do_not_stop_anything(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_do_not_prevent_rendering(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = repository / "jobs" / "deep" / "job.yaml"
     job.write_text(JOB.replace("every: 10 steps", "every: 1000 steps"))
     assert main(["check", "."]) == 0
@@ -246,7 +246,7 @@ def test_warnings_do_not_stop_anything(repository: Path, capsys: pytest.CaptureF
     assert json.loads(found.out)["world_size"] == 4
 
 
-def test_plan_json_has_all_that_the_rendered_plan_has_and_more(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_includes_the_rendered_plan(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "jobs/deep/job.yaml", "--json"]) == 0
     text = capsys.readouterr().out
     assert from_json(JobPlan, text).name == "case"
@@ -265,7 +265,7 @@ def test_plan_shows_ranks_variables_with_reasons_and_files(repository: Path, cap
     assert "\x1b" not in out
 
 
-def test_a_cluster_by_file_takes_the_place_of_the_named_ones(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_given_as_a_file_replaces_the_named_ones(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = repository.parent / "other.yaml"
     other.write_text(CLUSTER.replace("name: lab", "name: other").replace("procs: 2", "procs: 4"))
     assert main(["plan", "jobs/deep/job.yaml", "--json", "--cluster", str(other)]) == 0
@@ -284,11 +284,11 @@ fabrics:
 
 
 def with_adapters(name: str) -> str:
-    """The cluster with a fabric that its nodes have adapters on, so that it has files of its own."""
+    """Return the cluster with a fabric to which its nodes are connected, so that files are rendered for it."""
     return CLUSTER.replace("name: lab", f"name: {name}").replace("procs: 2", "procs: 2, nics: [mlx5_0]") + FABRIC
 
 
-def test_a_folder_renders_its_jobs_and_the_clusters_that_have_files(repository: Path) -> None:
+def test_rendering_a_folder_includes_jobs_and_clusters_with_files(repository: Path) -> None:
     (repository / "roce.yaml").write_text(with_adapters("roce"))
     assert main(["render", "."]) == 0
     assert {path.split("/")[0] for path in files(repository / "rendered")} == {"roce"}
@@ -297,7 +297,7 @@ def test_a_folder_renders_its_jobs_and_the_clusters_that_have_files(repository: 
     assert main(["render", ".", "--check"]) == 0
 
 
-def test_the_files_of_a_cluster_that_is_called_otherwise_now_are_removed(repository: Path) -> None:
+def test_files_of_a_renamed_cluster_are_removed(repository: Path) -> None:
     (repository / "roce.yaml").write_text(with_adapters("roce"))
     assert main(["render", "."]) == 0
     (repository / "roce.yaml").write_text(with_adapters("rails"))
@@ -306,7 +306,7 @@ def test_the_files_of_a_cluster_that_is_called_otherwise_now_are_removed(reposit
     assert {path.split("/")[0] for path in files(repository / "rendered")} == {"rails"}
 
 
-def test_a_cluster_does_not_render_over_a_job_of_its_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_does_not_overwrite_the_tree_of_a_job_of_its_name(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "case.yaml").write_text(with_adapters("case"))
     assert main(["render", "jobs", "-o", "out"]) == 0
     before = files(repository / "out")
@@ -330,7 +330,7 @@ def test_plan_of_a_cluster_shows_classes_and_switches(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "message"),
     [
         ([], 2, ""),
         (["chekc"], 2, "did you mean `check`?"),
@@ -342,8 +342,8 @@ def test_plan_of_a_cluster_shows_classes_and_switches(capsys: pytest.CaptureFixt
         (["plan", "a", "--serach"], 2, "unrecognized arguments: --serach; did you mean `--search`?"),
     ],
 )
-def test_wrong_usage_is_2_and_says_why_on_stderr(
-    words: list[str], code: int, says: str, repository: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_exits_2_and_prints_the_reason_to_stderr(
+    words: list[str], code: int, message: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "empty").mkdir()
     try:
@@ -351,11 +351,11 @@ def test_wrong_usage_is_2_and_says_why_on_stderr(
     except SystemExit as exit_:
         found = int(str(exit_.code))
     assert found == code
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def ended(words: list[str]) -> int:
-    """The exit code, whether `main` returns it or argparse leaves with it."""
+    """Return the exit code, from `main` or from argparse's SystemExit."""
     try:
         return main(words)
     except SystemExit as left:
@@ -374,7 +374,7 @@ def test_every_verb_of_the_table_has_help(verb: str, capfd: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "absent"), [(["check", "."], {"torch", "numpy", "jinja2", "rich"}), (["render", "."], {"torch", "numpy"})]
 )
-def test_verbs_import_only_what_they_need(words: list[str], absent: set[str], repository: Path) -> None:
+def test_verbs_import_only_the_modules_that_they_need(words: list[str], absent: set[str], repository: Path) -> None:
     program = f"""
 import sys
 from headway.cli.main import main
@@ -387,14 +387,14 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_ends_quietly(repository: Path) -> None:
+def test_closed_pipe_prints_no_error(repository: Path) -> None:
     command = f"set -o pipefail; '{sys.executable}' -m headway.cli.main plan jobs/deep/job.yaml --json | true"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=repository)
     assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("text", ["kind: TrainingJob\nname: a\n", "apiversion: headway/v1alpha1\nkind: TrainingJob\n"])
-def test_a_folder_is_not_fine_when_a_document_in_it_lost_its_version(
+def test_document_without_a_version_in_a_folder_is_an_error(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yaml").write_text(text)
@@ -404,7 +404,7 @@ def test_a_folder_is_not_fine_when_a_document_in_it_lost_its_version(
     assert "1 document: " in capsys.readouterr().out
 
 
-def test_a_tree_that_nothing_renders_any_more_is_drift_and_goes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tree_without_a_document_is_drift_and_is_removed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", str(repository)]) == 0
     stale = next(repository.rglob("plan.json")).parent
     (repository / "jobs" / "deep" / "job.yaml").write_text(JOB.replace("name: case", "name: renamed"))
@@ -421,7 +421,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("story", ["quickstart", "two-node-roce", "two-node-slurm"])
-def test_of_a_story_whose_names_have_all_changed_nothing_old_stays(story: str, tmp_path: Path) -> None:
+def test_rendering_renamed_documents_removes_all_old_trees(story: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / story, tmp_path / story)
     for document in (tmp_path / story).glob("*.yaml"):
         document.write_text(re.sub(r"^(name|cluster): (\S+)$", r"\1: new-\2", document.read_text(), flags=re.MULTILINE))
@@ -432,12 +432,12 @@ def test_of_a_story_whose_names_have_all_changed_nothing_old_stays(story: str, t
     assert {path.name[:4] for path in (tmp_path / story / "rendered").iterdir()} == {"new-"}
 
 
-def test_the_examples_hold_a_job_of_every_scheduler_and_the_files_of_every_switch() -> None:
+def test_examples_cover_every_scheduler_and_every_switch_os() -> None:
     names = {path.parent.name for path in EXAMPLES.rglob("*")} | {path.name for path in EXAMPLES.rglob("*")}
     assert names >= {*SCHEDULERS, *(kind.file for kind in SWITCHES.values())}
 
 
-def test_hidden_folders_and_trees_without_a_document_are_left_alone(repository: Path) -> None:
+def test_hidden_folders_and_trees_without_a_document_are_not_changed(repository: Path) -> None:
     shutil.copytree(EXAMPLES / "two-node-roce", repository / ".worktrees" / "feature")
     shutil.copytree(EXAMPLES / "two-node-roce" / "rendered", repository / "archive" / "rendered")
     before = contents(repository)
@@ -460,7 +460,7 @@ def test_hidden_folders_and_trees_without_a_document_are_left_alone(repository: 
         "",
     ],
 )
-def test_a_plan_that_is_not_headways_for_that_place_keeps_its_folder(plan: str, repository: Path) -> None:
+def test_folder_with_a_foreign_plan_is_not_changed(plan: str, repository: Path) -> None:
     folder = repository / "jobs" / "deep" / "rendered" / "prod" / "eu"
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(plan)
@@ -470,7 +470,7 @@ def test_a_plan_that_is_not_headways_for_that_place_keeps_its_folder(plan: str, 
     assert main(["render", ".", "--check"]) == 0
 
 
-def test_of_a_stale_tree_only_what_headway_renders_goes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_rendered_files_of_a_stale_tree_are_removed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "roce.yaml").write_text(with_adapters("roce"))
     assert main(["render", "."]) == 0
     own = ["case/lab/notes.md", "case/lab/slurm/slurm-1.out", "case/lab/slurm/old/job.sbatch"]
@@ -490,7 +490,7 @@ def test_of_a_stale_tree_only_what_headway_renders_goes(repository: Path, capsys
 
 
 @pytest.mark.parametrize("name", ["roce.txt", "roce.json"])
-def test_what_was_rendered_by_file_stays_where_the_search_passes_its_document_by(name: str, repository: Path) -> None:
+def test_tree_of_an_unsearched_document_is_kept_while_the_document_exists(name: str, repository: Path) -> None:
     text = with_adapters("roce")
     (repository / name).write_text(json.dumps(yaml.safe_load(text)) if name.endswith("json") else text)
     assert main(["render", name]) == 0
@@ -503,7 +503,7 @@ def test_what_was_rendered_by_file_stays_where_the_search_passes_its_document_by
     assert not (repository / "rendered" / "roce").exists()
 
 
-def test_a_linked_folder_of_rendered_files_keeps_what_no_document_here_renders(repository: Path) -> None:
+def test_linked_folder_keeps_files_that_no_document_here_renders(repository: Path) -> None:
     shutil.copytree(EXAMPLES / "two-node-roce" / "rendered", repository.parent / "shared")
     before = contents(repository.parent / "shared")
     (repository / "jobs" / "deep" / "rendered").symlink_to(repository.parent / "shared")
@@ -511,7 +511,7 @@ def test_a_linked_folder_of_rendered_files_keeps_what_no_document_here_renders(r
     assert before.items() < contents(repository.parent / "shared").items()
 
 
-def test_a_document_that_is_reached_twice_is_rendered_once(
+def test_document_given_by_several_paths_is_rendered_once(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "jobs" / "deep" / "again.yaml").symlink_to("job.yaml")
@@ -522,13 +522,13 @@ def test_a_document_that_is_reached_twice_is_rendered_once(
     assert main(["render", "-o", "out", *paths]) == 0
 
 
-def test_a_linked_document_renders_beside_itself_too(repository: Path) -> None:
+def test_linked_document_is_rendered_next_to_its_link(repository: Path) -> None:
     (repository / "job.yaml").symlink_to("jobs/deep/job.yaml")
     assert main(["render", "."]) == 0
     assert files(repository / "rendered") == files(repository / "jobs" / "deep" / "rendered")
 
 
-def test_one_folder_under_two_names_holds_the_trees_of_both(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_folder_given_by_two_paths_has_the_trees_of_both(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "jobs" / "deep" / "other.txt").write_text(JOB.replace("name: case", "name: other"))
     (repository / "jobs" / "deep" / "again.txt").write_text(JOB)
     paths = ["jobs", str(repository / "jobs" / "deep" / "other.txt")]
@@ -540,7 +540,7 @@ def test_one_folder_under_two_names_holds_the_trees_of_both(repository: Path, ca
 
 
 @pytest.mark.parametrize("cluster", ["hosts", "switches", "lab"])
-def test_a_job_does_not_render_into_a_cluster_of_its_name(
+def test_job_does_not_overwrite_the_tree_of_a_cluster_of_its_name(
     cluster: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "big.yaml").write_text(with_adapters("big"))
@@ -569,7 +569,7 @@ def test_a_job_does_not_render_into_a_cluster_of_its_name(
         ),
     ],
 )
-def test_a_link_or_a_file_in_the_place_of_a_tree_is_refused_and_nothing_written(
+def test_link_or_file_at_the_path_of_a_tree_is_rejected(
     place: str, what: str, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = repository.parent / "target"
@@ -594,16 +594,14 @@ def test_a_link_or_a_file_in_the_place_of_a_tree_is_refused_and_nothing_written(
         assert contents(repository.parent) == before
 
 
-def test_a_folder_below_a_file_is_no_output(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_folder_below_a_file_is_rejected(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "out").write_text("own\n")
     assert main(["render", ".", "-o", "out/below"]) == 1
     assert "error[HW405]: `out` is a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "run.json", "plan.json", "slurm/mine"])
-def test_a_folder_of_somebodys_own_does_not_become_a_tree(
-    name: str, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_folder_does_not_become_a_tree(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = repository / "case" / "lab" / name
     own.parent.mkdir(parents=True)
     own.write_text("{}")
@@ -616,7 +614,7 @@ def test_a_folder_of_somebodys_own_does_not_become_a_tree(
 
 
 @pytest.mark.parametrize("edit", ["removed", "conflict"])
-def test_a_plan_that_is_gone_or_in_conflict_is_rendered_again(edit: str, repository: Path) -> None:
+def test_missing_or_conflicting_plan_is_rendered_again(edit: str, repository: Path) -> None:
     assert main(["render", "."]) == 0
     plan = repository / "jobs" / "deep" / "rendered" / "case" / "lab" / "plan.json"
     if edit == "removed":
@@ -630,7 +628,7 @@ def test_a_plan_that_is_gone_or_in_conflict_is_rendered_again(edit: str, reposit
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["text", "github"])
-def test_a_stream_without_a_character_shows_its_escape(tmp_path: Path, output: str) -> None:
+def test_unencodable_character_is_escaped(tmp_path: Path, output: str) -> None:
     document = tmp_path / "job.yaml"
     document.write_text('apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: "Übung"\nnodse: 2\n')
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -1,4 +1,4 @@
-"""`headway check --format`: what other programs read says the same as the text, at the same places, with the same exit code."""
+"""`headway check --format`: the formats for other programs have the problems, positions and exit code of the text."""
 
 import json
 import re
@@ -24,7 +24,7 @@ COMMAND = re.compile(r"::(error|warning) ((?:[a-zA-Z]+=[^,:]*,?)+)::(.*)")
 
 
 @pytest.fixture(autouse=True)
-def beside_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_the_folder_of_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ERRORS)
 
 
@@ -36,7 +36,7 @@ def checked(form: str, capsys: pytest.CaptureFixture[str], *paths: str) -> tuple
 
 
 def shown(text: str) -> list[tuple[str, str, str, int | None, int | None]]:
-    """Severity, code, file, line and column of every problem of the text."""
+    """Return severity, code, file, line and column of every problem of the text."""
     return [
         (kind, code, file, int(line) if line else None, int(column) if column else None)
         for kind, code, _, file, line, column in SHOWN.findall(text)
@@ -44,7 +44,7 @@ def shown(text: str) -> list[tuple[str, str, str, int | None, int | None]]:
 
 
 def unescaped(text: str) -> str:
-    """As GitHub's runner reads it: the per cent sign last."""
+    """Unescape like GitHub's runner: the percent sign last."""
     for code, char in (("%3A", ":"), ("%2C", ","), ("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
         text = text.replace(code, char)
     return text
@@ -68,7 +68,7 @@ _SOME = [
 
 
 @pytest.mark.parametrize("case", _SOME)
-def test_every_format_says_what_the_text_says(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_lists_the_problems_of_the_text(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = checked("text", capsys, case)
     expected = shown(text)
 
@@ -89,16 +89,16 @@ def test_every_format_says_what_the_text_says(case: str, capsys: pytest.CaptureF
 
     github_code, out = checked("github", capsys, case)
     found = commands(out)
-    assert [(kind, said["title"]) for kind, said, _ in found] == [each[:2] for each in expected]
-    assert [said.get("line") for _, said, _ in found] == [each[3] and str(each[3]) for each in expected]
+    assert [(kind, properties["title"]) for kind, properties, _ in found] == [each[:2] for each in expected]
+    assert [properties.get("line") for _, properties, _ in found] == [each[3] and str(each[3]) for each in expected]
     assert [message.partition("\n")[0] for _, _, message in found] == [each["message"] for each in data["problems"]]
     assert code == json_code == sarif_code == github_code
 
 
-def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_in_json_has_all_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = checked("json", capsys, "five-mistakes.yaml", "absent.yaml")
     data = json.loads(out)
-    # One of the paths is absent.
+    # One of the paths does not exist.
     assert code == 2
     assert data["documents"] == 2
     assert data["problems"][0] == {
@@ -131,7 +131,7 @@ def test_a_problem_in_json_has_all_its_parts(capsys: pytest.CaptureFixture[str])
     }
 
 
-def test_a_fine_document_gives_an_empty_list_and_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_document_prints_an_empty_list_and_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked("json", capsys, "lab.yaml") == (
         0,
         '{"documents": 1, "ignored": [], "passed_over": [], "problems": [], "schema": "headway.problems/1"}\n',
@@ -141,7 +141,7 @@ def test_a_fine_document_gives_an_empty_list_and_0(capsys: pytest.CaptureFixture
     assert (code, json.loads(out)["runs"][0]["results"]) == (0, [])
 
 
-def test_a_warning_alone_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_alone_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
     for form in FORMATS:
         code, out = checked(form, capsys, "no-scale-out.yaml")
         assert code == 0
@@ -149,20 +149,20 @@ def test_a_warning_alone_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None
         assert "warning" in out
 
 
-def test_without_a_document_there_is_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_data_is_printed_without_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for form in FORMATS:
         assert main(["check", str(tmp_path), "--format", form]) == 2
         assert capsys.readouterr().out == ""
 
 
-def test_an_unknown_format_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_format_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["check", "lab.yaml", "--format", "xml"])
     assert left.value.code == 2
     assert "'text', 'json', 'sarif', 'github'" in capsys.readouterr().err
 
 
-# SARIF 2.1.0, sections 3.13 to 3.57: of every object that is written here, what it must have and what else it may have.
+# SARIF 2.1.0, sections 3.13 to 3.57: required and optional properties of every object in the output.
 OBJECTS = {
     "log": ({"version", "runs"}, {"$schema"}),
     "run": ({"tool"}, {"invocations", "columnKind", "originalUriBaseIds", "results"}),
@@ -182,13 +182,13 @@ OBJECTS = {
 
 
 def is_a(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    wanted, allowed = OBJECTS[name]
-    assert wanted <= found.keys() <= wanted | allowed, (name, found)
+    required, allowed = OBJECTS[name]
+    assert required <= found.keys() <= required | allowed, (name, found)
     return found
 
 
 @pytest.mark.slow
-def test_sarif_is_of_the_form_of_2_1_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sarif_output_conforms_to_version_2_1_0(capsys: pytest.CaptureFixture[str]) -> None:
     _, out = checked("sarif", capsys, *CASES, "absent.yaml")
     log = is_a("log", json.loads(out))
     assert log["version"] == "2.1.0"
@@ -230,14 +230,14 @@ def test_every_code_is_a_rule_with_its_text_and_level(capsys: pytest.CaptureFixt
         assert (rule["defaultConfiguration"]["level"] == "warning") == CODES[rule["id"]].endswith("(warning)")
 
 
-def test_the_subjects_of_the_codes_are_those_of_the_documentation() -> None:
+def test_subjects_of_the_codes_match_the_documentation() -> None:
     page = (ROOT / "docs" / "problems.md").read_text()
     assert [(f"HW{digit}", subject) for digit, subject in re.findall(r"(\d)xx: ([^;.]+)[;.]", page)] == list(SUBJECTS.items())
     assert {code[:3] for code in CODES} == SUBJECTS.keys()
 
 
 def sarif_files(capsys: pytest.CaptureFixture[str], *paths: str) -> list[str]:
-    """Where the results of the paths lie, as a reader follows the addresses."""
+    """Return the files of the results, resolved as a reader of SARIF does."""
     (run,) = json.loads(checked("sarif", capsys, *paths)[1])["runs"]
     places = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
     bases = run["originalUriBaseIds"]
@@ -245,7 +245,7 @@ def sarif_files(capsys: pytest.CaptureFixture[str], *paths: str) -> list[str]:
     return [unquote(urlparse(address).path) for address in addresses]
 
 
-def test_files_are_named_from_the_root_of_the_repository(
+def test_file_paths_are_relative_to_the_root_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inner = tmp_path / "repo" / "a b, c: d%"
@@ -261,7 +261,7 @@ def test_files_are_named_from_the_root_of_the_repository(
     assert {each["file"] for each in json.loads(checked("json", capsys, *paths)[1])["problems"]} == set(paths)
 
 
-def test_without_a_repository_files_are_named_from_the_working_directory(
+def test_file_paths_are_relative_to_the_folder_without_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "below").mkdir()
@@ -276,7 +276,7 @@ def annotated(message: str, hint: str | None, span: Span | None) -> str:
     )
 
 
-def test_an_annotation_is_one_line_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_annotation_is_one_line_for_any_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = annotated("100%0A\n::set-env name=A::b\rc", "\x1b[31m ü", Span(1, 2, 1, 5))
     head = "::error file=a%2Cb%3Ac.json,line=2,col=3,endLine=2,endColumn=6,title=HW602::"
@@ -292,7 +292,7 @@ def test_an_annotation_is_one_line_whatever_it_says(tmp_path: Path, monkeypatch:
         (None, ""),
     ],
 )
-def test_columns_are_given_on_one_line_only(
+def test_columns_are_given_only_for_a_span_of_one_line(
     span: Span | None, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What `headway run` prints while it waits: no line of a journal, with few facts or none, ends it."""
+"""`headway run` prints the journal while it waits; no line, with few fields or none, ends it."""
 
 import json
 from typing import Any
@@ -10,17 +10,17 @@ from headway.report.events import SHOWN_ELSEWHERE
 from headway.runner.contract.journal import JOURNAL_KINDS, Entry, Excluded, Failure, Hang, LostNode, Rebound, Straggler, line_of
 from tests.support.entries import example
 
-# What the progress bar or the end of the command shows.
+# Kinds that the progress bar or the end of the command shows.
 SILENT = SHOWN_ELSEWHERE - {"start", "loaded", "failure", "refused", "preempted"}
 
 
 def written(entry: Entry) -> Any:
-    """The line as it is read from a file."""
+    """Return the line as it is read from a file."""
     return json.loads(json.dumps(line_of(entry, 0.0, 2, 0)))
 
 
 @pytest.mark.parametrize("kind", JOURNAL_KINDS.values(), ids=lambda kind: str(kind.KIND))
-def test_a_line_of_any_kind_with_the_fewest_facts_has_words_or_none(kind: type[Entry]) -> None:
+def test_journal_line_with_only_required_fields_is_described_or_skipped(kind: type[Entry]) -> None:
     words = journal_words(written(example(kind)))
     assert (words is None) == (kind.KIND in SILENT)
     assert "None" not in str(words or "")
@@ -42,10 +42,10 @@ def test_a_line_of_any_kind_with_the_fewest_facts_has_words_or_none(kind: type[E
         (Rebound(1, before=1, to=2), "slot 1 runs on node 2, in place of node 1"),
     ],
 )
-def test_an_event_has_its_place_and_its_reason(entry: Entry, words: str) -> None:
+def test_event_is_described_with_its_location_and_reason(entry: Entry, words: str) -> None:
     assert journal_words(written(entry)) == words
 
 
 @pytest.mark.parametrize("line", [{}, {"kind": "failure", "wall": 1.0}, {"kind": 3}, {"kind": "of tomorrow", "wall": 1.0}])
-def test_a_line_that_cannot_be_read_has_no_words(line: dict[str, Any]) -> None:
+def test_unreadable_line_is_skipped(line: dict[str, Any]) -> None:
     assert journal_words(line) is None

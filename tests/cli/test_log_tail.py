@@ -1,4 +1,4 @@
-"""What ranks print into files, shown on the terminal: whole lines with torchrun's prefix, over restarts, and filtered into files."""
+"""Output of ranks from their files on the terminal: complete lines with torchrun's prefix, across restarts, filtered into files."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def write(logs: Path, attempt: int, rank: int, stream: str, text: str) -> None:
         file.write(text)
 
 
-def test_lines_come_once_each_whole_and_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_is_printed_once_complete_and_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = tail(tmp_path, {0: 3, 1: 2})
     write(tmp_path, 0, 0, "stdout", "one\n\ntw")
     write(tmp_path, 0, 1, "stdout", "not teed\n")
@@ -34,7 +34,7 @@ def test_lines_come_once_each_whole_and_in_order(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_restart_goes_on_in_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restart_continues_in_a_new_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = tail(tmp_path, {0: 1})
     shown.show()
     for attempt in (0, 9, 10):
@@ -43,7 +43,7 @@ def test_a_restart_goes_on_in_a_folder_of_its_own(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == "[trainer0]:0\n[trainer0]:9\n[trainer0]:10\n"
 
 
-def test_lines_that_match_a_filter_stand_in_a_file_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_match_a_filter_are_also_written_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = tail(tmp_path, {0: 1}, stdout=["loss", "error"])
     write(tmp_path, 2, 0, "stdout", "loss 1\nother\nan error\n")
     shown.show()
@@ -51,7 +51,9 @@ def test_lines_that_match_a_filter_stand_in_a_file_too(tmp_path: Path, capsys: p
     assert (tmp_path / "attempt_2/filtered_stdout.log").read_text() == "[trainer0]:loss 1\n[trainer0]:an error\n"
 
 
-def test_a_template_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_template_includes_the_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${role_name} ${rank}/${local_rank}> ")
     write(tmp_path, 0, 1, "stdout", "x\n")
     (notes := tmp_path.parent / "notes").mkdir(exist_ok=True)
@@ -60,19 +62,19 @@ def test_a_template_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "<trainer 5/1> x\n"
 
 
-def test_what_is_left_at_the_end_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_line_without_a_newline_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with following({"run": str(tmp_path), "attempt": 0, "logs": str(tmp_path), "teed": {"0": 1}, "role": "r", "filters": {}}):
         write(tmp_path, 0, 0, "stdout", "a\nlast words")
     assert capsys.readouterr().out == "[r0]:a\n[r0]:last words\n"
 
 
-def test_without_tee_nothing_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_followed_without_tee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with following({"run": str(tmp_path), "attempt": 0, "logs": str(tmp_path), "teed": {}, "role": "r", "filters": {}}):
         write(tmp_path, 0, 0, "stdout", "a\n")
     assert capsys.readouterr().out == ""
 
 
-def test_a_silent_file_is_looked_at_once_a_second_and_one_that_grows_ten_times(tmp_path: Path) -> None:
+def test_idle_file_is_polled_once_a_second_and_a_growing_one_ten_times(tmp_path: Path) -> None:
     shown, looks, next_s, now_s = tail(tmp_path, {0: 1}), 0, POLL_S, 0.0
     while now_s < 60.0:
         looks, now_s = looks + 1, now_s + next_s

@@ -1,4 +1,4 @@
-"""`headway logs` of a run whose runner has not started yet: what it follows, and which ranks it refuses."""
+"""`headway logs` follows a run whose runner has not started yet, and rejects ranks that the run does not have."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ VERDICT = {"run": RUN, "attempt": 0, "generation": 0, "verdict": "stop", "cause"
 
 @pytest.fixture(autouse=True)
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """A run whose first attempt a batch script has opened."""
+    """Create a run whose first attempt a batch script has opened."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_CLUSTER", raising=False)
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path / "runs"))
@@ -43,7 +43,7 @@ def start(run: RunDirectory) -> None:
     (run.root / "attempts/0/verdict.json").write_text(json.dumps({"schema": "headway.verdict/1", **VERDICT}))
 
 
-def test_a_run_is_followed_from_before_its_runner_has_started(
+def test_run_can_be_followed_before_its_runner_has_started(
     opened: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = []
@@ -60,11 +60,11 @@ def test_a_run_is_followed_from_before_its_runner_has_started(
         "no data for rank 3",
         f"run {RUN}: stopped",
     ]
-    # Once more after the last line, for what it may be followed by.
+    # Once more after the last line, for lines that may follow.
     assert len(waits) == 3
 
 
-def test_a_rank_that_the_run_does_not_have_is_refused_once_the_ranks_are_known(
+def test_missing_rank_is_rejected_once_the_ranks_are_known(
     opened: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=lambda _: start(opened)))

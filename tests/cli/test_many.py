@@ -1,4 +1,4 @@
-"""Many documents in one call: each file is read once, whatever number of jobs and clusters want it."""
+"""Many documents in one call: each file is read once, for any number of jobs and clusters that need it."""
 
 import json
 import os
@@ -29,7 +29,7 @@ sys.exit(code)
 
 
 def repository(folder: Path, jobs: int) -> None:
-    """Jobs of one folder on clusters in the folder above, all of them from one base."""
+    """Write jobs of one folder on clusters in the folder above, all of them with one base."""
     (folder / ".git").mkdir()
     (folder / "jobs").mkdir()
     for cluster in STORY.glob("*cluster.yaml"):
@@ -58,7 +58,7 @@ FOREIGN = {
     "empty.yaml": "",
     "lightning.yaml": "trainer: {max_steps: 10}\nmodel: {class_path: Net}\ndata: {batch_size: 2}\n",
     "config.json": '{"model_type": "llama"}',
-    # A run keeps its spec so (runner/rundir.py).
+    # A run records its spec like this (runner/rundir.py).
     "spec.json": '{"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}',
     "list.yaml": "- headway\n",
 }
@@ -78,26 +78,26 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_document_is_found_in_its_folder_however_it_is_written(name: str, tmp_path: Path) -> None:
+def test_document_in_any_notation_is_found_in_its_folder(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(OURS[name])
     assert Sources().below(tmp_path).documents == [tmp_path / name]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_of_somebody_else_is_left_alone(name: str, tmp_path: Path) -> None:
+def test_foreign_file_is_skipped(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FOREIGN[name])
     found = Sources().below(tmp_path)
     assert found.documents == []
     assert found.passed_over == ([tmp_path / name] if name.endswith(".yaml") else [])
 
 
-def test_a_document_in_another_encoding_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_in_another_encoding_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text(OURS["kubernetes.yaml"], encoding="utf-16")
     assert main(["check", str(tmp_path)]) == 1
     assert "the file is in UTF-16" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_read_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_an_error_of_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "gone.yaml").symlink_to("absent.yaml")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     assert main(["check", str(tmp_path)]) == 1
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_its_folder(tmp_path: Path, ca
 
 
 @pytest.mark.slow
-def test_what_only_others_may_read_is_an_error_of_its_folder(tmp_path: Path) -> None:
+def test_file_without_read_permission_is_an_error_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "own.yaml").write_text(OURS["bom.yaml"])
     (tmp_path / "own.yaml").chmod(0)
@@ -123,7 +123,7 @@ def test_what_only_others_may_read_is_an_error_of_its_folder(tmp_path: Path) -> 
     assert "cannot read the file: Permission denied" in done.stdout
 
 
-def test_files_that_are_passed_over_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_files_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.yaml", "b.yml", "c.yaml", "d.yaml"):
         (tmp_path / name).write_text("- 1\n")
     assert main(["check", str(tmp_path)]) == 2
@@ -137,7 +137,7 @@ def test_files_that_are_passed_over_are_named(tmp_path: Path, capsys: pytest.Cap
     assert len(json.loads(capsys.readouterr().out)["passed_over"]) == 4
 
 
-def test_a_path_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_path_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(tmp_path / "absent.yaml")]) == 2
     assert "cannot read the file: No such file or directory" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""`headway pin`, and inventories beside a cluster's document: written by the one, read by every verb that reads the other."""
+"""`headway pin` writes inventories next to a cluster's document, and every verb that reads the cluster reads them."""
 
 import json
 import re
@@ -40,7 +40,7 @@ Write = Callable[[int, int], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """The cluster with so many nodes in its two groups."""
+    """Write the cluster with these numbers of nodes in its two groups."""
 
     def write(a: int, b: int) -> Path:
         file = tmp_path / "cluster.yaml"
@@ -55,7 +55,7 @@ def node(name: str, unit: int, port: int) -> str:
 
 
 def places(cluster: Path, capsys: Capture) -> dict[str, list[str]]:
-    """Where the adapters of each node hang."""
+    """Return the ports of the adapters of each node."""
     capsys.readouterr()
     assert main(["plan", str(cluster), "--json"]) == 0
     found: dict[str, list[str]] = {}
@@ -65,7 +65,7 @@ def places(cluster: Path, capsys: Capture) -> dict[str, list[str]]:
     return found
 
 
-def test_what_is_printed_names_every_cable_once(write: Write, capsys: Capture) -> None:
+def test_printed_inventory_lists_every_cable_once(write: Write, capsys: Capture) -> None:
     assert main(["pin", str(write(3, 2))]) == 0
     found = capsys.readouterr()
     nodes = [node("a-1", 0, 0), node("a-2", 0, 1), node("a-3", 0, 2), node("b-1", 0, 3), node("b-2", 1, 0)]
@@ -73,7 +73,7 @@ def test_what_is_printed_names_every_cable_once(write: Write, capsys: Capture) -
     assert found.err == "5 nodes pinned, 0 already in inventories\n"
 
 
-def test_pinning_changes_no_rendered_byte_and_ends_the_warning(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_pinning_changes_no_rendered_byte_and_removes_the_warning(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(3, 2)
     assert main(["render", str(cluster)]) == 0
     assert "warning[HW524]" in capsys.readouterr().err
@@ -82,7 +82,7 @@ def test_pinning_changes_no_rendered_byte_and_ends_the_warning(write: Write, tmp
     assert main(["render", "--check", str(cluster)]) == 0
     capsys.readouterr()
     assert main(["check", str(tmp_path)]) == 0
-    # that FRR has no queues is one of every such cluster
+    # Every such cluster also has the warning that FRR has no queues.
     assert re.findall(r"warning.HW[0-9]+|[0-9]+ documents: .*", capsys.readouterr().out) == [
         "warning[HW513",
         "3 documents: 1 warning",
@@ -91,7 +91,7 @@ def test_pinning_changes_no_rendered_byte_and_ends_the_warning(write: Write, tmp
 
 @pytest.mark.parametrize("before", ["", "# kept \n", "switches: []\n"])
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_growth_appends_the_new_nodes_and_leaves_every_byte_that_was_there(
+def test_pinning_after_growth_appends_new_nodes_and_changes_nothing_else(
     write: Write, tmp_path: Path, capsys: Capture, before: str, line_break: str
 ) -> None:
     file = tmp_path / "seen.yaml"
@@ -108,9 +108,7 @@ def test_growth_appends_the_new_nodes_and_leaves_every_byte_that_was_there(
     assert len({place for found in grown.values() for place in found}) == 22
 
 
-def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_to(
-    write: Write, tmp_path: Path, capsys: Capture
-) -> None:
+def test_nodes_are_appended_without_a_nodes_list_or_a_final_newline(write: Write, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "seen.yaml"
     file.write_text(HEAD.replace("NAME", "seen").rstrip())
     assert main(["pin", str(write(1, 1)), "-o", str(file)]) == 0
@@ -121,7 +119,7 @@ def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (HEAD + "nodes: [{name: b-1}]\n", "cannot be appended to: the text is not YAML"),
         (HEAD + "nodes: []\n", "make `nodes` its last key"),
@@ -136,19 +134,19 @@ def test_a_file_without_nodes_and_one_without_a_last_line_break_can_be_appended_
         (b"\xff", "cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_appended_to_stays_as_it_is(
-    write: Write, tmp_path: Path, capsys: Capture, text: str | bytes, said: str
+def test_file_that_cannot_be_appended_to_is_unchanged(
+    write: Write, tmp_path: Path, capsys: Capture, text: str | bytes, message: str
 ) -> None:
     file = tmp_path / "seen.yaml"
     content = text if isinstance(text, bytes) else text.replace("NAME", "seen").encode()
     file.write_bytes(content)
     assert main(["pin", str(write(2, 1)), "-o", str(file)]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert file.read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
 
 
-def test_line_breaks_permissions_and_links_are_kept(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_line_breaks_permissions_and_links_are_preserved(write: Write, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "kept").mkdir()
     file = tmp_path / "kept" / "seen"
     file.write_bytes(HEAD.replace("NAME", "seen").replace("\n", "\r\n").encode())
@@ -161,19 +159,19 @@ def test_line_breaks_permissions_and_links_are_kept(write: Write, tmp_path: Path
     assert (link.readlink(), stat.S_IMODE(file.stat().st_mode)) == (file, 0o444)
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_file_at_the_path_of_the_folder_is_rejected(write: Write, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "inventory").write_text("mine")
     assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / "inventory")]) == 1
     assert f"error: {tmp_path / 'inventory' / 'lab-unit-1.yaml'} cannot be written: " in capsys.readouterr().err
     assert (tmp_path / "inventory").read_text() == "mine"
 
 
-def test_a_name_that_no_file_can_have_is_refused(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_invalid_file_name_is_rejected(write: Write, tmp_path: Path, capsys: Capture) -> None:
     assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / f"{'a' * 300}.yaml")]) == 1
     assert "cannot be read: [Errno 36] File name too long" in capsys.readouterr().err
 
 
-def test_a_disk_without_room_is_told_and_leaves_what_was_there(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_full_disk_is_reported_and_the_file_is_unchanged(write: Write, tmp_path: Path, capsys: Capture) -> None:
     file, cluster = tmp_path / "seen.yaml", write(2, 1)
     file.write_text(HEAD.replace("NAME", "seen"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -191,15 +189,13 @@ def test_a_disk_without_room_is_told_and_leaves_what_was_there(write: Write, tmp
 
 
 @pytest.mark.parametrize("place", ["elsewhere/seen.yaml", "elsewhere", "inventory/below/seen.yaml"])
-def test_a_place_that_nothing_is_read_from_is_refused(write: Write, tmp_path: Path, capsys: Capture, place: str) -> None:
+def test_output_path_that_is_never_read_is_rejected(write: Write, tmp_path: Path, capsys: Capture, place: str) -> None:
     assert main(["pin", str(write(1, 1)), "-o", str(tmp_path / place)]) == 2
     assert f"{tmp_path / place} would not be read" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.yaml"]
 
 
-def test_cables_that_an_entry_lacks_are_named_since_only_people_can_add_them(
-    write: Write, tmp_path: Path, capsys: Capture
-) -> None:
+def test_cables_missing_in_an_entry_are_listed_for_the_user_to_add(write: Write, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "seen.yaml").write_text(
         HEAD.replace("NAME", "seen") + "nodes:\n  - name: a-1\n    host: 10.0.0.11\n" + node("b-1", 0, 1).rpartition("      -")[0]
     )
@@ -214,7 +210,7 @@ def test_cables_that_an_entry_lacks_are_named_since_only_people_can_add_them(
     ]
 
 
-def test_a_name_that_reads_as_a_number_is_quoted(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_name_that_looks_like_a_number_is_quoted(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(1, 1)
     cluster.write_text(cluster.read_text().replace("name: b", 'name: "1e"').replace("mlx5_1", '"017"'))
     assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 0
@@ -224,7 +220,7 @@ def test_a_name_that_reads_as_a_number_is_quoted(write: Write, tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_more_nodes_than_a_file_may_have_go_into_a_folder(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_nodes_beyond_the_limit_of_a_file_are_split_into_a_folder(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(3500, 3500)
     cluster.write_text(cluster.read_text().replace("ports: 8", "ports: 1024").replace("leaves: 6", "leaves: 28"))
     assert main(["pin", str(cluster), "-o", str(tmp_path / "seen.yaml")]) == 1
@@ -234,7 +230,7 @@ def test_more_nodes_than_a_file_may_have_go_into_a_folder(write: Write, tmp_path
     assert len(list(tmp_path.glob("lab-unit-*.yaml"))) == 14
 
 
-def test_an_inventory_counts_for_its_own_cluster_only(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_inventory_applies_only_to_its_own_cluster(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(2, 1)
     untouched = places(cluster, capsys)
     moved = HEAD.replace("NAME", "seen") + "nodes:\n" + node("a-1", 2, 3)
@@ -254,7 +250,7 @@ def test_an_inventory_counts_for_its_own_cluster_only(write: Write, tmp_path: Pa
         (HEAD.replace("cluster: lab\n", ""), "HW202"),
     ],
 )
-def test_a_cluster_is_not_planned_past_a_mistake_in_its_inventory(
+def test_cluster_with_an_invalid_inventory_is_not_planned(
     write: Write, tmp_path: Path, capsys: Capture, text: str, code: str
 ) -> None:
     (tmp_path / "seen.yaml").write_text(text.replace("NAME", "seen"))
@@ -265,7 +261,7 @@ def test_a_cluster_is_not_planned_past_a_mistake_in_its_inventory(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.yaml", "seen.yaml"]
 
 
-def test_to_check_an_inventory_is_to_check_its_cluster_with_it(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_check_of_an_inventory_checks_its_cluster_with_it(write: Write, tmp_path: Path, capsys: Capture) -> None:
     write(2, 1)
     file = tmp_path / "inventory" / "unit.yaml"
     file.parent.mkdir()
@@ -298,7 +294,7 @@ hint: did you mean `lab`?
 
 
 @pytest.mark.parametrize("place", ["seen.yaml", "inventory/seen.yaml"])
-def test_an_inventory_of_no_cluster_is_warned_of_where_it_would_be_read(
+def test_inventory_without_a_cluster_is_a_warning_if_it_would_be_read(
     write: Write, tmp_path: Path, capsys: Capture, place: str
 ) -> None:
     cluster, file = write(1, 1), tmp_path / place
@@ -314,7 +310,7 @@ def test_an_inventory_of_no_cluster_is_warned_of_where_it_would_be_read(
     assert found.count("HW401") == 1
 
 
-def test_an_inventory_of_another_cluster_beside_it_is_nothing_to_warn_of(write: Write, tmp_path: Path, capsys: Capture) -> None:
+def test_inventory_of_another_cluster_in_the_folder_is_not_a_warning(write: Write, tmp_path: Path, capsys: Capture) -> None:
     cluster = write(1, 1)
     (tmp_path / "other.yaml").write_text(cluster.read_text().replace("name: lab", "name: other"))
     (tmp_path / "seen.yaml").write_text(HEAD.replace("NAME", "seen").replace("lab", "other"))
@@ -322,7 +318,7 @@ def test_an_inventory_of_another_cluster_beside_it_is_nothing_to_warn_of(write: 
     assert "HW401" not in capsys.readouterr().out
 
 
-def test_an_inventory_is_nothing_that_can_be_planned(tmp_path: Path, capsys: Capture) -> None:
+def test_inventory_alone_cannot_be_planned(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "seen.yaml"
     file.write_text(HEAD.replace("NAME", "seen"))
     assert main(["plan", str(file)]) == 1

@@ -1,4 +1,4 @@
-"""`headway pin JOB`: every `auto` becomes the value that the other verbs take for it, and no other byte of the file changes."""
+"""`headway pin JOB`: every `auto` becomes the value that the other verbs use for it, and no other byte of the file changes."""
 
 import io
 import json
@@ -53,7 +53,7 @@ trainer: {{kind: script, options: {{argv: {ARGV}}}}}
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job that leaves its layout, its microbatch and its checkpoints' interval open."""
+    """Write a job with `auto` as its layout, its microbatch and its checkpoint interval."""
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     file = tmp_path / "job.yaml"
     file.write_text(HEAD + OPEN)
@@ -78,7 +78,7 @@ def test_each_value_is_printed_with_its_reason_in_the_order_of_the_file(job: Pat
     assert found.err == f"3 values pinned in {job}, for the cluster `lab`\n"
 
 
-def test_who_waits_at_a_terminal_is_told_what_for(job: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_printed_on_a_terminal(job: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["pin", str(job)]) == 0
     assert capsys.readouterr().err.startswith("deciding 3 open values ...\n")
@@ -88,7 +88,7 @@ def test_who_waits_at_a_terminal_is_told_what_for(job: Path, capsys: Capture, mo
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_only_the_open_values_change(job: Path, capsys: Capture, line_break: str, mark: bytes) -> None:
+def test_only_auto_values_change(job: Path, capsys: Capture, line_break: str, mark: bytes) -> None:
     text = (HEAD + OPEN).replace("\n", line_break)
     job.write_bytes(mark + text.encode())
     values = {line.partition(": ")[0]: line.partition(": ")[2].partition("  # ")[0] for line in pinned(job, capsys)}
@@ -103,7 +103,7 @@ def pinned(job: Path, capsys: Capture) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_plan_and_every_rendered_file_are_the_same_before_and_after(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_plan_and_rendered_files_are_the_same_before_and_after(job: Path, tmp_path: Path, capsys: Capture) -> None:
     before = plan(job, capsys)
     assert main(["render", str(job)]) == 0
     pinned(job, capsys)
@@ -112,7 +112,7 @@ def test_the_plan_and_every_rendered_file_are_the_same_before_and_after(job: Pat
     assert main(["check", str(tmp_path)]) == 0
 
 
-def test_a_second_time_nothing_is_left_to_pin(job: Path, capsys: Capture) -> None:
+def test_second_pin_changes_nothing(job: Path, capsys: Capture) -> None:
     pinned(job, capsys)
     before = job.read_bytes()
     assert main(["pin", str(job)]) == 0
@@ -122,23 +122,23 @@ def test_a_second_time_nothing_is_left_to_pin(job: Path, capsys: Capture) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_every_process_comes_to_the_same_plan(job: Path, capsys: Capture, seed: str) -> None:
+def test_every_process_decides_on_the_same_plan(job: Path, capsys: Capture, seed: str) -> None:
     command = [sys.executable, "-m", "headway.cli.main", "plan", str(job), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env={"PYTHONHASHSEED": seed})
     assert done.stdout == plan(job, capsys)
 
 
-def test_a_script_is_laid_out_only_as_its_arguments_say(job: Path, capsys: Capture) -> None:
+def test_layout_of_a_script_is_limited_to_its_arguments(job: Path, capsys: Capture) -> None:
     job.write_text(job.read_text().replace("64 sequences", "2 sequences"))
-    told = json.loads(plan(job, capsys))["run"]["mesh"]
-    assert told["dp_shard"] <= 2
+    mesh = json.loads(plan(job, capsys))["run"]["mesh"]
+    assert mesh["dp_shard"] <= 2
     job.write_text(job.read_text().replace("'{layout.pp}', '{layout.tp}', ", ""))
     assert main(["check", str(job)]) == 1
     assert "2 sequences do not divide over 16 data-parallel ranks" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_builtin_trainer_is_laid_out_over_one_axis(job: Path, capsys: Capture) -> None:
+def test_layout_of_the_builtin_trainer_has_one_axis(job: Path, capsys: Capture) -> None:
     text = HEAD + OPEN.partition("trainer:")[0].replace("recompute: none", "recompute: auto")
     job.write_text(text + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")
     spec = json.loads(plan(job, capsys))["spec"]
@@ -153,20 +153,20 @@ def test_the_builtin_trainer_is_laid_out_over_one_axis(job: Path, capsys: Captur
     assert spec["recompute"] == "none"
 
 
-def test_what_is_pinned_stays_where_the_cluster_changes(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_pinned_values_stay_unchanged_if_the_cluster_changes(job: Path, tmp_path: Path, capsys: Capture) -> None:
     pinned(job, capsys)
     spec = json.loads(plan(job, capsys))["spec"]
     (tmp_path / "lab.yaml").write_text(CLUSTER.replace("400Gb/s", "25Gb/s").replace("100d", "1d"))
     assert json.loads(plan(job, capsys))["spec"] == spec
 
 
-def test_an_open_job_follows_its_cluster(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_auto_values_follow_the_cluster(job: Path, tmp_path: Path, capsys: Capture) -> None:
     every = json.loads(plan(job, capsys))["run"]["checkpoint"]["tiers"][0]["every_steps"]
     (tmp_path / "lab.yaml").write_text(CLUSTER.replace("100d", "1d"))
     assert json.loads(plan(job, capsys))["run"]["checkpoint"]["tiers"][0]["every_steps"] < every
 
 
-def test_a_job_is_pinned_for_the_cluster_that_is_named(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_job_is_pinned_for_the_given_cluster(job: Path, tmp_path: Path, capsys: Capture) -> None:
     other = tmp_path / "elsewhere" / "other.yaml"
     other.parent.mkdir()
     other.write_text(CLUSTER.replace("name: lab", "name: other").replace("100d", "1d"))
@@ -176,7 +176,7 @@ def test_a_job_is_pinned_for_the_cluster_that_is_named(job: Path, tmp_path: Path
     assert plan(job, capsys, "--cluster", str(other)) == before
 
 
-def test_permissions_and_links_are_kept(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_permissions_and_links_are_preserved(job: Path, tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     job.rename(kept)
     kept.chmod(0o444)
@@ -187,7 +187,7 @@ def test_permissions_and_links_are_kept(job: Path, tmp_path: Path, capsys: Captu
     assert "auto" not in kept.read_text().replace("layout: auto is said below", "")
 
 
-def test_a_document_in_braces_stays_json(job: Path, capsys: Capture) -> None:
+def test_json_document_stays_json(job: Path, capsys: Capture) -> None:
     document = {
         "apiVersion": "headway/v1alpha1",
         "kind": "TrainingJob",
@@ -208,7 +208,7 @@ def test_a_document_in_braces_stays_json(job: Path, capsys: Capture) -> None:
     assert after["batch"]["micro"] >= 1
 
 
-def test_a_base_is_not_written_but_named_with_what_to_say_in_the_job(job: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_auto_in_a_base_is_reported_with_the_text_to_add_to_the_job(job: Path, tmp_path: Path, capsys: Capture) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(HEAD.replace("case", "base") + "partial: true\n" + OPEN)
     heir = HEAD + "extends: base.yaml\nbatch: {micro: auto}\n"
@@ -224,15 +224,13 @@ def test_a_base_is_not_written_but_named_with_what_to_say_in_the_job(job: Path, 
     assert first == f"error: {base}:10:12 leaves `layout` open"
     assert second == f"error: {base}:16:16 leaves `checkpoint.tiers[0].every` open"
     assert advice == f"other documents that extend it may get other values; set it in {job}:"
-    # What it says to write is enough.
+    # The proposed text is sufficient.
     job.write_text(job.read_text() + f"{layout.strip()}\n{checkpoint.strip()}\n")
     assert main(["pin", str(job)]) == 0
     assert capsys.readouterr().err == f"nothing is `auto` in {job}\n"
 
 
-def test_a_layout_that_would_be_merged_with_a_bases_is_refused_and_the_file_stays(
-    job: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_layout_that_would_merge_with_that_of_a_base_is_rejected(job: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "base.yaml").write_text(HEAD.replace("case", "base") + "partial: true\nlayout: {cp: 64}\n")
     before = HEAD + "extends: base.yaml\n" + OPEN
     job.write_text(before)
@@ -252,7 +250,7 @@ def test_a_layout_that_would_be_merged_with_a_bases_is_refused_and_the_file_stay
         (OPEN + "partial: true\n", "HW211"),
     ],
 )
-def test_a_job_with_a_mistake_is_not_written(job: Path, capsys: Capture, text: str, code: str) -> None:
+def test_job_with_a_mistake_is_not_changed(job: Path, capsys: Capture, text: str, code: str) -> None:
     job.write_text(HEAD + text)
     assert main(["pin", str(job)]) == 1
     found = capsys.readouterr()
@@ -261,7 +259,7 @@ def test_a_job_with_a_mistake_is_not_written(job: Path, capsys: Capture, text: s
     assert job.read_text() == HEAD + text
 
 
-def test_a_problem_of_a_decided_value_is_shown_at_its_auto(job: Path, capsys: Capture) -> None:
+def test_problem_of_a_decided_value_is_shown_at_its_auto(job: Path, capsys: Capture) -> None:
     job.write_text(HEAD + OPEN.replace("trainer: {", "resilience: {spares: auto}\ntrainer: {").replace("nodes: 2", "nodes: 64"))
     assert main(["check", str(job)]) == 1
     out = capsys.readouterr().out
@@ -270,21 +268,21 @@ def test_a_problem_of_a_decided_value_is_shown_at_its_auto(job: Path, capsys: Ca
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["job.yaml", "-o", "new.yaml"], "job.yaml is a job, which is changed in place; `-o` is for a cluster"),
         (["lab.yaml", "--cluster", "lab.yaml"], "lab.yaml is not a job; `--cluster` is for a job"),
     ],
 )
-def test_an_option_of_the_other_kind_of_document_is_wrong_usage(
-    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], said: str
+def test_option_for_another_kind_of_document_is_a_usage_error(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(job.parent)
     assert main(["pin", *words]) == 2
-    assert capsys.readouterr().err == f"headway: {said}\n"
+    assert capsys.readouterr().err == f"headway: {message}\n"
 
 
-def test_a_run_is_compared_with_what_its_open_job_comes_to_before_and_after_it_is_pinned(
+def test_run_is_compared_with_decided_values_before_and_after_pinning(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`headway plan` for people: what a job and a cluster come to, where their documents say it."""
+"""`headway plan` as text: the plan of a job and of a cluster, as far as their documents define it."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: Path, capsys: Capture) -> None:
+def test_plan_shows_command_model_pipeline_checkpoints_and_limits(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "job.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = lines.index("command: job.yaml --tp=4 '--name=a b'")
@@ -65,7 +65,7 @@ def test_a_job_shows_its_command_model_pipeline_checkpoints_and_limits(folder: P
     ]
 
 
-def test_a_job_shows_memory_and_time_first_and_its_ranks_on_request(folder: Path, capsys: Capture) -> None:
+def test_plan_shows_the_estimate_first_and_ranks_on_request(folder: Path, capsys: Capture) -> None:
     def heads(*options: str) -> list[str]:
         assert main(["plan", "job.yaml", *options]) == 0
         starts = ("estimate", "ranks", "environment", "files")
@@ -75,12 +75,12 @@ def test_a_job_shows_memory_and_time_first_and_its_ranks_on_request(folder: Path
     assert heads("--ranks") == ["estimate", "ranks", "environment", "files"]
 
 
-def test_top_without_a_search_is_wrong_usage(folder: Path, capsys: Capture) -> None:
+def test_top_without_a_search_is_a_usage_error(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "job.yaml", "--top", "3"]) == 2
     assert "add `--search`" in capsys.readouterr().err
 
 
-def test_a_job_shows_what_is_checked_against_silent_corruption_and_what_it_takes(folder: Path, capsys: Capture) -> None:
+def test_plan_shows_the_corruption_checks_and_their_cost(folder: Path, capsys: Capture) -> None:
     (folder / "job.yaml").write_text(f"{JOB}resilience: {{corruption: {{compare: 2000 steps}}}}\n")
     assert main(["plan", "job.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -98,7 +98,7 @@ def test_a_job_shows_what_is_checked_against_silent_corruption_and_what_it_takes
     )
 
 
-def test_what_a_job_does_not_say_is_not_shown(folder: Path, capsys: Capture) -> None:
+def test_plan_omits_what_the_job_does_not_set(folder: Path, capsys: Capture) -> None:
     lines = [
         line for line in JOB.splitlines() if not line.startswith(("model", "layout", "batch", "steps", "checkpoint", "limits"))
     ]
@@ -108,7 +108,7 @@ def test_what_a_job_does_not_say_is_not_shown(folder: Path, capsys: Capture) -> 
     assert shown[shown.index("command: job.yaml --tp=1 '--name=a b'") + 1] == ""
 
 
-def test_a_cluster_shows_spares_nvlink_domains_storage_and_versions(folder: Path, capsys: Capture) -> None:
+def test_plan_of_a_cluster_shows_spares_domains_storage_and_versions(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "cluster.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     words = [line.split() for line in lines]
@@ -121,6 +121,6 @@ def test_a_cluster_shows_spares_nvlink_domains_storage_and_versions(folder: Path
     ]
 
 
-def test_a_folder_is_no_document(folder: Path, capsys: Capture) -> None:
+def test_plan_of_a_folder_is_an_error(folder: Path, capsys: Capture) -> None:
     assert main(["plan", str(folder)]) == 2
     assert capsys.readouterr() == ("", f"error: {folder} is a folder; pass one document\n")

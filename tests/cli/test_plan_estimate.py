@@ -1,4 +1,4 @@
-"""`headway plan JOB`: what a step takes, other layouts, other numbers of GPUs, and what measured steps change."""
+"""`headway plan JOB`: the estimate of a step, other layouts, other numbers of GPUs, and corrections by measured steps."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ trainer: {{kind: script, options: {{argv: {ARGV}, framework: megatron}}}}
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """An 8-billion-parameter job on 16 GPUs."""
+    """Write an 8-billion-parameter job on 16 GPUs."""
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     (tmp_path / "train.py").touch()
     file = tmp_path / "job.yaml"
@@ -65,7 +65,7 @@ def step_s(job: Path, capsys: Capture, *options: str) -> float:
     return float(estimate["step_s"])
 
 
-def test_the_estimate_is_below_the_plan_and_adds_up(job: Path, capsys: Capture) -> None:
+def test_estimate_follows_the_plan_and_its_parts_add_up(job: Path, capsys: Capture) -> None:
     assert main(["plan", str(job)]) == 0
     out = capsys.readouterr().out
     assert "estimate of a step, by the profile `megatron`" in out
@@ -95,7 +95,7 @@ def test_a_wide_interval_has_its_reason(job: Path, capsys: Capture) -> None:
     assert found["extrapolated"] == [reason]
 
 
-def test_host_memory_is_compared_with_the_nodes(job: Path, capsys: Capture) -> None:
+def test_host_memory_is_compared_with_that_of_the_nodes(job: Path, capsys: Capture) -> None:
     cluster = job.parent / "lab.yaml"
     for memory, verdict in (("2TiB", "fits"), ("64GiB", "does not fit")):
         cluster.write_text(CLUSTER.replace("cpus: 96", f"cpus: 96, host_memory: {memory}"))
@@ -103,7 +103,7 @@ def test_host_memory_is_compared_with_the_nodes(job: Path, capsys: Capture) -> N
         assert f"host memory   {verdict}: " in capsys.readouterr().out
 
 
-def test_what_does_not_fit_says_what_to_change(job: Path, capsys: Capture) -> None:
+def test_job_that_does_not_fit_gets_proposed_changes(job: Path, capsys: Capture) -> None:
     job.write_text(JOB.replace("preset: llama-3.1-8b", "preset: llama-3.1-70b").replace("recompute: full\n", "recompute: none\n"))
     assert main(["plan", str(job), "--estimate"]) == 0
     out = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_what_does_not_fit_says_what_to_change(job: Path, capsys: Capture) -> No
 
 
 @pytest.mark.slow
-def test_the_best_layout_of_a_search_is_no_slower_than_the_jobs_own(job: Path, capsys: Capture) -> None:
+def test_best_layout_of_a_search_is_at_least_as_fast_as_that_of_the_job(job: Path, capsys: Capture) -> None:
     found = asked(job, capsys, "--search", "--top", "3")
     estimate, search = found["estimate"], found["search"]
     assert isinstance(estimate, dict)
@@ -122,13 +122,13 @@ def test_the_best_layout_of_a_search_is_no_slower_than_the_jobs_own(job: Path, c
     assert all(each["layouts"] or each["choices"] for each in search["rejections"])
 
 
-def test_a_measured_step_is_the_estimate_of_the_same_job(job: Path, capsys: Capture) -> None:
+def test_measured_step_replaces_the_estimate_of_the_same_job(job: Path, capsys: Capture) -> None:
     free = step_s(job, capsys)
     moved = step_s(job, capsys, "--calibrate", f"{free * 1.2:.3f}s")
     assert moved == pytest.approx(free * 1.2, rel=0.01)
 
 
-def test_a_step_that_no_gpu_can_be_so_fast_at_is_refused(job: Path, capsys: Capture) -> None:
+def test_impossibly_fast_step_is_rejected(job: Path, capsys: Capture) -> None:
     measured = step_s(job, capsys) / 10
     assert main(["plan", str(job), "--estimate", "--calibrate", f"{measured:.3f}s"]) == 2
     assert (
@@ -137,17 +137,17 @@ def test_a_step_that_no_gpu_can_be_so_fast_at_is_refused(job: Path, capsys: Capt
     )
 
 
-def test_metrics_of_a_run_are_a_measured_step(job: Path, capsys: Capture) -> None:
+def test_metrics_of_a_run_give_a_measured_step(job: Path, capsys: Capture) -> None:
     free = step_s(job, capsys)
     lines = [json.dumps({"generation": 1, "step": step, "step_s": free * (9 if step <= 5 else 0.8)}) for step in range(1, 20)]
     (metrics := job.parent / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert step_s(job, capsys, "--calibrate", str(metrics)) == pytest.approx(free * 0.8, rel=0.01)
-    # The same by the run's folder.
+    # The run's folder gives the same.
     (job.parent / "handle.json").touch()
     assert step_s(job, capsys, "--calibrate", str(job.parent)) == pytest.approx(free * 0.8, rel=0.01)
 
 
-def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, capsys: Capture) -> None:
+def test_step_measured_with_another_layout_corrects_the_estimate_partly(job: Path, capsys: Capture) -> None:
     other = job.parent / "other.yaml"
     other.write_text(JOB.replace("name: case", "name: other").replace("tp: 2, dp_shard: 8", "tp: 4, dp_shard: 4"))
     measured = step_s(other, capsys) * 1.2
@@ -156,7 +156,7 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--calibrate", "8.2"], "`8.2` is neither a time such as `8.2s`, nor a run, nor a file"),
         (["--calibrate", "/"], "`/` cannot be read: Is a directory"),
@@ -172,17 +172,17 @@ def test_a_step_measured_with_another_layout_counts_for_that_one(job: Path, caps
         (["--calibrate", "job.yaml="], "`job.yaml=` has no step"),
     ],
 )
-def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys: Capture) -> None:
+def test_invalid_options_are_reported(options: list[str], message: str, job: Path, capsys: Capture) -> None:
     try:
         code = main(["plan", str(job), "--estimate", *options])
     except SystemExit as ended:
         code = int(str(ended.code))
     assert code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", " has only the first 5 steps of each generation"),
         (b'{"generation": 1, "step_s": ', "not a line of metrics.jsonl: "),
@@ -195,12 +195,12 @@ def test_wrong_options_are_told(options: list[str], told: str, job: Path, capsys
         (b"\xff\xfe\x00", "` is not a metrics.jsonl of a run"),
     ],
 )
-def test_a_file_that_is_no_metrics_of_a_run_is_told(content: bytes, told: str, job: Path, capsys: Capture) -> None:
+def test_file_that_is_not_metrics_of_a_run_is_reported(content: bytes, message: str, job: Path, capsys: Capture) -> None:
     (metrics := job.parent / "metrics.jsonl").write_bytes(content)
     assert main(["plan", str(job), "--estimate", "--calibrate", str(metrics)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert told in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_a_file_that_is_no_metrics_of_a_run_is_told(content: bytes, told: str, j
         (766_000, "766,000 s"),
     ],
 )
-def test_the_time_of_a_step_has_three_digits_and_no_power_of_ten(seconds: float, words: str) -> None:
+def test_step_time_is_printed_with_3_digits_and_without_an_exponent(seconds: float, words: str) -> None:
     assert step_seconds(seconds) == words
 
 
-def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> None:
+def test_small_run_is_printed_with_small_numbers(job: Path, capsys: Capture) -> None:
     job.write_text(JOB.replace("128 sequences", "16 sequences").replace("8192}", "16}").replace("steps: 1000", "steps: 1"))
     assert main(["plan", str(job), "--estimate"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  the run"))
@@ -244,7 +244,9 @@ def test_a_small_run_is_told_in_small_numbers(job: Path, capsys: Capture) -> Non
         ("A100-SXM-80", "bf16", 0),
     ],
 )
-def test_a_format_that_the_gpu_does_not_support_is_refused(gpu: str, compute: str, code: int, job: Path, capsys: Capture) -> None:
+def test_number_format_that_the_gpu_does_not_support_is_rejected(
+    gpu: str, compute: str, code: int, job: Path, capsys: Capture
+) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace("H100-SXM-80", gpu))
     job.write_text(
         JOB.replace("steps: 1000", f"steps: 1000\nprecision: {{compute: {compute}}}").replace(
@@ -256,30 +258,30 @@ def test_a_format_that_the_gpu_does_not_support_is_refused(gpu: str, compute: st
 
 
 @pytest.mark.slow
-def test_a_terminal_without_blocks_gets_other_bars(job: Path) -> None:
+def test_terminal_without_block_characters_gets_other_bars(job: Path) -> None:
     command = [sys.executable, "-m", "headway.cli.main", "plan", str(job), "--estimate"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PYTHONIOENCODING": "ascii"})
     assert b"  ####" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("model: {preset: llama-3.1-8b}\n", ""), "the job has no `model`"),
         (("gpu: H100-SXM-80, gpus: 8, nics: [a, b, c, d, e, f, g, h], nic: ConnectX-7", "procs: 8"), "have no GPU"),
         ((", nic: ConnectX-7", ""), "the speed of the adapters of group `gpu` is unknown"),
     ],
 )
-def test_a_plan_without_what_an_estimate_needs_says_so(change: tuple[str, str], told: str, job: Path, capsys: Capture) -> None:
+def test_plan_reports_the_missing_input_of_an_estimate(change: tuple[str, str], message: str, job: Path, capsys: Capture) -> None:
     job.write_text(JOB.replace(*change).replace("'{model.preset}', ", "" if "model" in change[0] else "'{model.preset}', "))
     (job.parent / "lab.yaml").write_text(CLUSTER.replace(*change))
     assert main(["plan", str(job)]) == 0
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
     assert main(["plan", str(job), "--search"]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_memory_is_estimated_where_the_speed_of_the_network_is_unknown(job: Path, capsys: Capture) -> None:
+def test_memory_is_estimated_even_if_the_network_speed_is_unknown(job: Path, capsys: Capture) -> None:
     known = asked(job, capsys, "--estimate")["estimate"]
     (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
     found = asked(job, capsys, "--estimate")
@@ -301,23 +303,23 @@ def test_scaling_shows_both_kinds_over_powers_of_two(job: Path, capsys: Capture)
     assert [point["sequences"] for point in found["weak"]["points"]] == [128, 256, 512]
 
 
-def test_a_schedule_that_is_not_named_and_does_not_take_the_batch_is_told(job: Path, capsys: Capture) -> None:
+def test_default_schedule_that_does_not_fit_the_batch_is_reported(job: Path, capsys: Capture) -> None:
     text = JOB.replace("tp: 2, dp_shard: 8", "pp: 4, virtual_stages: 2, dp_shard: 4").replace("128 sequences", "168 sequences")
     job.write_text(
         text.replace("'{layout.pp}', ", "'{layout.pp}', '{layout.virtual_stages}', ").replace(
             "framework: megatron", "framework: torchtitan"
         )
     )
-    told = "no step can be estimated: `Interleaved1F1B` runs in rounds of equal size, but 42 microbatches do not divide into 10 rounds"
+    message = "no step can be estimated: `Interleaved1F1B` runs in rounds of equal size, but 42 microbatches do not divide into 10 rounds"
     assert main(["plan", str(job)]) == 0
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     for words in (["plan", str(job), "--search"], ["simulate", str(job)]):
         assert main(words) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture) -> None:
+def test_measured_steps_correct_estimates_for_all_gpu_counts(job: Path, capsys: Capture) -> None:
     free = asked(job, capsys, "--scaling", "16..32")["scaling"]
     slow = asked(job, capsys, "--scaling", "16..32", "--calibrate", f"{step_s(job, capsys) * 1.5:.3f}s")["scaling"]
     assert isinstance(free, dict)
@@ -327,7 +329,7 @@ def test_measured_steps_correct_every_number_of_gpus(job: Path, capsys: Capture)
 
 
 @pytest.mark.slow
-def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, capsys: Capture) -> None:
+def test_scaling_beyond_the_job_requires_a_known_adapter_speed(job: Path, capsys: Capture) -> None:
     (job.parent / "lab.yaml").write_text(CLUSTER.replace(", nic: ConnectX-7", ""))
     job.write_text(JOB.replace("nodes: 2", "nodes: 1").replace("dp_shard: 8", "dp_shard: 4"))
     assert main(["plan", str(job), "--scaling", "8..8"]) == 0
@@ -337,7 +339,7 @@ def test_more_nodes_than_the_job_has_need_adapters_of_a_known_speed(job: Path, c
 
 
 @pytest.mark.slow
-def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, capsys: Capture) -> None:
+def test_layouts_of_the_builtin_trainer_are_those_that_it_supports(job: Path, capsys: Capture) -> None:
     text = JOB.replace("layout: {tp: 2, dp_shard: 8}\n", "").replace("recompute: full\n", "").partition("trainer:")[0]
     job.write_text(text.replace("8192", "128") + "data: {kind: python-stdlib}\noptimizer: {lr: 0.001}\n")
     found = asked(job, capsys, "--search")["search"]
@@ -347,6 +349,6 @@ def test_the_layouts_of_the_builtin_trainer_are_those_that_it_takes(job: Path, c
     assert {each["ep"] for each in degrees} == {1}
 
 
-def test_a_cluster_has_no_layouts(job: Path, capsys: Capture) -> None:
+def test_search_for_a_cluster_is_rejected(job: Path, capsys: Capture) -> None:
     assert main(["plan", str(job.parent / "lab.yaml"), "--search"]) == 2
     assert capsys.readouterr().err == "error: a cluster has no layouts; pass a job\n"

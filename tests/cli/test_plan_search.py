@@ -1,4 +1,4 @@
-"""What `headway plan --search` and `--scaling` print: every ranked layout a row, every number that is left out with its reason."""
+"""`headway plan --search` and `--scaling` print a row for every ranked layout, and the reason for every excluded number."""
 
 import io
 import json
@@ -25,7 +25,7 @@ NODE = Network(8, 8, 450e9, 50e9, 8, "infiniband")
 
 
 def request_of(**allowed: tuple[int, ...]) -> Request:
-    """Llama 3.1 8B on 32 GPUs."""
+    """Return a request for Llama 3.1 8B on 32 GPUs."""
     sizes = resolve_model(MODEL, Path())
     return Request(sizes, gpus()["H100-SXM-80"], NODE, 32, 64, 8192, "torchtitan", allowed=Allowed(**allowed), top=4)  # type: ignore[arg-type]
 
@@ -40,7 +40,7 @@ def printed(width: int = 130) -> tuple[Console, io.StringIO]:
     return Console(file=text, width=width, highlight=False), text
 
 
-def test_every_ranked_layout_is_a_row_that_fits_a_pipe(found: SearchResult) -> None:
+def test_every_ranked_layout_is_a_row_that_fits_the_width_of_a_pipe(found: SearchResult) -> None:
     console, text = printed()
     print_search(console, found)
     lines = text.getvalue().splitlines()
@@ -66,7 +66,7 @@ def test_the_numbers_of_layouts_and_their_reasons_are_printed(found: SearchResul
     assert "2 choices  tp 16 leaves the NVLink domain of 8 GPUs" in lines
 
 
-def test_a_narrow_terminal_gets_fewer_columns_and_every_value_of_the_others(found: SearchResult) -> None:
+def test_narrow_terminal_gets_fewer_columns_without_truncated_values(found: SearchResult) -> None:
     console, text = printed(60)
     print_search(console, found)
     lines = text.getvalue().splitlines()
@@ -76,7 +76,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_every_value_of_the_others(foun
     assert max(map(len, lines[:8])) <= 60
 
 
-def test_the_jobs_own_layout_is_found_in_the_table_or_compared_with_its_first_row(found: SearchResult) -> None:
+def test_layout_of_the_job_is_marked_or_compared_with_the_first_row(found: SearchResult) -> None:
     def line(own: Estimate) -> str:
         console, text = printed(200)
         print_search(console, found, own)
@@ -88,7 +88,7 @@ def test_the_jobs_own_layout_is_found_in_the_table_or_compared_with_its_first_ro
     assert "100% longer than number 1" in line(slower)
 
 
-def test_one_of_each_is_told_as_one() -> None:
+def test_counts_of_one_are_printed_in_the_singular() -> None:
     console, text = printed()
     print_search(
         console, search(replace(request_of(), gpus=1, sequences=1, model=resolve_model(Model(preset="llama-3.2-1b"), Path())))
@@ -98,14 +98,14 @@ def test_one_of_each_is_told_as_one() -> None:
     assert not [line for line in lines if line.strip().startswith(("1 layouts", "1 choices"))]
 
 
-def test_columns_that_are_alike_everywhere_are_left_out() -> None:
+def test_columns_with_equal_values_are_omitted() -> None:
     console, text = printed()
     print_search(console, search(request_of(pp=(1,), cp=(1,))))
     header = text.getvalue().splitlines()[2].split()
     assert header == ["tp", "dp", "micro", "recompute", "step", "tokens/s", "MFU", "free"]
 
 
-def test_a_search_without_a_layout_says_so_and_why() -> None:
+def test_search_without_a_layout_is_reported_with_reasons() -> None:
     console, text = printed()
     print_search(console, search(request_of(tp=(3,))))
     lines = text.getvalue().splitlines()
@@ -114,7 +114,7 @@ def test_a_search_without_a_layout_says_so_and_why() -> None:
     assert "1 choice  tp 3 does not divide 32 ranks" in lines[5]
 
 
-def test_the_result_as_json_has_each_layout_as_the_language_writes_it(found: SearchResult) -> None:
+def test_json_result_has_each_layout_in_the_notation_of_a_job(found: SearchResult) -> None:
     data = json.loads(json_text(search_json(found)))
     assert len(data["ranked"]) == 4
     first, best = data["ranked"][0], found.ranked[0]
@@ -138,7 +138,7 @@ def test_the_result_as_json_has_each_layout_as_the_language_writes_it(found: Sea
     assert sum(each["layouts"] for each in data["rejections"]) == found.counts.legal - found.counts.scored
 
 
-def test_each_number_of_gpus_is_a_row_with_a_bar_and_a_sentence_follows() -> None:
+def test_scaling_prints_a_row_with_a_bar_per_gpu_count_and_a_summary() -> None:
     request = request_of(pp=(1,), cp=(1,))
     scalings = [scaling(request, (32, 64, 512), growth) for growth in ("strong", "weak")]
     console, text = printed()
@@ -163,7 +163,7 @@ def test_each_number_of_gpus_is_a_row_with_a_bar_and_a_sentence_follows() -> Non
     assert data["strong"]["words"] == scalings[0].words
 
 
-def test_numbers_of_gpus_without_a_layout_are_shown_as_such() -> None:
+def test_gpu_counts_without_a_layout_are_marked() -> None:
     request = replace(request_of(pp=(1,), cp=(1,), tp=(1,)), sequences=32)
     console, text = printed()
     print_scaling(console, [scaling(request, (32, 64), "strong")])

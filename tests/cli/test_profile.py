@@ -1,4 +1,4 @@
-"""`headway profile`: which runs it refuses, and that it leaves no request behind."""
+"""`headway profile` rejects runs that it cannot profile, and removes its request."""
 
 import json
 from pathlib import Path
@@ -12,27 +12,27 @@ from tests.report import run_directory as build
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of runs that HEADWAY_RUNS names."""
+    """Create an empty folder of runs and set HEADWAY_RUNS to it."""
     monkeypatch.setenv("HEADWAY_RUNS", str(tmp_path))
     return tmp_path
 
 
 def running(path: Path, trainer: str = "builtin") -> RunDirectory:
-    """A run that has made some steps and has no verdict."""
+    """Create a run with some steps and without a verdict."""
     run = build.RunDirectory(path, trainer=trainer)
     run.begin()
     run.train(to_step=4)
     return RunDirectory(path)
 
 
-def test_a_run_that_has_ended_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ended_run_is_rejected(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.clean_run(runs / "run")
     assert main(["profile", "run"]) == 1
     assert capsys.readouterr().err == "error: the run `run` is not running: only steps to come can be traced\n"
     assert not RunDirectory(runs / "run").profiles.exists()
 
 
-def test_a_script_and_a_rank_that_is_not_there_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_and_missing_rank_are_rejected(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     running(runs / "script", trainer="script")
     assert main(["profile", "script"]) == 1
     assert "the run is one of the trainer `script`; use torch.profiler in its script" in capsys.readouterr().err
@@ -42,7 +42,7 @@ def test_a_script_and_a_rank_that_is_not_there_are_refused(runs: Path, capsys: p
     assert main(["profile", "nothing"]) == 1
 
 
-def test_one_profile_at_a_time(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_profile_at_a_time_is_rejected(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = running(runs / "run")
     files.profiles.mkdir()
     files.profile_request.write_text("another")
@@ -51,14 +51,16 @@ def test_one_profile_at_a_time(runs: Path, capsys: pytest.CaptureFixture[str]) -
     assert files.profile_request.read_text() == "another"
 
 
-def test_a_run_that_makes_no_step_ends_the_wait_and_the_request(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_and_request_end_if_the_run_makes_no_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = running(runs / "run")
     assert main(["profile", "run", "--timeout", "0s"]) == 1
     assert "no trace of rank 0: the run has ended, does not step, or could not write" in capsys.readouterr().err
     assert list(files.profiles.iterdir()) == []
 
 
-def test_a_reason_for_no_trace_is_shown(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reason_for_a_missing_trace_is_shown(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = running(runs / "run")
 
     def answer(_: float) -> None:
@@ -79,13 +81,13 @@ def test_a_reason_for_no_trace_is_shown(runs: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("words", [["--steps", "0"], ["--steps", "101"], ["--ranks", "0,-1"], ["--timeout", "soon"]])
-def test_options_of_no_meaning_are_wrong_usage(runs: Path, words: list[str]) -> None:
+def test_meaningless_options_are_usage_errors(runs: Path, words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["profile", "run", *words])
     assert ended.value.code == 2
 
 
-def test_the_request_is_a_record(runs: Path) -> None:
+def test_request_is_a_record(runs: Path) -> None:
     request = ProfileRequest("now", 3, (0, 8))
     assert json.loads(json.dumps(vars(request)))["schema"] == "headway.profile/1"
     assert request.trace(runs, 8) == runs / "now" / "rank-8.json.gz"

@@ -1,4 +1,4 @@
-"""What `headway run` shows while a run goes on, and says when its report cannot be made."""
+"""`headway run` follows a run, and prints an error if its report cannot be made."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from headway.cli.verbs.run import Tail, _report
 
 
-def test_following_passes_over_half_a_line_and_takes_the_rest_when_it_comes(tmp_path: Path) -> None:
+def test_follow_waits_for_the_rest_of_an_incomplete_line(tmp_path: Path) -> None:
     path, tail = tmp_path / "metrics.jsonl", Tail(tmp_path.glob, "*.jsonl")
     path.write_text('{"step": 1}\n{"ste{"step": 2}\n{"st')
     assert list(tail.new()) == [{"step": 1}]
@@ -17,6 +17,6 @@ def test_following_passes_over_half_a_line_and_takes_the_rest_when_it_comes(tmp_
     assert list(tail.new()) == []
 
 
-def test_a_report_that_cannot_be_made_is_said_and_raises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_report_is_printed_and_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _report(tmp_path)
     assert "error: no report: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`headway schema`: it takes and refuses exactly the documents that headway's own reading takes and refuses."""
+"""`headway schema` accepts and rejects exactly the documents that headway's own parser accepts and rejects."""
 
 import copy
 import itertools
@@ -28,7 +28,7 @@ from headway.jobspec.schema import document_schema
 
 ROOT = Path(__file__).parents[2]
 ERRORS = ROOT / "tests" / "errors"
-# What is wrong with a document by itself, field by field; a field that needs another one (HW209 to HW211) no schema can tell.
+# Mistakes in single fields of a document; a schema cannot find a field that needs another one (HW209 to HW211).
 BY_FIELD = {f"HW{number}" for number in (*range(201, 209), 213)}
 
 CLUSTER = """\
@@ -112,7 +112,7 @@ _DELETED = object()
 
 @cache
 def validators() -> dict[str | None, Draft202012Validator]:
-    """The schemas of all kinds, of any document under None; made when the first test asks."""
+    """Return the schemas of all kinds, that of any document under None; built for the first test."""
     return {kind: Draft202012Validator(document_schema(TABLES, kind)) for kind in (None, *MODELS)}
 
 
@@ -127,13 +127,13 @@ def codes(path: Path) -> set[str]:
 
 
 def documents_of_examples() -> list[Path]:
-    # The bases of switches are the site's files, in their system's form.
+    # The bases of switches are the site's files, in the format of their system.
     return [path for path in (ROOT / "examples").rglob("*.yaml") if not {"rendered", "base"} & {*path.parts}]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, *MODELS])
-def test_the_schema_is_a_valid_one_and_complete(kind: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_valid_and_complete(kind: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", *([kind] if kind else [])]) == 0
     text = capsys.readouterr().out
     schema = json.loads(text)
@@ -145,20 +145,20 @@ def test_the_schema_is_a_valid_one_and_complete(kind: str | None, capsys: pytest
 
 
 def sections(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What describes a mapping with fields: the document, the sections, the options, the choices."""
+    """Yield the schemas of mappings with fields: the document, the sections, the options, the choices."""
     for name, definition in {"the document": schema, **schema["$defs"]}.items():
         if "properties" in definition:
             yield name, definition
 
 
 def described(info: dict[str, Any], schema: dict[str, Any]) -> bool:
-    """Pydantic leaves out what the section that the field refers to says in the same words."""
+    """Return whether a field has a description; Pydantic omits one that equals that of the section to which the field refers."""
     section = schema["$defs"][info["$ref"].rsplit("/")[-1]] if "$ref" in info else info
     return bool(info.get("description") or section.get("description"))
 
 
 def examples_by_kind(section: dict[str, Any], field: str) -> bool:
-    """Whether each kind of a choice has examples of its own options."""
+    """Return whether each kind of a choice has examples of its own options."""
     branches = [branch["then"].get("properties", {}).get(field, {}) for branch in section.get("allOf", [])]
     return bool(branches) and all(branch.get("examples") for branch in branches)
 
@@ -177,13 +177,13 @@ def test_every_field_has_its_description_and_examples(kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_one_kind_by_itself_is_judged_as_among_all(kind: str) -> None:
+def test_schema_of_one_kind_equals_its_part_of_the_whole_schema(kind: str) -> None:
     alone, among = document_schema(TABLES, kind), document_schema(TABLES)["$defs"]
     assert {key: value for key, value in alone.items() if key not in {"$schema", "$defs"}} == among[kind]
     assert alone["$defs"].items() <= among.items()
 
 
-def test_the_options_of_every_kind_are_in_it() -> None:
+def test_schema_has_the_options_of_every_kind() -> None:
     definitions = document_schema(TABLES)["$defs"]
     assert {model.__name__ for model in TABLES.options()} <= definitions.keys()
     assert definitions["scheduler"]["properties"]["kind"]["enum"] == list(TABLES.schedulers)
@@ -191,28 +191,28 @@ def test_the_options_of_every_kind_are_in_it() -> None:
 
 
 @pytest.mark.parametrize("path", documents_of_examples(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_document_of_the_examples_is_valid(path: Path) -> None:
+def test_every_document_in_examples_is_valid(path: Path) -> None:
     data = load_file(path)[0].data
     assert not fails(data)
     assert {kind for kind in MODELS if not fails(data, kind)} == {data["kind"]}
 
 
 def known_codes(case: Path) -> set[str]:
-    """Codes of the problems of the case's own document; some cases show those of a second one."""
+    """Return codes of the problems of the case's own document; some cases show those of a second one."""
     return set(re.findall(rf"\[(HW\d+)\]: .*\n  --> {re.escape(case.stem)}\.yaml", case.read_text()))
 
 
-# Values that stand for those of another field, whose type the schema does not follow.
+# Values that refer to another field, whose type the schema does not follow.
 AT_ANOTHER_PLACE = {"sweep-of-a-wrong-value"}
-# Values that the schema refuses, and whose message is about the secret in them.
+# Values that the schema rejects and whose message is about the secret in them.
 SECRETS = {"tier-with-credentials"}
-# Values that the schema refuses, and whose message is that nobody has filled them in.
+# Values that the schema rejects and whose message is that they are not filled in.
 UNFILLED = {"unfilled"}
 GOLDEN = {path.stem: known_codes(path) for path in sorted(ERRORS.glob("*.txt"))}
 
 
 @pytest.mark.parametrize("case", [case for case, found in GOLDEN.items() if not any(code < "HW2" for code in found)])
-def test_a_document_with_a_known_message_fails_exactly_when_a_field_is_wrong(case: str) -> None:
+def test_schema_rejects_a_golden_case_exactly_if_a_field_is_wrong(case: str) -> None:
     path = ERRORS / f"{case}.yaml"
     if case in AT_ANOTHER_PLACE:
         assert not fails(load_file(path)[0].data)
@@ -221,7 +221,7 @@ def test_a_document_with_a_known_message_fails_exactly_when_a_field_is_wrong(cas
     assert codes(path) & BY_FIELD == GOLDEN[case] & BY_FIELD
 
 
-def test_the_five_mistakes_fail_where_they_are() -> None:
+def test_five_mistakes_fail_at_their_positions() -> None:
     data = load_file(ERRORS / "five-mistakes.yaml")[0].data
     assert fails(data)
     places = {tuple(best_match([error]).absolute_path) for error in validators()["TrainingJob"].iter_errors(data)}
@@ -229,7 +229,7 @@ def test_the_five_mistakes_fail_where_they_are() -> None:
 
 
 def mutations(data: Any, part: str | None) -> Iterator[tuple[str, Any]]:
-    """The document with one value (of that part) another or gone, or with a key that nobody knows."""
+    """Yield the document with one value (of that part) changed or removed, or with an unknown key."""
     paths = [path for path in _paths(data) if part in {None, path[0]}]
     for path in paths:
         for value in (*VALUES, _DELETED):
@@ -264,7 +264,7 @@ def _at(data: Any, path: tuple[Any, ...]) -> Any:
     ("name", "part", "least"),
     [("slurm", None, 250), ("job", None, 125), ("kubernetes", "scheduler", 75), ("local", "scheduler", 4)],
 )
-def test_one_changed_value_anywhere_is_judged_as_headway_judges_it(
+def test_schema_agrees_with_headway_on_any_single_changed_value(
     name: str, part: str | None, least: int, quarter: int, tmp_path: Path
 ) -> None:
     file = tmp_path / "document.yaml"
@@ -283,7 +283,7 @@ def test_one_changed_value_anywhere_is_judged_as_headway_judges_it(
     assert refused >= least
 
 
-def test_a_whole_number_with_a_point_is_all_that_json_schema_cannot_tell(tmp_path: Path) -> None:
+def test_integer_with_a_decimal_point_is_the_only_schema_exception(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("steps: 100\n", "steps: 100.0\n"))
     assert codes(tmp_path / "job.yaml") == {"HW203"}
     assert not fails(load_file(tmp_path / "job.yaml")[0].data)
@@ -293,7 +293,7 @@ PAGE = (ROOT / "docs" / "editors.md").read_text()
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_path: Path) -> None:
+def test_commands_of_the_page_for_editors_succeed_in_order(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "two-node-slurm", tmp_path / "story")
     script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -311,12 +311,12 @@ def test_the_commands_of_the_page_for_editors_end_well_one_after_the_other(tmp_p
     }
 
 
-def test_the_files_that_the_page_for_editors_shows_can_be_read() -> None:
+def test_files_on_the_page_for_editors_are_valid() -> None:
     shown = re.findall(r"```(?:json|yaml)\n(.*?)```", PAGE, re.DOTALL)
     assert len([yaml.safe_load(text) for text in shown]) == 5
 
 
-def test_in_the_layout_that_the_page_for_editors_shows_every_document_is_found_and_matched(
+def test_every_document_in_the_layout_for_editors_is_found_and_matched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[0].split()
@@ -342,7 +342,7 @@ def test_in_the_layout_that_the_page_for_editors_shows_every_document_is_found_a
         assert re.search(files, name)
 
 
-def test_another_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_kind_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["schema", "Job"])
     assert left.value.code == 2
@@ -352,7 +352,7 @@ def test_another_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_it_imports_none_of_the_heavy_libraries() -> None:
+def test_schema_verb_imports_no_heavy_library() -> None:
     absent = {"torch", "numpy", "pulumi", "paramiko", "jinja2", "rich"}
     program = f"import sys\nfrom headway.cli.main import main\nmain(['schema'])\nprint(sorted({absent} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

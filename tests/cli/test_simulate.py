@@ -1,4 +1,4 @@
-"""`headway simulate`: what people and programs are told of a job's run through failures."""
+"""`headway simulate` prints a job's goodput under failures, as text and as JSON."""
 
 import argparse
 import json
@@ -60,7 +60,7 @@ def simulated(capsys: Capture, *options: str) -> dict[str, Any]:
     return found
 
 
-def test_people_read_goodput_times_causes_intervals_and_what_was_assumed(folder: Path, capsys: Capture) -> None:
+def test_text_shows_goodput_times_causes_intervals_and_assumptions(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml", *OPTIONS]) == 0
     text = capsys.readouterr().out
     assert text.startswith(
@@ -83,7 +83,7 @@ def test_people_read_goodput_times_causes_intervals_and_what_was_assumed(folder:
     assert "  a cold restart takes 600 s (https://arxiv.org/abs/2602.00277" in text
 
 
-def test_checkpoints_that_no_failure_needs_are_best_written_at_the_end(folder: Path, capsys: Capture) -> None:
+def test_tier_that_no_failure_needs_is_best_written_only_at_the_end(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml", *OPTIONS, "--every", "peer=5m"]) == 0
     _, disk, peer = re.split("^checkpoints on ", capsys.readouterr().out, flags=re.MULTILINE)
     assert disk.splitlines()[1].startswith("best only at the end: ")
@@ -94,7 +94,7 @@ def test_checkpoints_that_no_failure_needs_are_best_written_at_the_end(folder: P
     assert len({round(interval, 3) for interval in intervals}) == len(intervals)
 
 
-def test_programs_read_every_figure(folder: Path, capsys: Capture) -> None:
+def test_json_has_every_figure(folder: Path, capsys: Capture) -> None:
     found = simulated(capsys)
     assert found["schema"] == "headway.simulation/1"
     assert found["summary"]["runs"] == 4
@@ -107,13 +107,13 @@ def test_programs_read_every_figure(folder: Path, capsys: Capture) -> None:
     assert found["best_spares"] == 2
 
 
-def test_the_same_seeds_give_the_same_bytes_and_others_do_not(folder: Path, capsys: Capture) -> None:
+def test_same_seeds_give_the_same_bytes_and_others_do_not(folder: Path, capsys: Capture) -> None:
     first, again = simulated(capsys), simulated(capsys)
     assert first == again
     assert simulated(capsys, "--first-seed", "100")["summary"] != first["summary"]
 
 
-def test_a_longer_time_between_failures_is_more_goodput(folder: Path, capsys: Capture) -> None:
+def test_longer_time_between_failures_increases_goodput(folder: Path, capsys: Capture) -> None:
     goodput = [simulated(capsys, "--node-mtbf", mtbf)["summary"]["goodput"]["mean"] for mtbf in ("10d", "100d", "1000d")]
     assert goodput == sorted(goodput)
 
@@ -140,9 +140,7 @@ def test_a_longer_time_between_failures_is_more_goodput(folder: Path, capsys: Ca
         (["--every", "memory=1m"], ["tiers", "1", "kind"], "memory"),
     ],
 )
-def test_an_option_replaces_what_the_documents_say(
-    folder: Path, capsys: Capture, options: list[str], path: list[str], value: Any
-) -> None:
+def test_option_overrides_the_documents(folder: Path, capsys: Capture, options: list[str], path: list[str], value: Any) -> None:
     found = simulated(capsys, *options)["run"]
     for key in path:
         found = found[int(key)] if key.isdigit() else found[key]
@@ -150,7 +148,7 @@ def test_an_option_replaces_what_the_documents_say(
 
 
 @pytest.mark.slow
-def test_corruption_that_is_noticed_late_costs_work(folder: Path, capsys: Capture) -> None:
+def test_late_detection_of_corruption_costs_work(folder: Path, capsys: Capture) -> None:
     options = ["--node-mtbf", "10d", "--unlimited-restarts"]
     at_once = simulated(capsys, *options)["summary"]["shares"]["work done again"]
     late = simulated(capsys, *options, "--corruption-latency", "30m")["summary"]["shares"]["work done again"]
@@ -173,7 +171,7 @@ def test_a_picture_has_a_panel_for_each_tier(folder: Path, capsys: Capture) -> N
         assert below == [points[0], points[len(points) // 2], points[-1]], "the shortest, the middle and the longest interval"
 
 
-def test_a_picture_that_cannot_be_written_is_told(folder: Path, capsys: Capture) -> None:
+def test_unwritable_picture_is_reported(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml", *OPTIONS, "--svg", "missing/goodput.svg"]) == 3
     message = "error: `missing/goodput.svg` cannot be written: No such file or directory; choose another file with `--svg`\n"
     assert capsys.readouterr().err == message
@@ -187,18 +185,18 @@ def test_a_picture_that_cannot_be_written_is_told(folder: Path, capsys: Capture)
         (["--gpus", "1025"], "`--gpus 1025`: the job's nodes have 8 GPUs each; use a multiple of that"),
     ],
 )
-def test_options_that_do_not_fit_the_job_are_refused(folder: Path, capsys: Capture, options: list[str], message: str) -> None:
+def test_options_that_do_not_fit_the_job_are_rejected(folder: Path, capsys: Capture, options: list[str], message: str) -> None:
     assert main(["simulate", "job.yaml", *OPTIONS, *options]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
-def test_replicas_can_be_dropped_only_where_there_are_some(folder: Path, capsys: Capture) -> None:
+def test_replicas_can_be_dropped_only_if_the_job_has_some(folder: Path, capsys: Capture) -> None:
     (folder / "job.yaml").write_text(JOB.replace("dp_replicate: 16", "dp_replicate: 1"))
     assert main(["simulate", "job.yaml", *OPTIONS, "--drop-replicas"]) == 2
     assert "`--drop-replicas`: the job has one replica" in capsys.readouterr().err
 
 
-def test_without_a_model_the_time_of_a_step_has_to_be_given(folder: Path, capsys: Capture) -> None:
+def test_step_time_is_required_without_a_model(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "job.yaml"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: the time of a step is unknown: ")
@@ -207,7 +205,7 @@ def test_without_a_model_the_time_of_a_step_has_to_be_given(folder: Path, capsys
     assert "set `--checkpoint-bytes 1TB`" in capsys.readouterr().err
 
 
-def test_with_a_model_the_step_and_the_checkpoint_are_estimated(folder: Path, capsys: Capture) -> None:
+def test_step_and_checkpoint_are_estimated_from_the_model(folder: Path, capsys: Capture) -> None:
     (folder / "cluster.yaml").write_text(CLUSTER.replace("nics: [mlx5_0]", "nic: ConnectX-7, nics: [mlx5_0]"))
     model = "model: {preset: llama-3.1-8b}\nbatch: {global: 1024 sequences, micro: 1, sequence: 8192}\n"
     (folder / "job.yaml").write_text(JOB.replace("steps: 200000\n", f"steps: 200000\n{model}"))
@@ -218,7 +216,7 @@ def test_with_a_model_the_step_and_the_checkpoint_are_estimated(folder: Path, ca
     assert run["work_s"] == pytest.approx(200_000 * run["step_s"])
 
 
-def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
+def test_job_without_steps_requires_days(folder: Path, capsys: Capture) -> None:
     (folder / "job.yaml").write_text(JOB.replace("steps: 200000\n", "").replace('"--steps={steps}", ', ""))
     assert main(["simulate", "job.yaml", *OPTIONS]) == 2
     assert "the job has no `steps`" in capsys.readouterr().err
@@ -227,7 +225,7 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "wanted"),
+    ("option", "value", "message"),
     [
         ("--step-time", "5", "`5`: expected a time above 0 such as `30s`, `15m` or `1h30m`"),
         ("--repair", "5", "`5`: expected a time such as `30s`, `15m` or `1h30m`"),
@@ -244,11 +242,11 @@ def test_a_job_without_steps_wants_days(folder: Path, capsys: Capture) -> None:
         ("--shape", "0", "`0`: expected a number above 0, up to 100"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_refused(folder: Path, capsys: Capture, option: str, value: str, wanted: str) -> None:
+def test_unparsable_value_is_rejected(folder: Path, capsys: Capture, option: str, value: str, message: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["simulate", "job.yaml", option, value])
     assert ended.value.code == 2
-    assert f"argument {option}: {wanted}" in capsys.readouterr().err
+    assert f"argument {option}: {message}" in capsys.readouterr().err
 
 
 def test_a_job_with_mistakes_is_not_simulated(folder: Path, capsys: Capture) -> None:
@@ -257,7 +255,7 @@ def test_a_job_with_mistakes_is_not_simulated(folder: Path, capsys: Capture) -> 
     assert "error[HW" in capsys.readouterr().err
 
 
-def test_the_page_names_the_source_of_every_default_and_options_that_exist() -> None:
+def test_page_has_the_source_of_every_default_and_existing_options() -> None:
     defaults = (ROOT / "headway" / "planner" / "goodput" / "failures.yaml").read_text()
     sources = {url.rstrip(".:,") for url in re.findall(r"https://[^\s\"),]+", defaults)}
     assert len(sources) > 5

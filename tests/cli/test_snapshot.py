@@ -1,4 +1,4 @@
-"""`headway snapshot`: the files of a commit, and nothing that is not in it."""
+"""`headway snapshot` archives exactly the files of a commit."""
 
 import shutil
 import subprocess
@@ -37,7 +37,7 @@ def contents(archive: Path) -> dict[str, str]:
         return {each.name: file.read().decode() for each in opened if (file := opened.extractfile(each)) is not None}
 
 
-def test_an_archive_has_the_commits_files_whatever_is_edited_later(tmp_path: Path) -> None:
+def test_archive_has_the_files_of_the_commit_despite_later_edits(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     first = committed(
         repository, train="1", **{".gitattributes": "train export-ignore\nlog export-subst\n", "log": "$Format:%H$"}
@@ -45,7 +45,7 @@ def test_an_archive_has_the_commits_files_whatever_is_edited_later(tmp_path: Pat
     second = committed(repository, **{"sub/x": "x"})
     one = make_snapshot(repository / "sub", "HEAD", tmp_path / "code")
     assert one == f"{tmp_path}/code/{second}.tar#sub"
-    # By its name it is the same for every later run; a pinned commit needs no clean folder.
+    # Its name makes it the same for every later run; a pinned commit does not require a clean folder.
     before = (tmp_path / "code" / f"{second}.tar").read_bytes()
     (repository / "train").write_text("edited")
     assert make_snapshot(repository / "sub", second, tmp_path / "code") == one
@@ -58,7 +58,7 @@ def test_an_archive_has_the_commits_files_whatever_is_edited_later(tmp_path: Pat
     assert git(repository, "status", "--porcelain") == "M train", "the index of the repository is left alone"
 
 
-def test_the_files_of_submodules_are_in_it(tmp_path: Path) -> None:
+def test_archive_includes_the_files_of_submodules(tmp_path: Path) -> None:
     inner, repository = tmp_path / "inner", tmp_path / "repository"
     committed(inner, module="inner")
     committed(repository, train="1")
@@ -85,21 +85,21 @@ def test_the_files_of_submodules_are_in_it(tmp_path: Path) -> None:
         ({"new": "", "train": "2", "other": "", "third": ""}, "`train`, `new`, `other` and 1 more"),
     ],
 )
-def test_what_is_not_committed_is_refused_with_what_to_do(edit: dict[str, str], shown: str, tmp_path: Path) -> None:
+def test_uncommitted_files_are_rejected_with_a_hint(edit: dict[str, str], shown: str, tmp_path: Path) -> None:
     committed(tmp_path / "repository", train="1", **{".gitignore": "ignored\n"})
     (tmp_path / "repository/ignored").touch()
     make_snapshot(tmp_path / "repository", "HEAD", tmp_path / "code")
     for name, text in edit.items():
         (tmp_path / "repository" / name).write_text(text)
-    with pytest.raises(SnapshotError) as told:
+    with pytest.raises(SnapshotError) as error:
         make_snapshot(tmp_path / "repository", "HEAD", tmp_path / "code")
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"{tmp_path}/repository differs from its commit: {shown}; commit the changes, put them aside (git stash -u), "
         "or list what is no code in .gitignore"
     )
 
 
-def test_a_commit_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_commit_is_rejected(tmp_path: Path) -> None:
     committed(tmp_path / "repository", train="1")
     with pytest.raises(SnapshotError, match=f"commit {'a' * 40} is not in .*; fetch it: git fetch origin {'a' * 40}"):
         make_snapshot(tmp_path / "repository", "a" * 40, tmp_path / "code")
@@ -107,7 +107,7 @@ def test_a_commit_that_is_not_there_is_refused(tmp_path: Path) -> None:
         make_snapshot(tmp_path, "HEAD", tmp_path / "code")
 
 
-def test_the_verb_archives_next_to_the_runs(
+def test_snapshot_is_written_next_to_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = tmp_path / "repository"

@@ -1,4 +1,4 @@
-"""`headway submit` and `headway status` of a sweep, and of a run whose runner has never started, against a stand-in of Slurm's clients."""
+"""`headway submit` and `headway status` of a sweep, and of a run whose runner never started, with stand-ins for Slurm's clients."""
 
 import json
 import os
@@ -40,7 +40,7 @@ echo "$number"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with the documents and the clients."""
+    """Create the working folder, with the documents and the clients."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, text in {"sbatch": SBATCH, "squeue": "#!/bin/sh\ncat queue\n", "sacct": "#!/bin/sh\nexit 1\n"}.items():
@@ -57,32 +57,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[tuple[str, str, str | None]]:
-    """Name, state and job of each run."""
+    """Return name, state and job of each run."""
     capsys.readouterr()
     assert main(["status", *words, "--json"]) == 0
     return [(run["run"], run["state"], run["scheduler_job"]) for run in json.loads(capsys.readouterr().out)]
 
 
-def test_a_sweep_is_submitted_once_and_listed_with_each_of_its_points(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_is_submitted_once_and_lists_each_of_its_points(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, "sweep.yaml") == [(f"lr-seed-{seed}", "not submitted", None) for seed in (1, 2, 3)]
     assert main(["submit", "sweep.yaml"]) == 0
     names = capsys.readouterr().out.splitlines()
     assert [name.rpartition("-")[0].rpartition("-")[0] for name in names] == ["lr-seed-1", "lr-seed-2", "lr-seed-3"]
     assert listed(capsys, "sweep.yaml") == [(name, "pending", str(number)) for number, name in enumerate(names, 1)]
-    # Again: each has its job.
+    # The second time, each run has its job.
     assert main(["submit", "sweep.yaml"]) == 0
     assert capsys.readouterr().out.splitlines() == names
     assert (folder / "queue").read_text().count("\n") == 3
     assert main(["status", "sweep.yaml", "--once"]) == 0
     assert "3 pending" in capsys.readouterr().out
-    # A run of another job is not among them.
+    # A run of another job is not listed.
     (folder / "runs/other-0123abcd-1/attempts/0").mkdir(parents=True)
     assert [name for name, _, _ in listed(capsys, "sweep.yaml")] == names
 
 
-def test_a_sweep_of_which_a_run_is_refused_is_submitted_further_by_the_same_command(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_with_a_rejected_run_is_completed_by_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "full").touch()
     assert main(["submit", "sweep.yaml"]) == 1
     assert "QOSMaxSubmitJobPerUserLimit" in capsys.readouterr().err
@@ -91,12 +89,12 @@ def test_a_sweep_of_which_a_run_is_refused_is_submitted_further_by_the_same_comm
     assert [state for _, state, _ in listed(capsys, "sweep.yaml")] == ["pending"] * 3
 
 
-def test_a_sweep_is_not_resumed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_cannot_be_resumed_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "sweep.yaml", "--resume", "lr-seed-1-01234567-1"]) == 1
     assert "is a sweep of 3 runs; `headway resume RUN` continues one of them" in capsys.readouterr().err
 
 
-def test_a_run_whose_runner_has_never_started_is_listed_with_its_cause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_whose_runner_never_started_is_listed_with_its_cause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = folder / "runs/case-0123abcd-7/attempts/2"
     attempt.mkdir(parents=True)
     (attempt / "job").write_text("7\n")

@@ -1,4 +1,4 @@
-"""`headway torchrun` without torch; tests/faults has what it does with it."""
+"""`headway torchrun` without torch; tests/faults covers it with torch."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from headway.cli.main import main
 
 
-def test_a_torch_that_is_not_there_is_named_and_how_to_get_one(
+def test_missing_torch_is_reported_with_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)

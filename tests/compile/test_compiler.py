@@ -1,4 +1,4 @@
-"""`headway.compile` as another program uses it: documents in, plans and problems out."""
+"""Another program uses `headway.compile`: documents in, plans and problems out."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ CLUSTERS = ["cpu-cluster.yaml", "gpu-cluster.yaml"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A job and its two clusters."""
+    """Write a job and its two clusters."""
     for file in STORY.glob("*.yaml"):
         shutil.copy(file, tmp_path)
     return tmp_path
@@ -31,7 +31,7 @@ def test_job_is_planned_on_each_of_its_clusters(folder: Path) -> None:
     assert compile_documents([folder / "job.yaml"], first_only=True).jobs == compiled.jobs[:1]
 
 
-def test_given_cluster_replaces_those_that_the_job_names(folder: Path) -> None:
+def test_given_cluster_replaces_the_clusters_of_the_job(folder: Path) -> None:
     both = compile_documents([folder / "job.yaml"]).jobs
     for file in CLUSTERS:
         (job,) = compile_documents([folder / "job.yaml"], folder / file).jobs
@@ -45,7 +45,7 @@ def test_plans_are_in_the_order_of_the_files(folder: Path) -> None:
     assert [isinstance(plan, PlannedCluster) for plan in compiled.plans] == [True, False, False, True]
 
 
-def test_error_leaves_no_plan(folder: Path) -> None:
+def test_document_with_an_error_has_no_plan(folder: Path) -> None:
     text = (folder / "job.yaml").read_text()
     (folder / "job.yaml").write_text(text.replace("\nnodes:", "\nnods:"))
     compiled = compile_documents([folder / "job.yaml"])
@@ -54,7 +54,7 @@ def test_error_leaves_no_plan(folder: Path) -> None:
     assert all(problem.document == str(folder / "job.yaml") for problem in compiled.problems)
 
 
-def test_file_of_another_kind_is_an_error_where_kinds_are_given(folder: Path) -> None:
+def test_file_of_another_kind_is_an_error_if_kinds_are_given(folder: Path) -> None:
     (found,) = compile_documents([folder / CLUSTERS[0]], kinds=("TrainingJob",)).problems
     assert (found.code, found.message) == ("HW211", "this is a Cluster; expected a TrainingJob")
 
@@ -65,7 +65,7 @@ def test_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert [problem.code for problem in compiled.problems] == ["HW101"]
 
 
-def test_compiling_again_with_the_same_sources_changes_nothing(folder: Path) -> None:
+def test_compiling_again_with_the_same_sources_gives_the_same_result(folder: Path) -> None:
     sources, files = Sources(), sorted(folder.glob("*.yaml"))
     first = compile_documents(files, sources=sources)
     problems = list(first.problems)
@@ -75,7 +75,7 @@ def test_compiling_again_with_the_same_sources_changes_nothing(folder: Path) -> 
     assert list(first.problems) == problems
 
 
-def test_more_problems_leave_the_first_ones_unchanged(folder: Path) -> None:
+def test_adding_problems_does_not_change_the_first_ones(folder: Path) -> None:
     good = compile_documents([folder / "job.yaml"]).problems
     bad = compile_documents([folder / CLUSTERS[0]], kinds=("TrainingJob",)).problems
     both = good.plus(bad, bad.documents)

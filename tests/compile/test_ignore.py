@@ -1,4 +1,4 @@
-"""`ignore`: accepted problems neither stop a plan nor disappear; all others stay, and an entry that accepts nothing is reported."""
+"""`ignore`: an accepted problem does not prevent the plan and stays listed; an entry that accepts nothing is reported."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def codes(path: Path) -> list[str]:
     return [problem.code for problem in compile_documents([path]).problems]
 
 
-def test_an_accepted_error_leaves_a_plan_and_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_job_with_an_accepted_error_is_planned_and_lists_its_reason(tmp_path: Path) -> None:
     assert codes(write(tmp_path)) == ["HW413"]
     compiled = compile_documents([write(tmp_path, "ignore: [{code: HW413, field: layout, reason: 4 nodes on one switch}]\n")])
     assert [problem.code for problem in compiled.problems] == ["HW427"]
@@ -66,13 +66,13 @@ def test_an_accepted_warning_passes_strict(tmp_path: Path, capsys: pytest.Captur
     ]
 
 
-def test_an_entry_of_another_field_accepts_nothing(tmp_path: Path) -> None:
+def test_entry_for_another_field_accepts_nothing(tmp_path: Path) -> None:
     assert codes(write(tmp_path, "ignore: [{code: HW413, field: layout.t, reason: x}]\n")) == ["HW413"]
     fields = "ignore: [{code: HW413, field: layout.tp, reason: x}, {code: HW427, field: batch.global, reason: x}]\n"
     assert codes(write(tmp_path, fields)) == ["HW427", "HW238"]
 
 
-def test_an_error_without_whose_mend_there_is_no_plan_cannot_be_ignored(tmp_path: Path) -> None:
+def test_error_that_prevents_a_plan_cannot_be_ignored(tmp_path: Path) -> None:
     job = JOB.replace("tp: 8", "tp: 3")
     assert "HW239" in codes(write(tmp_path, "ignore: [{code: HW301, reason: x}]\n", job=job))
     assert "HW301" in codes(write(tmp_path, "ignore: [{code: HW301, reason: x}]\n", job=job))
@@ -81,7 +81,7 @@ def test_an_error_without_whose_mend_there_is_no_plan_cannot_be_ignored(tmp_path
     ]
 
 
-def test_a_cluster_accepts_problems_of_its_own(tmp_path: Path) -> None:
+def test_cluster_accepts_its_own_problems(tmp_path: Path) -> None:
     unknown = CLUSTER.replace("H100-SXM-80", "H900")
     assert codes(write(tmp_path, cluster=unknown).parent / "four.yaml") == ["HW231"]
     accepted = f"{unknown}ignore: [{{code: HW231, field: node_groups, reason: a sample}}]\n"
@@ -90,7 +90,7 @@ def test_a_cluster_accepts_problems_of_its_own(tmp_path: Path) -> None:
     assert codes(write(tmp_path, cluster=unused).parent / "four.yaml") == ["HW238"]
 
 
-def test_an_inherited_entry_accepts_and_is_never_unused(tmp_path: Path) -> None:
+def test_inherited_entry_is_applied_and_never_reported_as_unused(tmp_path: Path) -> None:
     base = f"{JOB}partial: true\nignore: [{{code: HW413, reason: x}}, {{code: HW427, reason: x}}, {{code: HW308, reason: x}}]\n"
     write(tmp_path)
     (tmp_path / "base.yaml").write_text(base)
@@ -98,7 +98,7 @@ def test_an_inherited_entry_accepts_and_is_never_unused(tmp_path: Path) -> None:
     assert codes(tmp_path / "job.yaml") == []
 
 
-def test_a_secret_that_is_none_can_be_accepted_and_stays_starred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepted_false_secret_is_still_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = JOB.replace("tp: 8", "tp: 4") + "environment: {NOT_A_TOKEN: abcdefgh1}\n"
     assert "HW215" in codes(write(tmp_path, job=job))
     both = "ignore: [{code: HW215, field: environment.NOT_A_TOKEN, reason: a name}, {code: HW427, reason: x}]\n"
@@ -108,7 +108,7 @@ def test_a_secret_that_is_none_can_be_accepted_and_stays_starred(tmp_path: Path,
     assert "abcdefgh1" not in capsys.readouterr().out
 
 
-def test_what_is_accepted_changes_neither_the_plan_nor_the_files(tmp_path: Path) -> None:
+def test_accepted_problems_change_neither_the_plan_nor_the_files(tmp_path: Path) -> None:
     job = JOB.replace("tp: 8", "tp: 4")
     (plain,) = compile_documents([write(tmp_path, job=job)]).jobs
     (with_reason,) = compile_documents([write(tmp_path, "ignore: [{code: HW427, reason: x}]\n", job=job)]).jobs
@@ -116,7 +116,7 @@ def test_what_is_accepted_changes_neither_the_plan_nor_the_files(tmp_path: Path)
     assert plain.files() == with_reason.files()
 
 
-def test_formats_have_accepted_problems_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_list_accepted_problems_separately(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "ignore: [{code: HW413, reason: one switch}]\n")
     found: dict[str, Any] = {}
     for form in ("json", "sarif"):
@@ -130,7 +130,7 @@ def test_formats_have_accepted_problems_apart(tmp_path: Path, capsys: pytest.Cap
     assert "HW413" not in capsys.readouterr().out
 
 
-def test_codes_that_may_be_ignored_are_those_that_some_check_reports_as_a_warning() -> None:
+def test_ignorable_codes_are_those_that_some_check_reports_as_a_warning() -> None:
     folders = ("jobspec", "templates", "headway/planner", "headway/compile", "headway/cli")
     call = re.compile(r'[Pp]roblem\(\s*"(HW\d+)"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)')
     warnings = {
@@ -140,9 +140,9 @@ def test_codes_that_may_be_ignored_are_those_that_some_check_reports_as_a_warnin
         for found in call.finditer(path.read_text())
         if "Severity.WARNING" in found[0]
     }
-    # `audit` reports HW603 of files in force, which have no `ignore`.
+    # `audit` reports HW603 for files in use, which have no `ignore`.
     warnings -= {"HW603"}
-    # HW520 is turned into a warning where an inventory is a stray, HW509 where a cluster has no switches.
+    # HW520 becomes a warning if an inventory belongs to no cluster, HW509 if a cluster has no switches.
     assert {code for code in CODES if may_be_ignored(code)} == warnings | JUDGEMENTS | {"HW509", "HW520"}
 
 
@@ -150,14 +150,14 @@ SHORT = JOB.replace("[train.py, ", "[train.py] # ").replace("layout: {tp: 8}", "
 
 
 @pytest.mark.parametrize("field", ["run", "trainer.options.argv", ""])
-def test_arguments_that_are_not_passed_are_accepted_where_the_job_lists_them(field: str, tmp_path: Path) -> None:
+def test_unpassed_arguments_are_accepted_if_the_job_lists_them(field: str, tmp_path: Path) -> None:
     entry = f"ignore: [{{code: HW313, field: '{field}', reason: train.toml}}, {{code: HW427, reason: offloaded}}]\n"
     compiled = compile_documents([write(tmp_path, entry if field else entry.replace("field: '', ", ""), job=SHORT)])
     assert list(compiled.problems) == []
     assert [problem.code for problem in compiled.problems.ignored] == ["HW427", "HW313"]
 
 
-def test_arguments_that_are_not_passed_are_accepted_by_the_fields_that_the_message_names(tmp_path: Path) -> None:
+def test_unpassed_arguments_are_accepted_by_the_fields_in_the_message(tmp_path: Path) -> None:
     accept = "ignore: [{code: HW427, reason: offloaded}, {code: HW313, field: model, reason: train.toml}"
     compiled = compile_documents([write(tmp_path, f"{accept}]\n", job=SHORT)])
     (left,) = compiled.problems

@@ -1,4 +1,4 @@
-"""Right documents stay clean: each of these was once refused or warned of."""
+"""Valid documents have no problems: each of these was once rejected or warned about."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_document_is_clean(name: str, tmp_path: Path) -> None:
+def test_valid_document_has_no_problems(name: str, tmp_path: Path) -> None:
     clusters, job, expected = RIGHT[name]
     (tmp_path / "iron.yaml").write_text(CLUSTER)
     (tmp_path / "here.yaml").write_text(HERE)

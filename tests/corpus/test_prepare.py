@@ -1,4 +1,4 @@
-"""Corpora from text: the same bytes from any number of processes and after any kill, and clear refusals."""
+"""Corpora from text: the same bytes from any number of processes and after any kill, and clear errors."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ LIMIT_S = 60
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a tokenizer of single bytes, and the same documents in three forms."""
+    """Create a folder with a tokenizer of single bytes, and the same documents in three forms."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -46,7 +46,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def wanted(inputs: Sequence[str | Path], folder: str, *, workers: int = 1, part_bytes: int = 600, lines: bool = False) -> Request:
+def request(
+    inputs: Sequence[str | Path], folder: str, *, workers: int = 1, part_bytes: int = 600, lines: bool = False
+) -> Request:
     paths = [Path(each) for each in inputs]
     return Request(paths, Path(folder), Path("tokenizer.json"), END, part_bytes=part_bytes, workers=workers, lines=lines)
 
@@ -56,7 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def texts_of(folder: Path) -> list[str]:
-    """The documents, by where they end, without the token after each."""
+    """Return the documents, split at their ends, without the token after each."""
     index, tokenizer = from_json(CorpusIndex, (folder / INDEX_NAME).read_text()), Tokenizer.from_file("tokenizer.json")
     found = []
     for shard in index.shards:
@@ -68,8 +70,8 @@ def texts_of(folder: Path) -> list[str]:
     return found
 
 
-def test_a_corpus_has_all_documents_in_order_and_says_where_they_end(here: Path) -> None:
-    index, is_new = prepare(wanted(["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"], "made"))
+def test_corpus_has_all_documents_in_order_and_their_ends(here: Path) -> None:
+    index, is_new = prepare(request(["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"], "made"))
     assert is_new
     assert texts_of(here / "made") == TEXTS * 3
     assert (index.documents, index.dtype, index.vocab_size, index.largest) == (180, "uint16", 257, 256)
@@ -77,15 +79,15 @@ def test_a_corpus_has_all_documents_in_order_and_says_where_they_end(here: Path)
     assert not (here / "made" / UNFINISHED).exists()
 
 
-def test_the_number_of_processes_changes_no_byte(here: Path) -> None:
-    one, _ = prepare(wanted(["a.jsonl", "a.jsonl.gz"], "one"))
-    prepare(wanted(["a.jsonl", "a.jsonl.gz"], "three", workers=3))
+def test_corpus_is_identical_for_any_number_of_processes(here: Path) -> None:
+    one, _ = prepare(request(["a.jsonl", "a.jsonl.gz"], "one"))
+    prepare(request(["a.jsonl", "a.jsonl.gz"], "three", workers=3))
     assert len(one.shards) > 3
     assert content(here / "one") == content(here / "three")
 
 
-def test_a_killed_call_is_continued_and_leaves_no_trace(here: Path) -> None:
-    prepare(wanted(["a.jsonl"], "straight", part_bytes=150))
+def test_killed_call_is_resumed_and_leaves_no_trace(here: Path) -> None:
+    prepare(request(["a.jsonl"], "straight", part_bytes=150))
     command = [sys.executable, "-m", "headway.cli.main", "prepare", "a.jsonl", "-o", "killed", "--tokenizer", "tokenizer.json"]
     with subprocess.Popen([*command, "--end", END, "--workers", "2", "--shard", "150B"], process_group=0) as process:
         until = time.monotonic() + LIMIT_S
@@ -94,17 +96,17 @@ def test_a_killed_call_is_continued_and_leaves_no_trace(here: Path) -> None:
             assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         group = process.pid
-    while _is_there(group):
+    while _is_running(group):
         assert time.monotonic() < until, "processes of the killed call go on"
         time.sleep(0.02)
     kept = {path.stem: path.stat().st_mtime_ns for path in Path("killed", UNFINISHED).glob("0*.json")}
     shards = {name: Path("killed", f"{name}.tokens").stat().st_mtime_ns for name in kept}
-    prepare(wanted(["a.jsonl"], "killed", part_bytes=150))
+    prepare(request(["a.jsonl"], "killed", part_bytes=150))
     assert content(here / "killed") == content(here / "straight")
     assert {name: Path("killed", f"{name}.tokens").stat().st_mtime_ns for name in kept} == shards, "made again"
 
 
-def _is_there(group: int) -> bool:
+def _is_running(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -112,7 +114,7 @@ def _is_there(group: int) -> bool:
     return True
 
 
-def test_a_complete_corpus_is_left_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_corpus_is_not_changed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["prepare", "a.jsonl", "-o", "made", "--tokenizer", "tokenizer.json", "--end", END, "--workers", "1"]
     assert main(words) == 0
     before = content(here / "made")
@@ -124,22 +126,22 @@ def test_a_complete_corpus_is_left_alone(here: Path, capsys: pytest.CaptureFixtu
     assert content(here / "made") == before
 
 
-def test_a_text_file_is_one_document_unless_its_lines_are(here: Path) -> None:
+def test_text_file_is_one_document_unless_lines_are_requested(here: Path) -> None:
     (here / "b.txt").write_text("one\n\ntwo\n")
-    prepare(wanted(["b.txt"], "file"))
+    prepare(request(["b.txt"], "file"))
     assert texts_of(here / "file") == ["one\n\ntwo\n"]
-    prepare(wanted(["b.txt"], "lines", lines=True))
+    prepare(request(["b.txt"], "lines", lines=True))
     assert texts_of(here / "lines") == ["one", "two"]
 
 
-def test_a_document_that_quotes_the_end_token_does_not_end_there(here: Path) -> None:
+def test_end_token_in_a_text_does_not_end_its_document(here: Path) -> None:
     (here / "b.txt").write_text(f"it is {END} of it")
-    index, _ = prepare(wanted(["b.txt"], "made"))
+    index, _ = prepare(request(["b.txt"], "made"))
     assert texts_of(here / "made") == [f"it is {END} of it"]
     assert index.documents == 1
 
 
-def test_without_an_end_token_documents_follow_each_other(here: Path) -> None:
+def test_documents_follow_each_other_without_an_end_token(here: Path) -> None:
     words = ["prepare", "a.jsonl", "-o", "made", "--tokenizer", "tokenizer.json", "--no-end", "--workers", "1"]
     assert main(words) == 0
     index = from_json(CorpusIndex, Path("made", INDEX_NAME).read_text())
@@ -158,20 +160,20 @@ def test_without_an_end_token_documents_follow_each_other(here: Path) -> None:
         ("b.jsonl.zst", b"nothing", "`b.jsonl.zst` cannot be read"),
     ],
 )
-def test_inputs_that_are_no_text_are_refused_by_place(here: Path, name: str, raw: bytes, message: str) -> None:
+def test_input_that_is_not_text_is_rejected_at_its_position(here: Path, name: str, raw: bytes, message: str) -> None:
     (here / name).write_bytes(raw)
     with pytest.raises(CorpusError) as refused:
-        prepare(wanted([name], "made"))
+        prepare(request([name], "made"))
     assert message in str(refused.value)
     assert not Path("made", INDEX_NAME).exists()
 
 
-def test_what_is_not_there_is_refused_by_name(here: Path) -> None:
+def test_missing_input_or_tokenizer_is_rejected_by_name(here: Path) -> None:
     (here / "folder").mkdir()
     with pytest.raises(CorpusError, match=r"the input `no.txt` is not there"):
-        prepare(wanted(["no.txt"], "made"))
+        prepare(request(["no.txt"], "made"))
     with pytest.raises(CorpusError, match="the input `folder` is a folder"):
-        prepare(wanted(["folder"], "made"))
+        prepare(request(["folder"], "made"))
     with pytest.raises(CorpusError, match=r"the tokenizer has no token `<s>`; its special tokens are `<\|end\|>`"):
         prepare(Request([Path("a.jsonl")], Path("made"), Path("tokenizer.json"), "<s>"))
     with pytest.raises(CorpusError, match=r"`a.jsonl` is not a tokenizer.json"):
@@ -180,38 +182,38 @@ def test_what_is_not_there_is_refused_by_name(here: Path) -> None:
         prepare(Request([Path("a.jsonl")], Path("made"), Path("no.json"), END))
 
 
-def test_a_folder_of_something_else_is_refused(here: Path) -> None:
-    prepare(wanted(["a.jsonl"], "made"))
+def test_folder_with_other_files_is_rejected(here: Path) -> None:
+    prepare(request(["a.jsonl"], "made"))
     before = content(here / "made")
     with pytest.raises(CorpusError, match="has a corpus of other inputs"):
-        prepare(wanted(["a.jsonl.gz"], "made"))
+        prepare(request(["a.jsonl.gz"], "made"))
     (here / "other").mkdir()
     (here / "other" / "thesis.tex").touch()
     with pytest.raises(CorpusError, match=r"`other` has other files, `thesis.tex` for one"):
-        prepare(wanted(["a.jsonl"], "other"))
+        prepare(request(["a.jsonl"], "other"))
     assert content(here / "made") == before
     Path("made", "00000.tokens").unlink()
     with pytest.raises(CorpusError, match="lacks a part of shard 00000"):
-        prepare(wanted(["a.jsonl"], "made"))
+        prepare(request(["a.jsonl"], "made"))
 
 
-def test_an_unfinished_corpus_whose_input_has_changed_is_refused(here: Path) -> None:
+def test_unfinished_corpus_with_a_changed_input_is_rejected(here: Path) -> None:
     (here / "b.jsonl").write_bytes(b'{"text": "fine"}\n{"text": 1}\n')
     with pytest.raises(CorpusError, match="has no text"):
-        prepare(wanted(["b.jsonl"], "made"))
+        prepare(request(["b.jsonl"], "made"))
     os.utime("b.jsonl", (1, 1))
     with pytest.raises(CorpusError, match="an input has changed since"):
-        prepare(wanted(["b.jsonl"], "made"))
+        prepare(request(["b.jsonl"], "made"))
 
 
-def test_two_processes_do_not_prepare_one_folder(here: Path) -> None:
+def test_second_process_cannot_prepare_the_same_folder(here: Path) -> None:
     Path("made").mkdir()
     holder = "import fcntl, sys; f = open('made/.lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         with pytest.raises(CorpusError, match="another process prepares `made`"):
-            prepare(wanted(["a.jsonl"], "made"))
+            prepare(request(["a.jsonl"], "made"))
         process.send_signal(signal.SIGKILL)
 
 
@@ -223,7 +225,7 @@ def test_each_line_is_in_exactly_one_part(tmp_path_factory: pytest.TempPathFacto
     assert [text for part in parts for span in part for text in documents(span, "")] == [line for line in lines if line]
 
 
-def test_small_files_share_a_part_and_only_large_ones_of_lines_are_cut() -> None:
+def test_small_files_share_a_part_and_only_large_files_of_lines_are_cut() -> None:
     small, large = Input("s.txt", 10, has_lines=False), Input("l.txt", 100, has_lines=False)
     lines, packed = Input("l.jsonl", 100, has_lines=True), Input("l.jsonl.gz", 100, has_lines=True)
     assert divide([small, small, small], 25) == [(Span(small, 0, 10), Span(small, 0, 10)), (Span(small, 0, 10),)]
@@ -233,5 +235,5 @@ def test_small_files_share_a_part_and_only_large_ones_of_lines_are_cut() -> None
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1, "uint16"), (65_536, "uint16"), (65_537, "uint32"), (256_000, "uint32")])
-def test_tokens_take_as_few_bytes_as_the_vocabulary_allows(vocab_size: int, dtype: str) -> None:
+def test_tokens_use_as_few_bytes_as_the_vocabulary_allows(vocab_size: int, dtype: str) -> None:
     assert dtype_of(vocab_size) == dtype

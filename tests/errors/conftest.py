@@ -1,4 +1,4 @@
-"""What the cases of this folder share: each file is parsed once, since every case looks for its cluster in all files beside it."""
+"""Parses each file once for all cases of this folder, since every case looks for its cluster in all of its files."""
 
 from functools import cache
 
@@ -12,5 +12,5 @@ _loaded = cache(load_bytes)
 
 @pytest.fixture(autouse=True)
 def _parse_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document depends on its name and its content alone, and nothing changes one that has been read."""
+    """Cache parsed documents: they depend only on their name and content, and nothing changes them afterwards."""
     monkeypatch.setattr(sources, "load_bytes", _loaded)

@@ -1,4 +1,4 @@
-"""A fix is the exact text that mends a mistake: with it in place of the problem's region, the problem is gone."""
+"""A fix is the exact text that corrects a mistake: with it in place of the problem's region, the problem is gone."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 CASES = sorted(path.name for path in HERE.glob("*.yaml"))
 
 
-# A value of the wrong type, in the wrong form, none of the allowed ones, or without its unit.
+# A value of the wrong type, in the wrong form, outside the allowed ones, or without its unit.
 OF_VALUES = ("HW203", "HW204", "HW205", "HW213", "HW240")
 
 
@@ -28,7 +28,7 @@ def problems_of(case: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str,
     return found
 
 
-def mended(text: str, problem: dict[str, Any]) -> str:
+def fixed(text: str, problem: dict[str, Any]) -> str:
     """Return the text with the problem's fix in place of its region, which is on one line."""
     lines = text.split("\n")
     assert problem["line"] == problem["end_line"]
@@ -39,12 +39,12 @@ def mended(text: str, problem: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of all documents, which every test leaves as it was."""
+    """Copy all documents; every test restores the copy."""
     return shutil.copytree(HERE, tmp_path_factory.mktemp("fixes") / "errors", ignore=shutil.ignore_patterns("*.py", "*.txt"))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_fix_applied_mends_its_problem(
+def test_applied_fix_removes_its_problem(
     case: str, cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(cases)
@@ -54,11 +54,11 @@ def test_a_fix_applied_mends_its_problem(
     for problem in fixable:
         file = cases / problem["file"]
         text = file.read_text()
-        file.write_text(mended(text, problem))
+        file.write_text(fixed(text, problem))
         after = problems_of(case, capsys)
         file.write_text(text)
         assert key_of(problem) not in map(key_of, after)
-        # What is written in its place is not refused for another reason.
+        # The replacement is not rejected for another reason.
         refused = [each for each in after if each["path"] == problem["path"] and each["code"] in OF_VALUES]
         assert set(map(key_of, refused)) <= before
         assert not any(each["code"] in UNREADABLE for each in after if each["file"] == problem["file"])

@@ -1,4 +1,4 @@
-"""One mistake in a right document gives one problem, at the mistake, with the text that mends it.
+"""One mistake in a valid document gives one problem, at the mistake, with the text that corrects it.
 
 The mistakes are habits from Megatron, torchtitan, Hugging Face, DeepSpeed, Slurm and Kubernetes, other notations of quantities, and slips
 of the pen.
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from tests.errors.test_fixes import mended
+from tests.errors.test_fixes import fixed
 
 HERE = Path(__file__).parent
 JOB = (HERE / "right-job.yaml").read_text()
@@ -22,9 +22,9 @@ CLUSTER = (HERE / "iron.yaml").read_text()
 
 @dataclass(frozen=True)
 class Mistake:
-    """`old` of the right document is written as `new`; `code` is the problem and `fix` its mend, or `hint` a part of its hint.
+    """A replacement of `old` by `new` in the valid document, with the problem's `code` and its `fix`, or a part of its `hint`.
 
-    With the fix alone the document is right, if that `is_whole`.
+    With the fix alone the document is valid, if that `is_whole`.
     """
 
     old: str
@@ -39,23 +39,23 @@ class Mistake:
 
 
 def key(old: str, new: str, hint: str = "") -> Mistake:
-    """A field by another name; `old` is the right one."""
+    """Return a field under another name; `old` is the valid one."""
     return Mistake(f"{old}:", f"{new}:", "HW201", None if hint else old.strip(" -\n"), hint)
 
 
 def moved(old: str, new: str, hint: str) -> Mistake:
-    """A field in another section."""
+    """Return a field in another section."""
     return Mistake(old, new, "HW201", None, hint)
 
 
 def value(old: str, new: str, code: str = "HW204", fix: str | None = None, hint: str = "") -> Mistake:
-    """A value in another notation; the right one mends it."""
+    """Return a value in another notation; the valid one is the fix."""
     fix = fix if fix is not None or hint else old.partition(": ")[2]
     return Mistake(old, f"{old.partition(': ')[0]}: {new}", code, fix, hint)
 
 
 JOBS = [
-    # What the folder, the document and the name of another program show.
+    # Fixes that follow from the folder, the document or the name of another program.
     Mistake("cluster: iron\n", "", "HW202", None, "add `cluster: iron`"),
     Mistake("apiVersion:", "apiversion:", "HW201", "apiVersion"),
     value("kind: TrainingJob", "PyTorchJob", "HW207"),
@@ -72,7 +72,7 @@ JOBS = [
     Mistake('"--tp={layout.tp}"', '"--tp={{layout.tp}}"', "HW703", '"--tp={layout.tp}"'),
     Mistake('"--tp={layout.tp}"', '"--tp={ layout.tp }"', "HW312", '"--tp={layout.tp}"'),
     Mistake('"--tp={layout.tp}"', '"--tp={layout.tp}", "--o={output_dir}"', "HW312", '"--o={run_directory}"'),
-    # Fields that resemble one of another section, and values whose first mend would be refused next.
+    # Fields that resemble one of another section, and values whose first fix would be rejected next.
     Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {batch.size: [8, 16]}}", "HW240", None, "known fields of `batch`"),
     Mistake("environment:\n", "secrets: [{name: HF_TOKEN, value: abc}]\nenvironment:\n", "HW201", None, "revoke it"),
     Mistake("environment:\n", "secrets: [hf-token]\nenvironment:\n", "HW204", "HF_TOKEN"),
@@ -80,9 +80,9 @@ JOBS = [
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_SUBSYS: INIT,NETWORK", "HW436", '"INIT,NET"', is_whole=False),
     value("steps: 1000", "0", hint="write `1` or more"),
     Mistake("optimizer:\n", "lr_scheduler: {clip_norm: 1.0}\noptimizer:\n", "HW201", None, "`clip_norm: 1.0` under `optimizer`"),
-    # What NCCL does not read, secrets with their value, and launchers.
+    # Values that NCCL does not read, secrets with their value, and launchers.
     Mistake("HF_HOME: /data/hf", "NCCL_DEBUG_LEVEL: INFO", "HW436", "NCCL_DEBUG", is_whole=False),
-    # The value that stands there, brought into the form of the field.
+    # The given value, converted into the form of the field.
     Mistake("nodes: 4", "nodes: 4x8", "HW203", "4"),
     Mistake("nodes: 4", "nodes: 64", "HW403", None, "for example `nodes: 4`"),
     Mistake("nodes: 4", 'nodes: 4\nscheduler: {slurm: {dependency: "1234"}}', "HW204", "afterok:1234"),
@@ -94,7 +94,7 @@ JOBS = [
     Mistake("HF_HOME: /data/hf", "NCCL_TURBO: '1'", "HW436", None, "check the name"),
     Mistake("environment:\n", "secrets: [WANDB_API_KEY=$WANDB_API_KEY]\nenvironment:\n", "HW204", "WANDB_API_KEY"),
     Mistake("  keep: 3\nresilience", "  keep: 3\n  horizon: 10 steps\nresilience", "HW717", None, "`1000 steps`"),
-    # One letter too many or too few, before what another section calls so; the one missing field under a name that nothing explains.
+    # One letter too many or too few, in preference to a name of another section; the one missing field under an unexplained name.
     key("nodes", "node"),
     key("limits", "limit"),
     key("budget", "budgets"),
@@ -105,7 +105,7 @@ JOBS = [
     Mistake("  HF_HOME: /data/hf", "  - {name: HF_HOME, value: /data/hf}", "HW203", None, "`{HF_HOME: /data/hf}`"),
     Mistake("  HF_HOME: /data/hf", "  - HF_HOME=/data/hf", "HW203", None, "`{HF_HOME: /data/hf}`"),
     Mistake("argv: [train.py,", 'argv: ["python train.py",', "HW210", None, "as an item of its own"),
-    # Two reasons against one value are one problem.
+    # Two errors of one value are one problem.
     Mistake("tp: 2", "tp: 3", "HW301", None, "`tp` can be"),
     Mistake("nodes: 4", "nodes: 500", "HW403", None, "at most 8"),
     # Typing errors, also of a section with defaults: nothing else is reported.
@@ -190,7 +190,7 @@ JOBS = [
     value("recompute: full", '"on"', "HW205"),
     value("- kind: shared", "local", "HW205"),
     value("- kind: shared", "sharde", "HW205"),
-    # What headway itself has called otherwise.
+    # Earlier names of headway's own.
     value("- kind: shared", "disk", "HW205"),
     Mistake("[train.py,", '[train.py, "-e={checkpoint.disk.steps}",', "HW312", '"-e={checkpoint.shared.steps}"'),
     value("kind: script", "torchrun", "HW208"),
@@ -201,7 +201,7 @@ JOBS = [
     Mistake("{batch.global}", "{batch.global_batch_size}", "HW312", '"--gb={batch.global}"'),
     value("HF_HOME: /data/hf", "1", "HW203", fix='"1"'),
     Mistake("  HF_HOME", "  hf-home", "HW204", "HF_HOME"),
-    # Forms: the text that has it.
+    # Forms: the fix is the text in the right form.
     Mistake("    budget: 3", "    budget: unlimited", "HW203", None, "for example `1000`"),
     value("tp: 2", "Auto", "HW203", fix="auto"),
     value("global: 256 sequences", "2^20 tokens", fix="1Mi tokens"),
@@ -262,7 +262,7 @@ JOBS = [
         "HW436",
         '"max_split_size_mb:128,expandable_segments:True"',
     ),
-    # Arithmetic: at the value that has to change.
+    # Arithmetic: the problem is at the value to change.
     Mistake("global: 256 sequences", "global: 2M tokens", "HW323", "2Mi tokens", "(256 sequences)"),
     Mistake("spares: 0", "spares: 5", "HW403", None, "use at most 8 in total"),
     # Syntax.
@@ -278,7 +278,7 @@ JOBS = [
     Mistake("argv: [", "argv: [[", "HW105", None, "close it with `]`"),
     Mistake("  tp: 2", " tp: 2", "HW105", "  ", "indent it by 2 spaces, like `dp_shard`"),
     Mistake("nodes: 4", "  nodes: 4", "HW105", "", "indent it by 0 spaces, like `cluster`"),
-    # A line in the column of another section, items without their blank or their dash, and texts that begin like a mapping.
+    # A line in the column of another section, items without their space or dash, and texts that begin like a mapping.
     Mistake("      every: 100 steps", "    every: 100 steps", "HW105", "      ", "indent it by 6 spaces, like `kind`"),
     Mistake("      every: 100 steps", "        every: 100 steps", "HW105", "      ", "indent it by 6 spaces, like `kind`"),
     Mistake("    budget: 3", "   budget: 3\n    refill_steps: 9", "HW105", "    ", "indent it by 4 spaces"),
@@ -302,7 +302,7 @@ JOBS = [
     Mistake("nodes: 4", "nodes\uff1a 4", "HW105", "nodes: 4"),
     Mistake("  attempt:\n    time: 7d", "  attempt:\n  time: 7d", "HW203", None, "indent `time` below `attempt`"),
     Mistake("environment:\n", "secrets:\n- HF_TOKEN\n  - API_KEY\nenvironment:\n", "HW204", None, "indent the `- ` of `API_KEY`"),
-    # The name and the value that the rest of the document, or of the section, leaves.
+    # The only name or value that the rest of the document, or of the section, allows.
     Mistake(
         "preset: llama-3.1-8b", "preset: llama-3.1\n  size: 8b", "HW201", None, "write `preset: llama-3.1-8b`", is_whole=False
     ),
@@ -336,7 +336,7 @@ JOBS = [
     Mistake("compute: bf16", "compute: @bf16", "HW105", '"@bf16"', "leave the `@` out", is_whole=False),
     Mistake("[train.py,", "[train.py, {?compile}--compile,", "HW105", None, "quote", is_whole=False),
     Mistake("optimizer:\n  lr: 3.0e-4\n  warmup_steps: 200", "optimizer: {warmup_steps: 200, lr: 0,0003}", "HW110", "0.0003"),
-    # A list: what is written in its place is accepted.
+    # A list: the replacement is accepted.
     value("cluster: iron", "{name: iron}", "HW203", hint="`iron`"),
     Mistake("nodes: 4", "nodes: 4\nsecrets: {name: HF, other: X}", "HW203", None, "`[name, other]`", is_whole=False),
     Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {optimizer.warmup_steps: 1}}", "HW203", "[1]"),
@@ -347,7 +347,7 @@ JOBS = [
     Mistake("nodes: 4", "nodes: 4\nextends: {file: base.yaml}", "HW203", None, "`base.yaml`", is_whole=False),
     value("micro: 1", "[1, 2]", "HW203", hint="one number"),
     value("micro: 1", "[a, b]", "HW203", hint="`2`"),
-    # A program of the wrong form is none of the default trainer's.
+    # A program in the wrong form does not belong to the default trainer.
     Mistake("trainer:\n  kind: script\n  options:\n    argv: [train.py,", "run: [3,", "HW203", '"3"', is_whole=False),
     Mistake("join: 10m", "join: 600000", "HW213", "600000ms"),
     Mistake(
@@ -392,7 +392,7 @@ JOBS = [
         "seconds",
         is_whole=False,
     ),
-    # What is only half of the mistake, or whose first mend would be refused next.
+    # Half of a mistake, or a mistake whose first fix would be rejected next.
     Mistake("    join: 10m", "    join: 10m\n    replica: 9m", "HW708", None, "leave it out"),
     Mistake('"--tp={layout.tp}"', '"--tp=${layout.tp}"', "HW703", '"--tp={layout.tp}"'),
     Mistake('"--tp={layout.tp}"', '"--tp=${layout.tpp}"', "HW312", '"--tp={layout.tp}"'),
@@ -477,7 +477,7 @@ CLUSTERS = [
     Mistake("account: research", "account: research\n    login: a@b.c", "HW203", "{host: b.c, user: a}"),
     Mistake("dscp: 48", "dscp: 26", "HW506", None, "`dscp: 48` there"),
     value("role: scale-out", "compute", "HW205"),
-    # What headway itself has called otherwise.
+    # Earlier names of headway's own.
     key("node_groups", "nodes"),
     key("- name", "- group"),
     key("    held_back", "    spares"),
@@ -532,7 +532,7 @@ CLUSTERS = [
     Mistake("host_memory: 2TiB", "RealMemory: 2TiB", "HW201", None, "write `host_memory: 2TiB`"),
     Mistake("role: scale-out", "role: scale-up", "HW503", "scale-out"),
 ]
-# What is right, and looks like one of the mistakes: part of the document, and what stands there instead.
+# Valid variants that look like one of the mistakes: part of the document, and its replacement.
 RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
@@ -542,7 +542,7 @@ RIGHT = [
         "steps: 1000",
         "steps: 1000\nsetup: ['case $A in', 'b) for c in d; do if true; then echo \"do\"; fi; done ;; esac # if', 'test a = b || D=e env']",
     ),
-    # What is in a here-document or in quotes is no shell, and an item may have several lines.
+    # A here-document or a quoted text is not parsed as shell, and an item may have several lines.
     ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['cat > ib.conf <<EOF', 'timeout = 22', '[[ x', EOF]"),
     ("job.yaml", "steps: 1000", 'steps: 1000\nsetup: ["A=\'\\nb = c\\n[[ if\'", "if true\\nthen B=1\\nfi"]'),
     ("job.yaml", "HF_HOME: /data/hf", "PYTORCH_ALLOC_CONF: 'roundup_power2_divisions:[64:8,>:1],expandable_segments:True'"),
@@ -567,12 +567,12 @@ def problems(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_documents_are_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmodified_documents_are_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert problems(capsys) == []
 
 
 @pytest.mark.parametrize(("file", "old", "new"), RIGHT)
-def test_what_is_right_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str) -> None:
+def test_valid_variant_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str) -> None:
     path = folder / file
     text = path.read_text()
     assert old in text
@@ -583,7 +583,7 @@ def test_what_is_right_is_accepted(folder: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("file", "mistake"), [*(("job.yaml", each) for each in JOBS), *(("iron.yaml", each) for each in CLUSTERS)], ids=str
 )
-def test_one_mistake_is_one_problem_with_its_mend(
+def test_one_mistake_gives_one_problem_with_its_fix(
     folder: Path, capsys: pytest.CaptureFixture[str], file: str, mistake: Mistake
 ) -> None:
     path = folder / file
@@ -604,5 +604,5 @@ def test_one_mistake_is_one_problem_with_its_mend(
             path.write_text(text.replace(mistake.old, " " * (len(mistake.new) - len(mistake.new.lstrip(" "))) + mend.strip(), 1))
             assert problems(capsys) == []
     if mistake.fix is not None and mistake.is_whole:
-        path.write_text(mended(wrong, problem))
+        path.write_text(fixed(wrong, problem))
         assert problems(capsys) == []

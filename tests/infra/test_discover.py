@@ -1,4 +1,4 @@
-"""Describes clusters from answers of scontrol, in both of its forms: what Slurm knows is in the documents, the rest is a comment."""
+"""Describes clusters from output of scontrol, as text and as JSON: Slurm's facts are in the documents, the rest is a comment."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from headway.compile import compile_documents
 from headway.infra.discover import DiscoverError, SlurmDescription, cluster_document, inventory_document, read_slurm
 from headway.infra.submit.shell import CommandResult
 
-# As slurmctld prints them, shortened: fields that are not read are left out.
+# As slurmctld prints them, without the fields that are not read.
 CONFIG = """\
 Configuration data as of 2026-11-25T16:18:50
 ClusterName             = Big_One
@@ -35,7 +35,7 @@ PartitionName=debug AllowGroups=ALL Default=NO OverSubscribe=NO Nodes=gpu[1-3]
 
 
 class Answers:
-    """A shell that has answers; a command without one fails as an unknown option does."""
+    """A shell with prepared answers; any other command fails like an unknown option."""
 
     folder, user = "/", "me"
 
@@ -63,7 +63,7 @@ def described(gpu_type: str = "h100:", topology: str = "tree", **more: str) -> S
     return read_slurm(Answers(answers))
 
 
-def test_documents_have_what_slurm_knows() -> None:
+def test_documents_contain_the_facts_from_slurm() -> None:
     text = cluster_document(described(), "login.example.com", "bastion", ["module load slurm"])
     for line in (
         "name: big-one",
@@ -86,7 +86,7 @@ def test_documents_have_what_slurm_knows() -> None:
         assert f"{line}\n" in text
 
 
-def test_inventory_has_the_address_of_each_node_by_its_number() -> None:
+def test_inventory_lists_the_address_of_each_node_in_order() -> None:
     text = inventory_document(described())
     assert text.endswith(
         "  - {name: gpu-1, host: 10.0.0.1}  # gpu1\n"
@@ -105,7 +105,7 @@ def test_inventory_has_the_address_of_each_node_by_its_number() -> None:
         ("quadro:", "    gpu: quadro  # the type of the Gres; write the model as docs/models.md names it"),
     ],
 )
-def test_a_gpu_that_slurm_does_not_name_stays_unknown(gpu_type: str, line: str) -> None:
+def test_gpu_model_follows_the_gres_type_or_stays_unknown(gpu_type: str, line: str) -> None:
     assert line in cluster_document(described(gpu_type))
 
 
@@ -127,21 +127,21 @@ def test_both_forms_of_scontrol_describe_the_same_cluster() -> None:
 
 
 @pytest.mark.parametrize("answer", ["no json", '{"nodes": [{"name": "gpu1"}]}', "{}"])
-def test_json_of_another_format_is_left_for_the_text(answer: str) -> None:
+def test_text_output_is_used_if_the_json_has_another_format(answer: str) -> None:
     assert described(**{"scontrol show node --json": answer}).nodes == described().nodes
 
 
-def test_pyxis_is_known_by_sruns_own_help() -> None:
+def test_pyxis_is_detected_by_the_help_of_srun() -> None:
     assert "    containers: pyxis\n" in cluster_document(described(**{"srun --help": "  --container-image=[USER@]IMAGE"}))
     assert "    # containers:  # srun lists no pyxis options, and there is no Apptainer here" in cluster_document(described())
 
 
-def test_apptainer_is_known_by_its_command() -> None:
+def test_apptainer_is_detected_by_its_command() -> None:
     text = cluster_document(described(**{"sh -c command -v apptainer": "/usr/bin/apptainer\n"}))
     assert "    containers: apptainer  # it is on the PATH here" in text
 
 
-def test_blocks_are_no_proof_of_nvlink_domains() -> None:
+def test_blocks_do_not_prove_nvlink_domains() -> None:
     text = cluster_document(
         described(topology="block", **{"scontrol show topology": "BlockName=b1 BlockIndex=0 Nodes=gpu[1-3]\n"})
     )
@@ -150,7 +150,7 @@ def test_blocks_are_no_proof_of_nvlink_domains() -> None:
 
 
 @pytest.mark.parametrize("gpu_type", ["", "h100:", "a100:", "quadro:"])
-def test_what_is_written_passes_the_check(gpu_type: str, tmp_path: Path) -> None:
+def test_written_documents_pass_the_check(gpu_type: str, tmp_path: Path) -> None:
     found = described(gpu_type)
     places = [tmp_path / "cluster.yaml", tmp_path / "inventory.yaml"]
     places[0].write_text(cluster_document(found))
@@ -158,7 +158,7 @@ def test_what_is_written_passes_the_check(gpu_type: str, tmp_path: Path) -> None
     assert compile_documents(places).problems.errors == 0
 
 
-def test_a_slurm_that_does_not_answer_is_an_error() -> None:
+def test_slurm_without_an_answer_is_an_error() -> None:
     with pytest.raises(DiscoverError, match="`scontrol show config`: scontrol: unrecognized option"):
         read_slurm(Answers({}))
 
@@ -170,7 +170,7 @@ def test_a_slurm_that_does_not_answer_is_an_error() -> None:
         (["--login", "a", "--jump", "x y"], "`--jump x y`: expected a list of hosts"),
     ],
 )
-def test_a_login_that_no_host_has_is_wrong_usage(
+def test_invalid_login_is_a_usage_error(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["discover", "slurm", *words, "-o", str(tmp_path)]) == 2

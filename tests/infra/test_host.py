@@ -1,4 +1,4 @@
-"""What must be done to a host follows from what it is to hold and what was found there; no host is needed for that."""
+"""The changes to a host follow from its desired state and the state found there; these tests need no host."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ HELD = {path: file.sha256 for path, file in WANTED.files.items()}
 
 
 def view(**found: str) -> HostView:
-    """The host as it is to be, but for `script`, `unit_file`, `unit`."""
+    """Return the host in its desired state, except for `script`, `unit_file`, `unit`."""
     paths = dict.fromkeys(folders_of(WANTED), FOLDER)
     paths |= {path: file.print for path, file in WANTED.files.items()}
     paths |= {path: found[name] for name, path in (("script", SCRIPT), ("unit_file", UNIT_FILE)) if name in found}
@@ -50,7 +50,7 @@ def printed(text: str, mode: int = 0o755) -> str:
     return HostFile(text, mode).print
 
 
-def test_a_host_as_it_is_to_be_needs_nothing() -> None:
+def test_host_in_its_desired_state_needs_no_changes() -> None:
     assert changes(WANTED, view()) == []
 
 
@@ -65,16 +65,16 @@ def test_a_host_as_it_is_to_be_needs_nothing() -> None:
         (printed("#!/bin/sh\n").replace("0:0", "0:1000"), "mode"),
     ],
 )
-def test_only_the_path_that_differs_is_named(found: str, what: str) -> None:
+def test_only_the_differing_path_is_reported(found: str, what: str) -> None:
     assert changes(WANTED, view(script=found)) == [FileChange(SCRIPT, what)]
 
 
 @pytest.mark.parametrize(("word", "what"), [("disabled", "not enabled"), ("absent", "not enabled"), ("failed", "failed")])
-def test_a_unit_that_is_not_started_is_named(word: str, what: str) -> None:
+def test_unit_that_is_not_running_is_reported(word: str, what: str) -> None:
     assert changes(WANTED, view(unit=word)) == [FileChange(UNIT, what)]
 
 
-def test_a_file_that_is_no_longer_wanted_is_extra_until_it_is_gone() -> None:
+def test_obsolete_file_is_extra_until_it_is_removed() -> None:
     old = "/etc/headway/old"
     manifest = HostManifest("lab", {**HELD, old: "0" * 64}, units=(UNIT,))
     there = replace(view(), manifest=manifest, paths={**view().paths, old: printed("old\n")})
@@ -86,36 +86,36 @@ def test_a_file_that_is_no_longer_wanted_is_extra_until_it_is_gone() -> None:
 @pytest.mark.parametrize(
     "manifest", [None, HostManifest("lab", HELD, units=(UNIT,), finished=False), HostManifest("lab", {SCRIPT: HELD[SCRIPT]})]
 )
-def test_right_files_under_an_unfinished_or_a_lost_manifest_are_not_done(manifest: HostManifest | None) -> None:
+def test_host_with_correct_files_is_unfinished_without_a_final_manifest(manifest: HostManifest | None) -> None:
     assert changes(WANTED, replace(view(), manifest=manifest)) == [FileChange(MANIFEST, "unfinished")]
 
 
 @pytest.mark.parametrize("found", [OTHER, FOLDER, printed("somebody else's\n")])
-def test_what_is_not_ours_is_refused_by_its_path(found: str) -> None:
+def test_foreign_file_is_rejected_with_its_path(found: str) -> None:
     with pytest.raises(ForeignFileError, match=f"n1 .*{SCRIPT} is already there and not headway's"):
         check_ours(WANTED, replace(view(script=found), manifest=None))
 
 
-def test_a_folder_in_the_place_of_our_file_is_refused_too() -> None:
+def test_folder_at_the_path_of_a_managed_file_is_rejected() -> None:
     with pytest.raises(ForeignFileError, match=SCRIPT):
         check_ours(WANTED, view(script=FOLDER))
 
 
 @pytest.mark.parametrize("found", [ABSENT, printed("#!/bin/sh\n"), printed("#!/bin/sh\n", 0o600)])
-def test_nothing_or_the_very_content_may_be_taken_over(found: str) -> None:
+def test_absent_or_identical_file_can_be_adopted(found: str) -> None:
     check_ours(WANTED, replace(view(script=found), manifest=None))
 
 
-def test_our_file_may_have_been_edited() -> None:
+def test_edited_managed_file_is_accepted() -> None:
     check_ours(WANTED, view(script=printed("edited by hand\n")))
 
 
-def test_a_host_of_another_cluster_is_refused() -> None:
+def test_host_of_another_cluster_is_rejected() -> None:
     with pytest.raises(ForeignFileError, match="belongs to the cluster `other`"):
         check_ours(WANTED, replace(view(), manifest=HostManifest("other", {})))
 
 
-def test_the_intent_names_old_and_new_files_and_only_the_folders_that_are_not_there() -> None:
+def test_intent_lists_old_and_new_files_and_only_missing_folders() -> None:
     old = replace(view(), manifest=HostManifest("lab", {"/etc/old": "0" * 64}, folders=("/etc/made",), units=("old.service",)))
     begun = intent(WANTED, replace(old, paths={**old.paths, SCRIPT: ABSENT, "/usr/local/sbin": ABSENT}))
     assert begun.files == {"/etc/old": "0" * 64, **HELD}
@@ -136,18 +136,16 @@ def test_the_intent_names_old_and_new_files_and_only_the_folders_that_are_not_th
         (replace(view(), manifest=HostManifest("lab", HELD, restart=(UNIT,), finished=False)), (UNIT,)),
     ],
 )
-def test_a_unit_is_restarted_for_its_own_file_one_that_it_names_and_what_an_earlier_run_left(
-    found: HostView, restart: tuple[str, ...]
-) -> None:
+def test_unit_is_restarted_if_a_file_changed_it_failed_or_a_restart_is_due(found: HostView, restart: tuple[str, ...]) -> None:
     assert intent(WANTED, found).restart == restart
 
 
-def test_a_manifest_is_read_as_it_was_written() -> None:
+def test_manifest_round_trips_through_its_text() -> None:
     manifest = HostManifest("lab", HELD, ("/etc/headway",), (UNIT,), (UNIT,), finished=False)
     assert read_manifest(manifest_text(manifest)) == manifest
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '"text"', '{"schema": "headway.managed/9"}', '{"schema": "headway.managed/1"}'])
-def test_what_is_no_manifest_of_ours_is_not_read(text: str) -> None:
+def test_invalid_manifest_is_not_read(text: str) -> None:
     with pytest.raises(ValueError, match=r"manifest|schema|Expecting"):
         read_manifest(text)

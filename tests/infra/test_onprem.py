@@ -1,4 +1,4 @@
-"""A cluster's rendered files become what its hosts are to hold."""
+"""A cluster's rendered files become the desired state of its hosts."""
 
 from pathlib import Path, PurePosixPath
 
@@ -27,12 +27,12 @@ def files(node: str) -> Files:
     return {PurePosixPath(f"lab/hosts/{node}{path}"): text for path, text in texts.items()}
 
 
-def test_the_table_of_providers_lists_every_folder_beside_it() -> None:
+def test_table_of_providers_lists_every_folder_next_to_it() -> None:
     folders = {path.parent.name for path in (Path(__file__).parents[2] / "infra/providers").glob("*/__init__.py")}
     assert set(PROVIDERS) == folders
 
 
-def test_a_node_with_files_gets_them_at_their_paths_and_one_without_is_left_out() -> None:
+def test_node_gets_its_files_at_their_paths_and_one_without_is_omitted() -> None:
     rendered = {**files("gpu-1"), PurePosixPath("lab/plan.json"): "{}", PurePosixPath("lab/hosts/gpu-10/etc/x"): ""}
     (state,) = host_states(OnpremOptions(user="admin"), plan("10.0.0.1", "10.0.0.2"), rendered, Path("/c"))
     assert state.reach == Reach("gpu-1", "10.0.0.1", 22, "admin")
@@ -44,27 +44,27 @@ def test_a_node_with_files_gets_them_at_their_paths_and_one_without_is_left_out(
     assert state.units == ("qos.service",)
 
 
-def test_a_node_with_files_and_no_address_is_named() -> None:
+def test_node_with_files_and_without_an_address_is_reported() -> None:
     with pytest.raises(ValueError, match="files for `gpu-2`, and neither `hosts` of the group `gpu` nor an inventory"):
         host_states(OnpremOptions(), plan("10.0.0.1", None), {**files("gpu-1"), **files("gpu-2")}, Path())
 
 
-def test_two_nodes_at_one_address_are_named() -> None:
+def test_nodes_with_the_same_address_are_reported() -> None:
     with pytest.raises(ValueError, match=r"`gpu-1` and `gpu-2` are both at 10\.0\.0\.1:22"):
         host_states(OnpremOptions(), plan("10.0.0.1", "10.0.0.1"), {**files("gpu-1"), **files("gpu-2")}, Path())
 
 
-def test_the_manifest_cannot_be_a_file_of_the_tree() -> None:
+def test_manifest_path_in_the_tree_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"/etc/headway/managed\.json"):
         host_states(OnpremOptions(), plan("h"), {PurePosixPath("lab/hosts/gpu-1/etc/headway/managed.json"): ""}, Path())
 
 
-def test_paths_of_keys_count_from_the_document_but_for_the_home_folder() -> None:
+def test_key_paths_are_relative_to_the_document_except_in_the_home_folder() -> None:
     found = reach(OnpremOptions(identity="~/.ssh/id", known_hosts="known_hosts"), Path("/clusters/lab"))
     assert (found.identity, found.known_hosts) == ("~/.ssh/id", "/clusters/lab/known_hosts")
 
 
-def test_the_state_says_what_a_host_holds_and_not_by_whose_keys() -> None:
+def test_state_contains_the_files_of_a_host_but_no_key_paths() -> None:
     options = OnpremOptions(identity="/keys/id", known_hosts="/keys/known")
     (state,) = host_states(options, plan("10.0.0.1"), files("gpu-1"), Path())
     props = props_of(state)
@@ -73,7 +73,7 @@ def test_the_state_says_what_a_host_holds_and_not_by_whose_keys() -> None:
     assert state_of({**props, "port": 22.0}).files == state.files
 
 
-def test_a_host_that_is_another_node_now_is_a_change_though_it_holds_the_same() -> None:
+def test_renamed_host_with_the_same_files_is_a_change() -> None:
     (state,) = host_states(OnpremOptions(), plan("10.0.0.1"), files("gpu-1"), Path())
     news = props_of(state)
     manifest = {"cluster": "lab", "files": {}, "folders": [], "units": [], "restart": [], "finished": True}

@@ -1,4 +1,4 @@
-"""How ssh would reach a host: what the user's configuration adds to a cluster's file."""
+"""ssh reaches a host by the cluster's file and the user's configuration."""
 
 from pathlib import Path
 
@@ -36,11 +36,11 @@ def reached(config: Path, host: str, user: str = "", port: int = 0, jump: str | 
 
 
 def places(reach: Reach | None) -> list[str]:
-    """The hosts on the way, the last one first."""
+    """Return the hosts on the path, the last one first."""
     return [] if reach is None else [f"{reach.user}@{reach.place}", *places(reach.jump)]
 
 
-def test_the_configuration_gives_what_the_cluster_omits(config: Path) -> None:
+def test_ssh_configuration_supplies_values_that_the_cluster_omits(config: Path) -> None:
     assert places(reached(config, "cluster")) == [
         "alice@login.example.com:2222",
         "carol@inner:22",
@@ -48,16 +48,16 @@ def test_the_configuration_gives_what_the_cluster_omits(config: Path) -> None:
     ]
 
 
-def test_the_values_of_the_cluster_win(config: Path) -> None:
+def test_values_of_the_cluster_override_the_ssh_configuration(config: Path) -> None:
     assert places(reached(config, "cluster", "dave", 22, "eve@[::1]:99")) == ["dave@login.example.com:22", "eve@::1:99"]
     assert places(reached(config, "cluster", "dave", jump="none")) == ["dave@login.example.com:2222"]
 
 
-def test_a_host_without_an_entry_and_no_configuration_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_an_ssh_configuration_is_reached_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "me")
     assert places(reached(tmp_path / "none", "n1")) == ["me@n1:22"]
 
 
-def test_a_jump_that_leads_to_itself_is_refused(config: Path) -> None:
+def test_proxy_jump_to_itself_is_rejected(config: Path) -> None:
     with pytest.raises(ConnectError, match="a ProxyJump may lead to itself"):
         reached(config, "loop")

@@ -1,4 +1,4 @@
-"""A submission has one outcome: what a client does with one that was interrupted, in virtual time; and the job that comes late."""
+"""A submission has one outcome: a client settles an interrupted one, in virtual time, and a late job is refused."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ SCRIPT = "#!/bin/bash\n"
 
 @dataclass
 class Queue(Slurm):
-    """Slurm's rules with a queue in memory; the command that submits is `sbatch`, a line of sh."""
+    """Slurm's rules with a queue in memory; `sbatch` is a line of sh that submits."""
 
     shell: Here
     sbatch: str = "echo 7"
@@ -62,7 +62,7 @@ def desk(queue: Queue, clock: Clock, tmp_path: Path) -> Desk:
 
 
 def interrupted(tmp_path: Path) -> RunDirectory:
-    """The first submission of a run, whose process is gone after it has called sbatch."""
+    """Create the first submission of a run, whose process ended after it called sbatch."""
     directory = RunDirectory(tmp_path / "runs" / RUN)
     (directory.submissions / "1" / "started").mkdir(parents=True)
     return directory
@@ -72,7 +72,7 @@ def job(desk: Desk, number: int = 1) -> ScheduledJob:
     return ScheduledJob("7", RUN, "me", JobState.PENDING, "PENDING", place=desk.request(RUN, number, SCRIPT).place)
 
 
-def test_a_submission_keeps_its_script_and_the_number_of_its_job(desk: Desk, tmp_path: Path) -> None:
+def test_submission_records_its_script_and_job_number(desk: Desk, tmp_path: Path) -> None:
     submitted = desk.submit(desk.request(RUN, 1, SCRIPT), {"job": "job.yaml"})
     directory = RunDirectory(tmp_path / "runs" / RUN)
     assert (submitted.job, directory.submission_numbers(), directory.submitted_script(1).read_text()) == ("7", (1,), SCRIPT)
@@ -84,7 +84,7 @@ def test_a_submission_keeps_its_script_and_the_number_of_its_job(desk: Desk, tmp
     assert sorted(path.name for path in directory.submissions.iterdir()) == ["1"]
 
 
-def test_a_job_that_the_scheduler_refuses_is_told_and_the_next_submission_may_follow(desk: Desk, queue: Queue) -> None:
+def test_rejected_job_is_reported_and_the_next_submission_is_allowed(desk: Desk, queue: Queue) -> None:
     queue.sbatch = "echo 'sbatch: error: invalid partition specified: mian' >&2; exit 1"
     with pytest.raises(JobRefusedError, match="invalid partition specified: mian"):
         desk.submit(desk.request(RUN, 1, SCRIPT), {})
@@ -93,13 +93,13 @@ def test_a_job_that_the_scheduler_refuses_is_told_and_the_next_submission_may_fo
     assert desk.submit(desk.request(RUN, 2, SCRIPT), {}).job == "8"
 
 
-def test_an_answer_that_did_not_come_is_no_refusal(desk: Desk, queue: Queue, clock: Clock) -> None:
+def test_timed_out_submission_is_not_a_rejection(desk: Desk, queue: Queue, clock: Clock) -> None:
     queue.sbatch = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
     queue.listed = [job(desk)]
     assert desk.submit(desk.request(RUN, 1, SCRIPT), {}).job == "7"
 
 
-def test_a_client_that_ended_before_it_called_the_scheduler_costs_no_time(
+def test_submission_that_never_reached_the_scheduler_is_void_at_once(
     desk: Desk, queue: Queue, clock: Clock, tmp_path: Path
 ) -> None:
     (tmp_path / "runs" / RUN / "submissions" / "1").mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_a_client_that_ended_before_it_called_the_scheduler_costs_no_time(
     assert (clock.now_s, queue.asked) == (0.0, 0)
 
 
-def test_a_job_that_appears_is_that_of_the_interrupted_submission(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
+def test_job_that_appears_belongs_to_the_interrupted_submission(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
     interrupted(tmp_path)
     # Another user's run has the same name.
     queue.listed = [ScheduledJob("6", RUN, "you", JobState.RUNNING, "RUNNING", place="/elsewhere/runs/submissions/1"), job(desk)]
@@ -117,7 +117,7 @@ def test_a_job_that_appears_is_that_of_the_interrupted_submission(desk: Desk, qu
     assert found.number == "7"
 
 
-def test_a_submission_without_a_job_is_given_up_and_its_late_job_never_has_the_run(
+def test_submission_without_a_job_becomes_void_and_its_late_job_is_refused(
     desk: Desk, queue: Queue, clock: Clock, tmp_path: Path
 ) -> None:
     """The job's script compares the outcome: tests/templates/test_slurm.py."""
@@ -130,7 +130,7 @@ def test_a_submission_without_a_job_is_given_up_and_its_late_job_never_has_the_r
     assert str(outcome).startswith("void no job")
 
 
-def test_a_submission_whose_command_still_runs_is_not_given_up(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
+def test_submission_whose_command_still_runs_is_not_void(desk: Desk, queue: Queue, clock: Clock, tmp_path: Path) -> None:
     place = interrupted(tmp_path).submissions / "1"
     lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Trees on disk: they hold exactly the rendered files afterwards, and nothing outside of their folders is touched."""
+"""Trees on disk contain exactly the rendered files afterwards, and nothing outside of their folders changes."""
 
 from pathlib import Path, PurePosixPath
 
@@ -14,14 +14,14 @@ def tree(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_new_tree_is_written_whole_and_then_equal(tmp_path: Path) -> None:
+def test_new_tree_is_written_completely(tmp_path: Path) -> None:
     assert [difference.what for difference in write_tree(tmp_path, FILES, [JOB])] == ["missing", "missing"]
     assert tree(tmp_path) == {path.as_posix(): text for path, text in FILES.items()}
     assert compare_tree(tmp_path, FILES, [JOB]) == []
     assert write_tree(tmp_path, FILES, [JOB]) == []
 
 
-def test_comparing_names_what_is_missing_changed_and_extra_and_writes_nothing(tmp_path: Path) -> None:
+def test_comparison_lists_missing_changed_extra_files_and_writes_nothing(tmp_path: Path) -> None:
     write_tree(tmp_path, FILES, [JOB])
     (tmp_path / JOB / "plan.json").write_text("{ }\n")
     (tmp_path / JOB / "slurm" / "job.sbatch").unlink()
@@ -35,7 +35,7 @@ def test_comparing_names_what_is_missing_changed_and_extra_and_writes_nothing(tm
     assert tree(tmp_path) == before
 
 
-def test_stale_files_go_and_others_stay(tmp_path: Path) -> None:
+def test_stale_files_are_removed_and_others_kept(tmp_path: Path) -> None:
     write_tree(tmp_path, {**FILES, JOB / "local" / "run.sh": "old\n"}, [JOB])
     other = tmp_path / "job" / "other" / "plan.json"
     write_file(other, "kept\n")
@@ -46,7 +46,7 @@ def test_stale_files_go_and_others_stay(tmp_path: Path) -> None:
     assert (tmp_path / "README").read_text() == "kept\n"
 
 
-def test_a_link_is_replaced_and_what_it_points_to_is_not(tmp_path: Path) -> None:
+def test_link_is_replaced_and_its_target_is_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     target.write_text("{}\n")
     (tmp_path / JOB).mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_a_link_is_replaced_and_what_it_points_to_is_not(tmp_path: Path) -> None
     assert target.read_text() == "{}\n"
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"
     write_file(path, "old\n")
 
@@ -71,13 +71,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("file", [JOB / "slurm", JOB / "plan.json" / "deep" / "file"])
-def test_a_file_in_a_folders_place_and_a_folder_in_a_files_place_give_way(file: PurePosixPath, tmp_path: Path) -> None:
+def test_file_at_a_folders_path_and_folder_at_a_files_path_are_replaced(file: PurePosixPath, tmp_path: Path) -> None:
     write_file(tmp_path / file, "old\n")
     assert FileDifference(file, "extra") in write_tree(tmp_path, FILES, [JOB])
     assert tree(tmp_path) == {path.as_posix(): text for path, text in FILES.items()}
 
 
-def test_a_linked_folder_in_a_tree_gives_way_and_keeps_its_files(tmp_path: Path) -> None:
+def test_linked_folder_in_a_tree_is_replaced_and_its_target_is_kept(tmp_path: Path) -> None:
     write_file(tmp_path / "elsewhere" / "job.sbatch", "own\n")
     (tmp_path / JOB).mkdir(parents=True)
     (tmp_path / JOB / "slurm").symlink_to(tmp_path / "elsewhere")
@@ -86,7 +86,7 @@ def test_a_linked_folder_in_a_tree_gives_way_and_keeps_its_files(tmp_path: Path)
     assert compare_tree(tmp_path, FILES, [JOB]) == []
 
 
-def test_removed_files_take_along_the_folders_that_they_leave_empty(tmp_path: Path) -> None:
+def test_folders_left_empty_by_removed_files_are_removed(tmp_path: Path) -> None:
     for name in ("a/b/c", "a/b/d", "a/kept", "f/g"):
         write_file(tmp_path / "root" / name, "")
     remove_files(tmp_path / "root", [PurePosixPath(name) for name in ("a/b/c", "a/b/d", "f/g")])
@@ -94,7 +94,7 @@ def test_removed_files_take_along_the_folders_that_they_leave_empty(tmp_path: Pa
 
 
 @pytest.mark.parametrize("obstacle", ["above", "above/root", "above/root/job", "above/root/job/cluster"])
-def test_a_file_in_the_way_of_a_tree_blocks_it(obstacle: str, tmp_path: Path) -> None:
+def test_file_on_the_path_of_a_tree_blocks_it(obstacle: str, tmp_path: Path) -> None:
     assert blocked(tmp_path / "above" / "root", JOB) is None
     write_file(tmp_path / obstacle, "")
     assert blocked(tmp_path / "above" / "root", JOB) == tmp_path / obstacle

@@ -1,4 +1,4 @@
-"""What `up`, `preview` and `down` say before any host is reached."""
+"""`up`, `preview` and `down` report these errors before they reach any host."""
 
 import os
 from pathlib import Path
@@ -27,13 +27,13 @@ ONPREM = "provider: {kind: onprem}"
 VERBS = (("preview",), ("up", "--yes"), ("down", "--yes"))
 
 
-def said(
+def outcome(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
     provider: str = ONPREM,
 ) -> tuple[int, str]:
-    """The exit code and standard error; nothing may stand on standard output."""
+    """Return the exit code and standard error; standard output must be empty."""
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER.format(provider=provider))
     code = main([words[0], str(file), *words[1:]])
@@ -43,21 +43,21 @@ def said(
 
 
 @pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_a_missing_engine_is_named_with_where_to_get_it(
+def test_missing_engine_is_reported_with_its_source(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    code, message = said(tmp_path, capsys, words)
+    code, message = outcome(tmp_path, capsys, words)
     assert code == 3
     assert message.startswith("error: Pulumi's engine, the program `pulumi`, is not on PATH; see https://")
     assert not (tmp_path / ".headway").exists()
 
 
 @pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_a_cluster_without_a_provider_has_no_hosts_to_reach(
+def test_cluster_without_a_provider_is_rejected(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(tmp_path, capsys, words, provider="") == (
+    assert outcome(tmp_path, capsys, words, provider="") == (
         1,
         "error: `lab` has no `provider`, so its hosts cannot be reached\n",
     )
@@ -66,9 +66,9 @@ def test_a_cluster_without_a_provider_has_no_hosts_to_reach(
 @pytest.mark.parametrize(
     "options", ["{users: root}", "{user: Root}", "{identity: 3}", "{known_hosts: ''}"], ids=["key", "user", "type", "empty"]
 )
-def test_mistakes_in_the_options_are_shown_at_their_place(
+def test_mistakes_in_the_options_are_shown_at_their_position(
     options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, message = said(tmp_path, capsys, ("preview",), provider=f"provider: {{kind: onprem, options: {options}}}")
+    code, message = outcome(tmp_path, capsys, ("preview",), provider=f"provider: {{kind: onprem, options: {options}}}")
     assert code == 1
     assert "cluster.yaml:6:" in message

@@ -1,4 +1,4 @@
-"""Other programs' names: each leads to a field or a value of the language, and texts have their form in words."""
+"""Names of other programs lead to a field or a value of the language; forms of texts are described in words."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PLACES = [(kind, place) for kind, fields in TABLE["fields"].items() for place in
 
 
 def fields_at(kind: str, section: tuple[str, ...]) -> set[str]:
-    """Return the fields of the section of a document; of options, those of all kinds."""
+    """Return the fields of the section of a document; for options, those of all kinds."""
     if "options" in section:
         at = section.index("options")
         of_data = {f"{trainer}.{kind}": each for trainer, row in TRAINERS.items() for kind, each in row.data.items()}
@@ -44,7 +44,7 @@ def fields_at(kind: str, section: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize(("kind", "place"), PLACES, ids=lambda each: each)
-def test_every_place_is_a_field_that_has_no_alias_of_its_own_name(kind: str, place: str) -> None:
+def test_every_alias_leads_to_a_field_with_another_name(kind: str, place: str) -> None:
     *section, field = place.split(".")
     fields = fields_at(kind, tuple(section))
     assert field in fields
@@ -55,7 +55,7 @@ def test_every_place_is_a_field_that_has_no_alias_of_its_own_name(kind: str, pla
     assert all(tuple(place.split(".")) in places(kind, name) for name in names)
 
 
-def test_no_name_has_both_a_field_of_its_own_section_and_a_note() -> None:
+def test_no_name_has_both_a_field_of_its_section_and_a_note() -> None:
     for kind, notes in TABLE["notes"].items():
         for name, text in notes.items():
             assert note(kind, name) == text
@@ -82,7 +82,7 @@ def schemas() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_every_value_is_one_of_the_language() -> None:
+def test_every_alias_of_a_value_leads_to_a_value_of_the_language() -> None:
     allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
     allowed |= nics().keys()
     assert set(TABLE["values"]) - allowed == set()
@@ -90,7 +90,7 @@ def test_every_value_is_one_of_the_language() -> None:
         assert all(value in values(name, TABLE["values"]) for name in names)
 
 
-def test_a_name_that_means_two_allowed_values_gives_both() -> None:
+def test_ambiguous_alias_gives_both_allowed_values() -> None:
     assert values("ethernet", ["roce", "tcp", "efa"]) == ["roce", "tcp"]
     assert values("BFloat16", ["bf16", "fp32"]) == ["bf16"]
 

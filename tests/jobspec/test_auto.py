@@ -1,4 +1,4 @@
-"""`auto` in a document: where it may stand, what is judged without it, and the text with values in its place."""
+"""`auto` in a document: where it is allowed, which checks run without it, and its replacement by values."""
 
 import json
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def job(text: str) -> tuple[Parsed[TrainingJob], list[Problem]]:
     return parse_job(read(HEAD + text))
 
 
-def test_a_job_that_leaves_all_open_lacks_nothing_else() -> None:
+def test_job_with_only_auto_values_is_otherwise_complete() -> None:
     found, problems = job(OPEN)
     assert problems == []
     assert found.undecided == PLACES
@@ -53,12 +53,12 @@ def test_a_job_that_leaves_all_open_lacks_nothing_else() -> None:
     assert found.has(("name", "cluster", "nodes", "steps", "limits"))
 
 
-def test_no_spec_holds_an_auto() -> None:
+def test_no_spec_contains_an_auto() -> None:
     found, _ = job(OPEN)
     assert "auto" not in json.dumps(found.spec.model_dump(mode="json"))
 
 
-def test_every_field_of_a_layout_can_be_left_open_by_itself() -> None:
+def test_every_field_of_a_layout_can_be_auto_separately() -> None:
     text = "layout: {" + ", ".join(f"{field}: auto" for field in Layout.model_fields) + "}\n"
     found, problems = job(text)
     assert problems == []
@@ -66,7 +66,7 @@ def test_every_field_of_a_layout_can_be_left_open_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (OPEN.replace("every: auto", "every: auto, kep: 3"), "`kep` is not a field of `checkpoint.tiers[0]`"),
         (OPEN.replace("sequence: 128", "sequence: 0"), "`batch.sequence` must be at least 1, found `0`"),
@@ -74,9 +74,9 @@ def test_every_field_of_a_layout_can_be_left_open_by_itself() -> None:
         (OPEN + "steps: many\n", "`steps` must be an integer, found `many`"),
     ],
 )
-def test_what_is_wrong_beside_an_auto_is_told_and_nothing_is_decided_before_it_is_mended(text: str, told: str) -> None:
+def test_mistake_next_to_an_auto_is_reported_and_nothing_is_decided(text: str, message: str) -> None:
     found, problems = job(text)
-    assert [problem.message for problem in problems] == [told]
+    assert [problem.message for problem in problems] == [message]
     assert found.undecided == ()
 
 
@@ -89,7 +89,7 @@ def test_what_is_wrong_beside_an_auto_is_told_and_nothing_is_decided_before_it_i
         ("checkpoint: {keep: auto, tiers: [{kind: shared, every: 1 steps}]}\n", "checkpoint.keep"),
     ],
 )
-def test_what_nobody_decides_is_refused_where_it_stands(text: str, place: str) -> None:
+def test_auto_is_rejected_for_fields_that_are_never_decided(text: str, place: str) -> None:
     found, problems = job(text)
     assert [(problem.code, problem.message) for problem in problems] == [
         ("HW203", f"`{place}`: `auto` is not supported here; write the value itself")
@@ -107,14 +107,14 @@ def test_what_nobody_decides_is_refused_where_it_stands(text: str, place: str) -
         ("environment: {A: auto}\nname: auto\n", None),
     ],
 )
-def test_auto_is_a_word_like_any_other_elsewhere(text: str, code: str | None) -> None:
+def test_auto_is_an_ordinary_word_in_other_fields(text: str, code: str | None) -> None:
     head = HEAD.replace("name: case\n", "") if "name" in text else HEAD
     found, problems = parse_job(read(head + text))
     assert {problem.code for problem in problems} == ({code} if code else set())
     assert found.undecided == ()
 
 
-def test_rules_over_an_open_section_wait_until_it_is_decided() -> None:
+def test_rules_on_an_auto_section_apply_once_it_is_decided() -> None:
     text = OPEN.replace("16 sequences", "1000 tokens")
     found, problems = job(text)
     assert [problem.code for problem in (*problems, *check_job(found))] == []
@@ -122,14 +122,14 @@ def test_rules_over_an_open_section_wait_until_it_is_decided() -> None:
     assert [problem.code for problem in (*problems, *check_job(decided))] == ["HW323"]
 
 
-def test_a_base_may_leave_open_what_its_heirs_decide() -> None:
+def test_partial_base_may_have_auto_values() -> None:
     found, problems = parse(read(HEAD + "partial: true\n" + OPEN))
     assert problems == []
     assert found is not None
     assert found.undecided == ()
 
 
-def test_what_is_wrong_with_a_decided_value_is_shown_at_the_auto() -> None:
+def test_problem_of_a_decided_value_is_shown_at_the_auto() -> None:
     document = read(HEAD + OPEN)
     decided = with_values(document, {("layout",): {"tp": 0}, ("batch", "micro"): 0})
     assert decided.data["layout"] == {"tp": 0}
@@ -155,7 +155,7 @@ LAYOUTS = st.dictionaries(st.sampled_from(["pp", "tp", "dp_shard", "virtual_stag
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[str, str]:
-    """A job with open values, as somebody may have written it, and the same with a mark in the place of each of them."""
+    """Return a job with `auto` values in any notation, and the same with a mark in place of each of them."""
     auto = iter(draw(st.lists(AUTOS, min_size=3, max_size=3)))
     space = iter(draw(st.lists(SPACES, min_size=6, max_size=6)))
     comment = iter(draw(st.lists(COMMENTS, min_size=4, max_size=4)))
@@ -179,7 +179,7 @@ def documents(draw: st.DrawFn) -> tuple[str, str]:
 
 @pytest.mark.slow
 @given(documents(), LAYOUTS, st.integers(1, 64), INTERVALS)
-def test_a_value_takes_the_place_of_its_auto_and_no_other_character_changes(
+def test_value_replaces_its_auto_and_no_other_character_changes(
     found: tuple[str, str], layout: Mapping[str, int], micro: int, every: str
 ) -> None:
     text, marked = found
@@ -202,7 +202,7 @@ def test_a_value_takes_the_place_of_its_auto_and_no_other_character_changes(
         assert "\n" not in before
 
 
-def test_a_document_that_is_json_stays_json() -> None:
+def test_json_document_stays_json() -> None:
     text = json.dumps({"kind": "TrainingJob", "layout": "auto", "checkpoint": {"tiers": [{"kind": "shared", "every": "auto"}]}})
     values: dict[Path, Any] = {("layout",): {"tp": 8, "schedule": "1F1B"}, ("checkpoint", "tiers", 0, "every"): "120 steps"}
     after = json.loads(rewritten(read(text), values))

@@ -1,4 +1,4 @@
-"""The catalogue: presets have the parameters that publishers and transformers count, rows are whole, the page lists them all."""
+"""The catalog: presets have the parameters that publishers and transformers count, rows are complete, the page lists them all."""
 
 import re
 from collections.abc import Iterable
@@ -74,7 +74,7 @@ def sizes(name: str) -> ModelSizes:
 
 
 def agrees(count: int, printed: str) -> bool:
-    """Within 1 %, or within one unit of the last printed digit: some publishers round, some cut off."""
+    """Return whether both agree within 1 % or one unit of the last printed digit: some publishers round, some truncate."""
     digits = printed.removesuffix("B")
     unit = Fraction(1, 10 ** len(digits.partition(".")[2]))
     tolerance = max(unit, Fraction(digits) / 100) * 10**9
@@ -82,16 +82,16 @@ def agrees(count: int, printed: str) -> bool:
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_parameters_of_a_preset_are_those_that_transformers_builds(name: str) -> None:
+def test_parameters_of_a_preset_match_transformers(name: str) -> None:
     assert (sizes(name).parameters, sizes(name).active_parameters) == BUILT[name]
 
 
-def test_only_the_preset_that_transformers_cannot_build_lacks_its_counts() -> None:
+def test_only_the_preset_that_transformers_cannot_build_has_no_counts() -> None:
     assert models().keys() - BUILT.keys() == {"gpt-3-13b"}
 
 
 @pytest.mark.parametrize("published", models().values(), ids=lambda published: published.name)
-def test_parameters_agree_with_what_the_publisher_prints(published: Preset) -> None:
+def test_parameters_agree_with_the_published_number(published: Preset) -> None:
     found = sizes(published.name)
     assert agrees(found.parameters, published.parameters)
     assert (published.active is None) == (found.experts is None)
@@ -99,29 +99,29 @@ def test_parameters_agree_with_what_the_publisher_prints(published: Preset) -> N
 
 
 @pytest.mark.parametrize("name", WITHOUT_EMBEDDING)
-def test_parameters_without_the_embedding_agree_with_what_the_publisher_prints(name: str) -> None:
+def test_parameters_without_embedding_agree_with_the_published_number(name: str) -> None:
     found = sizes(name)
     assert agrees(found.parameters - found.embedding_parameters - found.output_parameters, WITHOUT_EMBEDDING[name])
 
 
 @pytest.mark.parametrize("published", models().values(), ids=lambda published: published.name)
-def test_a_preset_is_named_in_lower_case_and_passes_the_checks(published: Preset) -> None:
+def test_preset_has_a_lower_case_name_and_passes_the_checks(published: Preset) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9.]+)+", published.name)
     assert list(check_model(Model(preset=published.name), NOWHERE)) == []
     assert list(check_model(published.model, NOWHERE)) == []
 
 
-def test_one_preset_read_alone_is_the_one_of_the_whole_catalogue() -> None:
+def test_preset_read_alone_equals_that_of_the_whole_catalog() -> None:
     assert [preset(name) for name in models()] == list(models().values())
 
 
 @pytest.mark.parametrize("name", ["", "llama", "llama-3", ".*", "llama-3.1-8b:", "llama-3.1-8b\n"])
-def test_what_is_no_whole_name_is_no_preset(name: str) -> None:
+def test_partial_name_of_a_preset_is_not_accepted(name: str) -> None:
     with pytest.raises(KeyError):
         preset(name)
 
 
-def test_a_preset_is_read_alone_and_a_model_without_one_reads_no_catalogue() -> None:
+def test_catalog_is_read_only_for_a_preset_and_only_in_part() -> None:
     models.cache_clear()
     preset.cache_clear()
     model = Model(vocab_size=256, layers=2, hidden=64, heads=4, ffn_hidden=176)
@@ -133,38 +133,38 @@ def test_a_preset_is_read_alone_and_a_model_without_one_reads_no_catalogue() -> 
 
 
 @pytest.mark.parametrize("gpu", gpus().values(), ids=lambda gpu: gpu.name)
-def test_a_gpu_is_named_for_its_memory_and_a_job_can_use_no_more(gpu: Gpu) -> None:
+def test_gpu_is_named_after_its_memory_and_at_most_that_is_usable(gpu: Gpu) -> None:
     assert int(gpu.name.rsplit("-", 1)[1]) == gpu.memory_gib
     assert gpu.memory_gib * 0.9 < gpu.memory_bytes / 2**30 <= gpu.memory_gib
 
 
 @pytest.mark.parametrize("gpu", gpus().values(), ids=lambda gpu: gpu.name)
-def test_fp8_is_twice_as_fast_as_bf16_and_nvidias_own_hosts_are_arm(gpu: Gpu) -> None:
+def test_fp8_is_twice_as_fast_as_bf16_and_superchips_have_arm_hosts(gpu: Gpu) -> None:
     assert gpu.fp8_tflops is None or abs(gpu.fp8_tflops - 2 * gpu.bf16_tflops) <= 1
     assert gpu.host_arch == ("aarch64" if gpu.name.startswith("G") else None)
 
 
-def test_adapters_carry_transports_that_a_fabric_can_have() -> None:
+def test_adapters_support_transports_that_a_fabric_can_have() -> None:
     transports = get_args(Fabric.model_fields["transport"].annotation)
     assert all(nic.gbps and set(nic.gbps) <= set(transports) for nic in nics().values())
     assert nics()["ConnectX-8"].gbps == {"infiniband": 800, "roce": 400, "tcp": 400}
 
 
-def test_lanes_of_switches_run_at_a_rate_that_ethernet_has() -> None:
+def test_lanes_of_switches_have_a_standard_rate() -> None:
     # IEEE 802.3ck and earlier: PAM4 lanes of 50 and 100 Gb/s. InfiniBand's HDR has lanes of 50, NDR of 100, XDR of 200.
     rates = {"ethernet": {50, 100}, "infiniband": {50, 100, 200}}
     assert all(switch.gbps / switch.lanes in rates[switch.transport] for switch in switches().values())
     assert switches()["Z9864F-ON"].buffer_mb == 165
 
 
-def test_every_row_says_where_it_is_from() -> None:
+def test_every_row_has_a_source() -> None:
     catalogue = (models(), gpus(), nics(), switches())
     sources = [row.source for table in catalogue for row in table.values()]
     assert len(sources) == sum(map(len, catalogue))
     assert all(source.startswith("https://") for source in sources)
 
 
-def test_the_page_lists_the_whole_catalogue(update_golden: bool) -> None:
+def test_page_lists_the_whole_catalog(update_golden: bool) -> None:
     page = ROOT / "docs" / "models.md"
     head = HEAD.replace("{types}", ", ".join(f"`{kind}`" for kind in FAMILIES))
     text = "\n".join([head, *_models(), GPUS, *_gpus(), NICS, *_nics(), SWITCHES, *_switches()]) + "\n"
@@ -237,7 +237,7 @@ def _switches() -> list[str]:
 
 
 def _link(source: str) -> str:
-    """A path behind a repository's address stays text."""
+    """Return the source as a link; a path after a repository's address stays text."""
     address, colon, path = source.partition(": ")
     return f"<{address}>{colon}{path}"
 

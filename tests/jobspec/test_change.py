@@ -1,4 +1,4 @@
-"""What may change in a run: every field is in the table once, two specs are compared field by field, entries of `history` read back."""
+"""Changes to a run: every field is in the table once, two specs are compared by field, entries of `history` round-trip."""
 
 import dataclasses
 import json
@@ -73,7 +73,7 @@ def changed(*edits: tuple[str, str], more: str = "") -> list[ValueChange]:
 
 
 def leaves(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Every field of the language that is no section, found without the module under test."""
+    """Yield every field of the language that is not a section, without the module under test."""
     for name, info in model.model_fields.items():
         path = f"{above}{info.alias or name}"
         inner = [each for each in (info.annotation, *typing.get_args(info.annotation)) if _is_section(each)]
@@ -92,7 +92,7 @@ def test_a_field_is_covered_by_exactly_one_row(path: str) -> None:
     assert len([row for row in CHANGES if path == row or path.startswith(f"{row}.")]) == 1
 
 
-def test_no_row_is_without_a_field_and_none_without_a_reason() -> None:
+def test_every_row_has_a_field_and_a_reason() -> None:
     fields = list(leaves(TrainingJob))
     assert [row for row in CHANGES if not any(path == row or path.startswith(f"{row}.") for path in fields)] == []
     assert list(changeable_fields()) == fields
@@ -122,7 +122,7 @@ def test_a_field_is_found_by_its_path(path: str, how: How) -> None:
 @pytest.mark.parametrize(
     "path", ["optimizer", "batch", "optimizer.rate", "model.layers.more", "data.options.", "data.options.a.b", "", "lr"]
 )
-def test_what_is_no_single_field_has_no_rule(path: str) -> None:
+def test_path_that_is_not_a_field_has_no_rule(path: str) -> None:
     with pytest.raises(KeyError):
         changeable(path)
 
@@ -130,7 +130,7 @@ def test_what_is_no_single_field_has_no_rule(path: str) -> None:
 # --- two specs --------------------------------------------------------------------------------------------------------
 
 
-def test_a_spec_has_not_changed_by_comments_order_and_spelled_out_defaults() -> None:
+def test_comments_order_and_explicit_defaults_are_not_changes() -> None:
     assert changed() == []
     assert (
         changed(("{lr: 0.003}", "{beta1: 0.9, lr: 3.0e-3}  # the same"), ("1:30:00", "90m"), more="seed: 0\nlayout: {}\n") == []
@@ -161,7 +161,7 @@ def test_a_changed_line_is_one_change_of_its_field(old: str, new: str, found: tu
     assert change.reason
 
 
-def test_keys_of_open_mappings_come_go_and_change_one_by_one() -> None:
+def test_keys_of_open_mappings_are_compared_one_by_one() -> None:
     found = changed(("{FIRST: a}", "{SECOND: b}"))
     assert [(change.name, change.old, change.new) for change in found] == [
         ("environment.FIRST", "a", None),
@@ -169,7 +169,7 @@ def test_keys_of_open_mappings_come_go_and_change_one_by_one() -> None:
     ]
 
 
-def test_tiers_are_compared_by_their_kind_and_not_by_their_place() -> None:
+def test_tiers_are_compared_by_kind_and_not_by_position() -> None:
     disk, remote = "{kind: shared, every: 10 steps}", "{kind: remote, every: 15m, url: s3://a/b}"
     assert changed((f"{disk}, {remote}", f"{remote}, {disk}")) == []
     (gone,) = changed((f", {remote}", ""))
@@ -178,7 +178,7 @@ def test_tiers_are_compared_by_their_kind_and_not_by_their_place() -> None:
     assert (come.name, come.old, come.new["kind"]) == ("checkpoint.tiers[1]", None, "peer")
 
 
-def test_a_section_that_comes_or_goes_changes_by_its_fields() -> None:
+def test_added_or_removed_section_is_a_change_of_its_fields() -> None:
     without = JOB.replace("optimizer: {lr: 0.003}\n", "")
     assert [(change.name, change.old, change.new) for change in changes(spec(without), spec(JOB))] == [
         ("optimizer.lr", None, 0.003)
@@ -188,7 +188,7 @@ def test_a_section_that_comes_or_goes_changes_by_its_fields() -> None:
     ]
 
 
-def test_a_field_that_an_older_headway_did_not_know_had_its_default() -> None:
+def test_field_missing_in_an_older_spec_has_its_default() -> None:
     old = spec(JOB)
     del old["mounts"], old["overlap"], old["optimizer"]["schedule"]
     assert changes(old, spec(JOB)) == []
@@ -201,7 +201,7 @@ def test_a_field_that_an_older_headway_did_not_know_had_its_default() -> None:
 EDIT = [("lr: 0.003", "lr: 1e-5, decay_steps: 5, schedule: wsd"), ("16 sequences", "4Ki tokens"), ("[a.txt]", "['it''s: #1', b]")]
 
 
-def test_the_entry_that_is_proposed_reads_back_as_the_change() -> None:
+def test_proposed_entry_parses_back_as_the_change() -> None:
     found = changed(*EDIT, ("steps: 100\n", "steps: 200\n"))
     job = parsed(f"{JOB}history:\n  - {entry_for(found, 60)}\n")
     assert list(check_history(job)) == []
@@ -211,7 +211,7 @@ def test_the_entry_that_is_proposed_reads_back_as_the_change() -> None:
     assert entry.set["data.options.paths"] == ["it's: #1", "b"]
 
 
-def test_a_value_as_it_is_written_reads_back_as_it_was() -> None:
+def test_written_value_parses_back_unchanged() -> None:
     found = changed(*EDIT, ("1:30:00", "12.5h"), ("15m", "1500ms"), ("10 steps", "20 steps"), ("FIRST: a", 'FIRST: "a: #\'b\\n"'))
     assert len(found) == 9
     for change in found:
@@ -228,7 +228,7 @@ def run_of(text: str, committed_step: int) -> RunSoFar:
 
 
 def judged(text: str, run: RunSoFar) -> list[tuple[str, str]]:
-    """Code and place of every problem of the edited job against the run."""
+    """Return code and position of every problem of the edited job against the run."""
     return [(problem.code, ".".join(map(str, problem.path))) for problem in check_run(parsed(text), run)]
 
 
@@ -236,12 +236,12 @@ def history(*entries: str) -> str:
     return "history:\n" + "".join(f"  - {entry}\n" for entry in entries)
 
 
-def test_a_run_goes_on_with_the_spec_that_it_was_made_from() -> None:
+def test_run_can_be_resumed_with_its_own_spec() -> None:
     assert judged(JOB, run_of(JOB, 60)) == []
     assert judged(edited(("10 steps", "20 steps"), ("nodes: 2", "nodes: 4")), run_of(JOB, 60)) == []
 
 
-def test_a_change_in_its_own_place_must_be_said_and_one_of_the_model_is_another_run() -> None:
+def test_change_needs_a_history_entry_and_one_of_the_model_a_new_run() -> None:
     assert judged(edited(*EDIT[:2], ("layers: 2", "layers: 3")), run_of(JOB, 60)) == [
         ("HW419", "model.layers"),
         ("HW420", "batch.global"),
@@ -251,23 +251,23 @@ def test_a_change_in_its_own_place_must_be_said_and_one_of_the_model_is_another_
     ]
 
 
-def test_a_change_that_history_says_passes() -> None:
+def test_change_listed_in_history_is_accepted() -> None:
     assert judged(JOB + history("{from_step: 60, set: {optimizer.lr: 0.001}}"), run_of(JOB, 60)) == []
     assert judged(JOB + history("{from_step: 80, set: {optimizer.lr: 0.001}}"), run_of(JOB, 60)) == []
 
 
-def test_the_field_keeps_what_the_run_began_with_where_history_says_the_change() -> None:
+def test_field_keeps_its_first_value_if_history_lists_the_change() -> None:
     both = edited(("lr: 0.003", "lr: 0.001"), more=history("{from_step: 60, set: {optimizer.lr: 0.001}}"))
     (problem,) = check_run(parsed(both), run_of(JOB, 60))
     assert problem.hint == "put `0.003` back: `history` has its new value, from step 60 on"
 
 
-def test_a_proposed_entry_begins_at_the_newest_checkpoint_and_after_the_entries_before_it() -> None:
+def test_proposed_entry_starts_at_the_newest_checkpoint_after_all_entries() -> None:
     lower = ("lr: 0.003", "lr: 0.001")
     (first,) = check_run(parsed(edited(lower)), run_of(JOB, 60))
     assert first.hint == f"{BACK}: `{{from_step: 60, set: {{optimizer.lr: 0.001}}}}`; or start a new run"
-    said = history("{from_step: 70, skip_samples: 16}")
-    (second,) = check_run(parsed(edited(lower, more=said)), run_of(JOB + said, 70))
+    entry = history("{from_step: 70, skip_samples: 16}")
+    (second,) = check_run(parsed(edited(lower, more=entry)), run_of(JOB + entry, 70))
     assert second.hint == f"{BACK}: `{{from_step: 71, set: {{optimizer.lr: 0.001}}}}`; or start a new run"
 
 
@@ -280,25 +280,25 @@ def test_a_proposed_entry_begins_at_the_newest_checkpoint_and_after_the_entries_
         ("{from_step: 70, rollback_to: 61, skip_samples: 16}", [("HW421", "history.0.rollback_to")]),
     ],
 )
-def test_a_new_entry_says_nothing_of_steps_that_were_computed_without_it(entry: str, found: list[tuple[str, str]]) -> None:
+def test_new_entry_cannot_apply_to_steps_already_computed(entry: str, found: list[tuple[str, str]]) -> None:
     assert judged(JOB + history(entry), run_of(JOB, 60)) == found
 
 
 @pytest.mark.parametrize(("step", "hint"), [(0, None), (40, None), (45, "use 30, 40 or 60")])
-def test_a_run_goes_back_to_a_checkpoint_that_stands_or_to_its_beginning(step: int, hint: str | None) -> None:
+def test_run_can_be_rolled_back_to_a_current_checkpoint_or_its_start(step: int, hint: str | None) -> None:
     run = dataclasses.replace(run_of(JOB, 60), checkpoints=(30, 40, 60))
     found = list(check_run(parsed(JOB + history(f"{{from_step: 60, rollback_to: {step}}}")), run))
     assert [problem.hint for problem in found] == ([] if hint is None else [hint])
 
 
-def test_an_entry_that_a_claim_went_back_by_stays_before_anything_was_computed_with_it() -> None:
+def test_entry_of_a_claimed_rollback_must_stay_before_its_first_step() -> None:
     back = history("{from_step: 60, rollback_to: 40, skip_samples: 16}")
     run = run_of(JOB + back, 40)
     assert judged(JOB, run) == []
     assert judged(JOB, dataclasses.replace(run, carried_out=1)) == [("HW421", "history.0")]
 
 
-def test_an_entry_stays_once_it_has_taken_effect() -> None:
+def test_entry_that_has_taken_effect_must_stay() -> None:
     done, ahead = "{from_step: 40, set: {optimizer.lr: 0.001}}", "{from_step: 80, set: {steps: 200}}"
     run = run_of(JOB + history(done, ahead), 60)
     assert judged(JOB + history(done, ahead), run) == []
@@ -312,7 +312,7 @@ def test_an_entry_stays_once_it_has_taken_effect() -> None:
     assert problem.hint == put_back
 
 
-def test_a_value_in_history_is_shown_at_its_own_place() -> None:
+def test_problem_of_a_value_in_history_is_shown_at_its_position() -> None:
     job = parsed(JOB + history("{from_step: 60, set: {optimizer.lr: -1, data.options.paths: 5}}"))
     (problem,) = check_history(job)
     document: Document = job.document
@@ -322,7 +322,7 @@ def test_a_value_in_history_is_shown_at_its_own_place() -> None:
     assert document.lines()[span.line][span.column : span.end_column] == "-1"
 
 
-def test_a_preset_and_its_sizes_written_out_are_one_model_and_another_size_is_another_run() -> None:
+def test_preset_and_its_explicit_sizes_are_the_same_model() -> None:
     named = JOB.replace("model: {", "model: {preset: llama-3.2-1b}\nmounts: []  # {")
     sizes = "vocab_size: 128256, layers: 16, hidden: 2048, heads: 32, kv_heads: 8, head_dim: 64, ffn_hidden: 8192"
     written = named.replace("preset: llama-3.2-1b", f"{sizes}, rope_theta: 500000.0, tie_embeddings: true")
@@ -330,7 +330,7 @@ def test_a_preset_and_its_sizes_written_out_are_one_model_and_another_size_is_an
     assert judged(written.replace("layers: 16", "layers: 17"), run_of(named, 60)) == [("HW419", "model.layers")]
 
 
-def test_the_same_batch_in_sequences_and_in_tokens_is_no_change() -> None:
+def test_same_batch_in_sequences_and_in_tokens_is_not_a_change() -> None:
     assert judged(JOB.replace("global: 16 sequences", "global: 2048 tokens"), run_of(JOB, 60)) == []
     found = judged(JOB.replace("global: 16 sequences", "global: 4096 tokens"), run_of(JOB, 60))
     assert found == [("HW420", "batch.global")]

@@ -1,4 +1,4 @@
-"""A cluster that can be as it is described has no problem; each contradiction has one, and no other rule hides it."""
+"""A consistent cluster has no problem; each contradiction has one, which no other rule hides."""
 
 import itertools
 import json
@@ -101,11 +101,11 @@ def found(text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("text", [RACKS, AWS, OWN_SWITCHES, BRIDGES], ids=["racks", "aws", "own-switches", "bridges"])
-def test_a_cluster_that_can_be_as_it_is_described_has_no_problem(text: str) -> None:
+def test_consistent_cluster_has_no_problem(text: str) -> None:
     assert problems(text) == []
 
 
-def test_a_described_gpu_may_be_in_any_host() -> None:
+def test_custom_gpu_may_be_in_any_host() -> None:
     own = "gpu: X9, gpu_model: {like: GH200-96, memory: 64GiB}"
     assert ("HW232", "node_groups.0.gpu") in found(AWS.replace("gpu: H200-SXM-141", "gpu: GH200-96"))
     assert found(AWS.replace("gpu: H200-SXM-141", own)) == []
@@ -120,7 +120,7 @@ def test_a_group_with_fewer_adapters_may_have_any_of_the_rails() -> None:
     ]
 
 
-def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
+def test_number_of_cables_of_a_fabric_is_limited() -> None:
     full = Size((65536,), rails=8, planes=8, spines=2048, units=256, ports=512)
     assert [problem.code for problem in check_cabling(spec(full))] == []
     over = replace(full, counts=(65537,), units=257)
@@ -131,7 +131,7 @@ def test_a_fabric_has_as_many_cables_as_one_plan_holds_and_no_more() -> None:
     )
 
 
-def test_rails_that_numbered_adapters_leave_out_may_be_free() -> None:
+def test_numbered_adapters_may_skip_rails() -> None:
     gaps = "nics: [{name: m0, rail: 0}, {name: m1, rail: 2}, {name: m2, rail: 4}, {name: m3, rail: 6}]"
     fabric = "{name: rails, role: scale-out, transport: infiniband, rails: 8}"
     nodes = f"{{name: gpu, count: 2, cpus: 8, gpu: H100-SXM-80, gpus: 4, {gaps}}}"
@@ -145,14 +145,14 @@ def test_adapters_without_a_fabric_are_checked_against_the_scale_out_one() -> No
     assert found(AWS.replace("nic_speed: 200Gb/s", "nic_speed: 400Gb/s")) == [("HW232", "node_groups.0.nic_speed")]
 
 
-def test_adapters_of_a_storage_fabric_are_no_share_of_the_gpus() -> None:
+def test_adapters_of_a_storage_fabric_are_not_counted_per_gpu() -> None:
     assert found(OWN_SWITCHES.replace(", {name: mlx5_8, fabric: store}", "").replace("mlx5_7", "mlx5_7, mlx5_8")) == [
         ("HW515", "node_groups.0.nics.8.rail"),
         ("HW235", "node_groups.0.nics"),
     ]
 
 
-def test_the_oversubscription_that_is_said_is_the_one_of_the_planes_of_the_switches() -> None:
+def test_stated_oversubscription_must_match_the_planes_of_the_switches() -> None:
     assert found(OWN_SWITCHES.replace("rails: 8", "rails: 8\n    planes: 2")) == [("HW518", "fabrics.0.oversubscription.leaf")]
     assert found(OWN_SWITCHES.replace("rails: 8", "rails: 8\n    planes: 2").replace("leaf: 2.0", "leaf: 4.0")) == []
 
@@ -162,7 +162,7 @@ def test_the_oversubscription_that_is_said_is_the_one_of_the_planes_of_the_switc
     marked=st.booleans(),
     scheme=st.sampled_from(["pfc", "pfc-ecn", "ecn-lossy", "trim-lossy", "nic-managed"]),
 )
-def test_a_scheme_is_accepted_when_the_class_is_one_that_it_means(lossless: bool, marked: bool, scheme: str) -> None:
+def test_congestion_scheme_is_accepted_if_the_class_matches_it(lossless: bool, marked: bool, scheme: str) -> None:
     meant = {(True, False): ["pfc"], (True, True): ["pfc-ecn"], (False, True): ["ecn-lossy"], (False, False): []}[
         lossless, marked
     ]
@@ -177,7 +177,7 @@ def test_a_scheme_is_accepted_when_the_class_is_one_that_it_means(lossless: bool
     assert found(text) == ([] if scheme in meant else [("HW516", "fabrics.0.congestion")])
 
 
-def test_what_the_classes_say_of_congestion_has_a_name() -> None:
+def test_congestion_scheme_follows_from_the_classes() -> None:
     plain = TrafficClass(name="roce", carries="collectives", dscp=26)
     cnp = TrafficClass(name="cnp", carries="cnp", dscp=48)
     assert congestion_of([cnp]) is None
@@ -185,7 +185,7 @@ def test_what_the_classes_say_of_congestion_has_a_name() -> None:
     assert congestion_of([cnp, plain.model_copy(update={"lossless": True})]) == "pfc"
 
 
-def test_a_problem_of_one_section_hides_none_of_another(tmp_path: Path) -> None:
+def test_problem_of_one_section_does_not_hide_that_of_another(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(
         RACKS.replace('cuda: "13.0"', "cuda: 13.0").replace("held_back: 1", "held_back: 36").replace("name: runs", "name: 1")
@@ -214,20 +214,20 @@ def test_versions_are_compared_by_their_numbers() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 999), min_size=2, max_size=4), min_size=3, max_size=3))
-def test_older_is_an_order(numbers: list[list[int]]) -> None:
+def test_older_is_a_strict_weak_order(numbers: list[list[int]]) -> None:
     a, b, c = (".".join(map(str, version)) for version in numbers)
     assert not is_older(a, a)
     assert not (is_older(a, b) and is_older(b, a))
     assert is_older(a, c) or not (is_older(a, b) and is_older(b, c))
 
 
-def test_every_nvidia_gpu_of_the_catalogue_has_an_architecture() -> None:
+def test_every_nvidia_gpu_of_the_catalog_has_an_architecture() -> None:
     known = {name for architecture in compatibility().architectures for name in architecture.gpus}
     assert known == {name for name, gpu in gpus().items() if gpu.vendor == "NVIDIA"}
 
 
-def test_newer_software_never_asks_for_less() -> None:
-    """A newer CUDA came with a newer driver, a newer torch brings no older NCCL, and a toolkit's driver runs its family."""
+def test_newer_software_never_requires_older_versions() -> None:
+    """A newer CUDA has a newer driver, a newer torch has no older NCCL, and a toolkit's driver supports its family."""
     tables = compatibility()
     toolkits = list(tables.toolkit_drivers.items())
     for (cuda, driver), (newer_cuda, newer_driver) in itertools.pairwise(toolkits):
@@ -240,7 +240,7 @@ def test_newer_software_never_asks_for_less() -> None:
     assert all(not is_older(driver, tables.family_drivers[cuda.partition(".")[0]]) for cuda, driver in toolkits)
 
 
-def test_the_driver_that_came_with_a_cuda_is_new_enough_for_it_and_the_one_before_its_family_is_not() -> None:
+def test_driver_of_a_cuda_toolkit_is_accepted_and_an_older_family_rejected() -> None:
     for cuda, driver in compatibility().toolkit_drivers.items():
         versions = f"versions: {{driver: '{driver}', cuda: '{cuda}'}}\n"
         assert found(BRIDGES + versions) == []
@@ -257,14 +257,14 @@ def test_the_driver_that_came_with_a_cuda_is_new_enough_for_it_and_the_one_befor
         ("GB200-186", "570.25", "570.26"),
     ],
 )
-def test_a_driver_older_than_the_gpu_needs_is_refused(gpu: str, newest_refused: str, oldest_taken: str) -> None:
+def test_driver_older_than_the_gpu_requires_is_rejected(gpu: str, newest_refused: str, oldest_taken: str) -> None:
     nodes = BRIDGES.replace("A100-SXM-80", gpu)
     refused = problems(nodes + f"versions: {{driver: '{newest_refused}'}}\n")
     assert f"the GPU `{gpu}` needs the driver {oldest_taken} or newer" in "".join(problem.message for problem in refused)
     assert ("HW216", "versions.driver") not in found(nodes + f"versions: {{driver: '{oldest_taken}'}}\n")
 
 
-def test_no_driver_of_a_gpu_is_older_than_that_of_its_architecture() -> None:
+def test_driver_of_a_gpu_is_at_least_that_of_its_architecture() -> None:
     known = compatibility()
     assert set(known.gpu_drivers) <= set(gpus())
     for gpu, own in known.gpu_drivers.items():
@@ -273,7 +273,7 @@ def test_no_driver_of_a_gpu_is_older_than_that_of_its_architecture() -> None:
         assert architecture.driver is None or is_older(architecture.driver, own.driver)
 
 
-def test_versions_of_nvidia_are_named_where_all_gpus_are_of_amd() -> None:
+def test_nvidia_versions_are_reported_if_all_gpus_are_from_amd() -> None:
     nodes = BRIDGES.replace("A100-SXM-80", "MI300X-192")
     versions = "versions: {driver: '580.95.05', cuda: '13.0', nccl: '2.28.9', torch: '2.10.0'}\n"
     unused = [place for code, place in found(nodes + versions) if code == "HW237"]
@@ -282,13 +282,13 @@ def test_versions_of_nvidia_are_named_where_all_gpus_are_of_amd() -> None:
     assert "HW237" not in [code for code, _ in found(BRIDGES + versions)]
 
 
-def test_versions_of_nvidia_are_not_unused_where_one_group_has_its_gpus() -> None:
+def test_nvidia_versions_are_used_if_one_group_has_nvidia_gpus() -> None:
     amd = "  - {name: amd, count: 2, cpus: 96, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}\n"
     mixed = BRIDGES.replace("fabrics:\n", f"{amd}fabrics:\n", 1)
     assert mixed != BRIDGES
     assert "HW237" not in [code for code, _ in found(mixed + "versions: {driver: '580.95.05'}\n")]
 
 
-def test_the_first_and_the_last_faulty_nccl_are_named_and_those_beside_them_are_not() -> None:
+def test_exactly_the_faulty_nccl_versions_are_reported() -> None:
     named = [nccl for nccl in ("2.28.2", "2.28.3", "2.28.8", "2.28.9") if found(BRIDGES + f"versions: {{nccl: '{nccl}'}}\n")]
     assert named == ["2.28.3", "2.28.8"]

@@ -1,4 +1,4 @@
-"""A job against itself and its cluster: what is refused is what cannot run, and what a hint names works."""
+"""A job is checked by itself and against its cluster: only jobs that cannot run are rejected, and hints work."""
 
 import dataclasses
 import json
@@ -80,7 +80,7 @@ def placed(text: str, nodes: str, storage: str = STORAGE) -> list[str]:
 
 
 def numbers(hint: str | None) -> list[int]:
-    """The numbers that a hint offers, without those in its names."""
+    """Return the numbers that a hint proposes, without those in its names."""
     return [int(number) for number in re.findall(r"(?<![\w.`])\d+(?![\w.])", hint or "")]
 
 
@@ -89,11 +89,11 @@ def sizes(**changes: int) -> ModelSizes:
     return resolve_model(Model.model_validate({**base, **changes}), Path())
 
 
-# --- pipeline schedules: the rules against torch itself ---------------------------------------------------------------------------
+# --- pipeline schedules: the rules compared with torch ----------------------------------------------------------------------------
 
 
-def torch_takes(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
-    """Whether torch makes the schedule for rank 0, which holds so many of `pp` x `stages` stages. No rank but this one is there."""
+def torch_accepts(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
+    """Return whether torch builds the schedule for rank 0, which has `stages` of `pp` x `stages` stages, without other ranks."""
     dist.init_process_group("fake", rank=0, world_size=pp, store=FakeStore())
     try:
         kind = get_schedule_class(schedule)
@@ -110,29 +110,29 @@ def torch_takes(schedule: str, pp: int, stages: int, microbatches: int) -> bool:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("pp", [2, 4])
-def test_a_schedule_is_refused_exactly_where_torch_refuses_it(schedule: str, pp: int) -> None:
+def test_schedule_is_rejected_exactly_if_torch_rejects_it(schedule: str, pp: int) -> None:
     looped = issubclass(get_schedule_class(schedule), PipelineScheduleMulti)
     for stages in (2, 3) if looped else (1,):
         layout = Layout.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": stages})
         for microbatches in range(1, 4 * pp * stages + 2):
             batch = Batch.model_construct(global_batch=Amount(sequences=microbatches), micro_sequences=1, sequence_length=8)
             problems = [*check_layout(layout, None, batch), *check_mesh(layout, Mesh(pp=pp), None, batch)]
-            assert (problems == []) == torch_takes(schedule, pp, stages, microbatches), (stages, microbatches)
+            assert (problems == []) == torch_accepts(schedule, pp, stages, microbatches), (stages, microbatches)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_schedule_without_its_stages_is_refused_and_the_hint_sets_them_right(schedule: str) -> None:
+def test_schedule_without_its_stages_is_rejected_with_a_correct_hint(schedule: str) -> None:
     for stages in range(1, 5):
         layout = Layout.model_validate({"pp": 2, "schedule": schedule, "virtual_stages": stages})
         for problem in check_layout(layout, None, None):
             assert problem.code == "HW319"
-            wanted = re.search(r"virtual_stages: (\d)", problem.hint or "")
-            assert wanted is not None
-            assert list(check_layout(layout.model_copy(update={"virtual_stages": int(wanted[1])}), None, None)) == []
+            proposed = re.search(r"virtual_stages: (\d)", problem.hint or "")
+            assert proposed is not None
+            assert list(check_layout(layout.model_copy(update={"virtual_stages": int(proposed[1])}), None, None)) == []
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 9), st.integers(1, 2), st.integers(1, 400), st.integers(1, 3))
-def test_the_batch_that_a_hint_names_can_be_scheduled(schedule: str, pp: int, stages: int, microbatches: int, step: int) -> None:
+def test_batch_proposed_by_a_hint_can_be_scheduled(schedule: str, pp: int, stages: int, microbatches: int, step: int) -> None:
     layout = Layout.model_validate({"pp": pp, "schedule": schedule, "virtual_stages": stages})
     mesh = Mesh(pp=pp, dp_shard=step)
     batch = Batch.model_construct(global_batch=Amount(sequences=microbatches * step), micro_sequences=1, sequence_length=8)
@@ -146,11 +146,11 @@ def test_the_batch_that_a_hint_names_can_be_scheduled(schedule: str, pp: int, st
             assert list(check_mesh(layout, mesh, None, right)) == []
 
 
-# --- what is split ----------------------------------------------------------------------------------------------------------------
+# --- sharding ---------------------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 48), st.integers(1, 48), st.integers(1, 4), st.integers(1, 200))
-def test_the_tensor_degrees_that_a_hint_names_divide_the_model(tp: int, kv_heads: int, group: int, width: int) -> None:
+def test_tensor_degrees_proposed_by_a_hint_divide_the_model(tp: int, kv_heads: int, group: int, width: int) -> None:
     model = sizes(heads=kv_heads * group, kv_heads=kv_heads, hidden=2 * kv_heads * group, ffn_hidden=width)
     for problem in check_layout(Layout(tp=tp), model, None):
         if problem.code == "HW314":
@@ -162,12 +162,12 @@ def test_the_tensor_degrees_that_a_hint_names_divide_the_model(tp: int, kv_heads
     ("tp", "kv_heads", "expected"),
     [(4, 8, []), (8, 8, []), (16, 8, ["HW315"]), (8, 2, ["HW315"]), (8, 3, ["HW314"]), (4, 6, ["HW314"])],
 )
-def test_key_and_value_heads_are_shared_evenly_or_refused(tp: int, kv_heads: int, expected: list[str]) -> None:
+def test_key_value_heads_are_shared_evenly_or_rejected(tp: int, kv_heads: int, expected: list[str]) -> None:
     model = sizes(heads=48, kv_heads=kv_heads, hidden=96, ffn_hidden=96)
     assert codes(list(check_layout(Layout(tp=tp), model, None))) == expected
 
 
-def test_experts_are_split_over_tensor_ranks_only_where_they_are_not_spread() -> None:
+def test_experts_are_split_over_tensor_ranks_only_without_expert_parallel() -> None:
     experts = Experts(count=8, top_k=2, ffn_hidden=100)
     model = resolve_model(Model(vocab_size=64, layers=2, hidden=64, heads=8, experts=experts), Path())
     assert codes(list(check_layout(Layout(tp=8), model, None))) == ["HW314"]
@@ -182,13 +182,13 @@ def test_layers_fit_stages_with_room_for_embedding_and_output(layers: int, pp: i
     assert found == (["HW317"] if pp * stages > layers + 2 else [] if even else ["HW318"])
 
 
-def test_126_layers_are_128_stages_as_llama_3_was_trained() -> None:
+def test_126_layers_are_accepted_in_128_stages_like_llama_3() -> None:
     layout = Layout.model_validate({"pp": 16, "virtual_stages": 8, "schedule": "Interleaved1F1B"})
     assert list(check_layout(layout, sizes(layers=126), None)) == []
 
 
 @given(st.integers(1, 600), st.integers(1, 6), st.integers(1, 6), st.sampled_from([None, True, False]))
-def test_a_sequence_divides_over_context_and_tensor_ranks_or_the_hint_says_which_does(
+def test_sequence_divides_over_its_ranks_or_the_hint_has_one_that_does(
     length: int, cp: int, tp: int, sequence_parallel: bool | None
 ) -> None:
     assume(not (sequence_parallel and tp == 1))
@@ -197,7 +197,7 @@ def test_a_sequence_divides_over_context_and_tensor_ranks_or_the_hint_says_which
     parts = length / (2 * cp) if cp > 1 else float(length)
     share = length / cp / (tp if sequence_parallel is not False else 1)
     problems = list(check_layout(layout, None, batch))
-    # Samples that are no sequences have the length 1.
+    # Samples that are not sequences have the length 1.
     assert codes(problems) == ([] if length == 1 or (parts.is_integer() and share.is_integer()) else ["HW316"])
     for problem in problems:
         for fitting in numbers(problem.hint):
@@ -206,7 +206,7 @@ def test_a_sequence_divides_over_context_and_tensor_ranks_or_the_hint_says_which
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.integers(2, 64), st.integers(2, 64))
-def test_experts_spread_over_the_ranks_that_they_fold_over(dp_shard: int, cp: int, tp: int, ep: int, count: int) -> None:
+def test_experts_divide_over_the_ranks_of_their_group(dp_shard: int, cp: int, tp: int, ep: int, count: int) -> None:
     layout, mesh = Layout(dp_shard=dp_shard, cp=cp, tp=tp, ep=ep), Mesh(dp_shard=dp_shard, cp=cp, tp=tp)
     experts = Experts(count=count, top_k=1, ffn_hidden=1 << 10)
     model = resolve_model(Model(vocab_size=64, layers=2, hidden=64, heads=12, experts=experts), Path())
@@ -227,13 +227,13 @@ def test_experts_spread_over_the_ranks_that_they_fold_over(dp_shard: int, cp: in
         ("{ep: 2}", "ep"),
     ],
 )
-def test_a_setting_that_needs_another_is_shown_at_its_key(layout: str, field: str) -> None:
+def test_setting_that_requires_another_is_reported_at_its_key(layout: str, field: str) -> None:
     model = "model: {vocab_size: 64, layers: 8, hidden: 64, heads: 8, ffn_hidden: 64}\n"
     found = list(check_job(job(f"{model}layout: {layout}\n")))
     assert [(problem.code, problem.path, problem.at_key) for problem in found] == [("HW210", ("layout", field), True)]
 
 
-def test_without_a_model_nothing_is_said_of_it() -> None:
+def test_job_without_a_model_has_no_problems_of_the_model() -> None:
     assert alone("layout: {tp: 7, ep: 3, pp: 2}\n") == []
 
 
@@ -241,7 +241,7 @@ def test_without_a_model_nothing_is_said_of_it() -> None:
 
 
 def split_over_domains(nodes: int, capacities: list[int], size: int, gpus: int) -> bool:
-    """Whether some way to take nodes of the domains, by trying all, leaves every group of consecutive ranks in one domain."""
+    """Return whether some choice of nodes, by trying all, keeps every group of consecutive ranks in one domain."""
     taken: list[int] = []
 
     def place(left: int, domain: int) -> bool:
@@ -258,7 +258,7 @@ def split_over_domains(nodes: int, capacities: list[int], size: int, gpus: int) 
 
 
 def stay_inside(taken: list[int], size: int, gpus: int) -> bool:
-    """Whether no group has members in two domains, by looking at each rank."""
+    """Return whether no group has members in two domains, by checking each rank."""
     of_rank = [domain for domain, count in enumerate(taken) for _ in range(count * gpus)]
     return all(len(set(of_rank[first : first + size])) == 1 for first in range(0, len(of_rank), size))
 
@@ -266,7 +266,7 @@ def stay_inside(taken: list[int], size: int, gpus: int) -> bool:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6), st.integers(1, 40), st.integers(1, 12), st.integers(0, 8))
-def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_one_domain(
+def test_tensor_group_is_rejected_exactly_if_no_choice_of_nodes_fits_it(
     gpus: int, domain_nodes: int, tp: int, nodes: int, unused: int
 ) -> None:
     count = nodes + unused
@@ -283,16 +283,18 @@ def test_a_tensor_group_is_refused_exactly_where_no_choice_of_nodes_keeps_it_in_
 @pytest.mark.parametrize(
     ("tp", "count", "nodes", "expected", "hint"),
     [
-        (8, 72, 32, [], ""),  # 16 of the 18 nodes of two racks: nemotron-4-340b on 128 GPUs
+        # 16 of the 18 nodes of two racks: nemotron-4-340b on 128 GPUs.
+        (8, 72, 32, [], ""),
         (8, 72, 20, [], ""),
         (16, 72, 64, [], ""),
         (16, 72, 68, ["HW415"], "use at most 64 nodes, or a `tp` within a node: 1, 2 or 4"),
         (16, 20, 20, ["HW415"], "use at most 16 nodes, or a `tp` within a node: 1, 2 or 4"),
-        (64, 15, 15, [], ""),  # 60 ranks are no whole groups of 64: HW301 says so
+        # HW301 reports that 60 is not a multiple of 64.
+        (64, 15, 15, [], ""),
         (80, 72, 20, ["HW413"], "`tp` can be 1, 2, 3, 4, 6, 8, 9, 12, 18, 24, 36 or 72 there"),
     ],
 )
-def test_groups_over_nodes_need_their_nodes_of_one_rack_and_not_whole_racks(
+def test_groups_over_nodes_need_nodes_of_one_rack_but_not_whole_racks(
     tp: int, count: int, nodes: int, expected: list[str], hint: str
 ) -> None:
     group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
@@ -307,18 +309,20 @@ def test_groups_over_nodes_need_their_nodes_of_one_rack_and_not_whole_racks(
 @pytest.mark.parametrize(
     ("gpus", "domain", "ep", "nodes", "expected"),
     [
-        (8, 8, 64, 8, []),  # between nodes over the network: usual
+        # Between nodes, over the network, as usual.
+        (8, 8, 64, 8, []),
         (4, 72, 8, 18, []),
         (4, 72, 8, 36, []),
         (4, 72, 32, 64, []),
         (4, 72, 64, 16, []),
         (4, 72, 144, 36, ["HW414"]),
         (4, 72, 8, 20, []),
-        (4, 72, 32, 96, ["HW414"]),  # of 5 full racks 16 nodes each, of the 9 nodes of the last 8: 88
+        # 16 nodes of each of 5 full racks and 8 of the last 9 are 88.
+        (4, 72, 32, 96, ["HW414"]),
         (4, 72, 4, 20, []),
     ],
 )
-def test_expert_groups_that_leave_a_rack_are_told(gpus: int, domain: int, ep: int, nodes: int, expected: list[str]) -> None:
+def test_expert_groups_beyond_one_rack_are_reported(gpus: int, domain: int, ep: int, nodes: int, expected: list[str]) -> None:
     group = f"[{{name: gpu, count: 99, cpus: 8, gpu: B200, gpus: {gpus}, nvlink_domain: {domain}}}]"
     assert placed(f"nodes: {nodes}\nlayout: {{ep: {ep}}}\n", group) == expected
 
@@ -327,7 +331,7 @@ def test_expert_groups_that_leave_a_rack_are_told(gpus: int, domain: int, ep: in
     ("tp", "nodes", "spares", "expected"),
     [(8, 36, 0, ["HW416"]), (8, 36, 18, []), (4, 36, 0, []), (8, 16, 0, []), (8, 18, 2, ["HW416"])],
 )
-def test_the_cost_of_a_lost_node_is_told_where_no_domain_is_spare(tp: int, nodes: int, spares: int, expected: list[str]) -> None:
+def test_cost_of_a_lost_node_is_reported_without_a_spare_domain(tp: int, nodes: int, spares: int, expected: list[str]) -> None:
     group = f"[{{name: gpu, count: 72, held_back: {spares}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     assert placed(f"nodes: {nodes}\nlayout: {{tp: {tp}}}\n", group) == expected
 
@@ -341,22 +345,25 @@ def test_the_cost_of_a_lost_node_is_told_where_no_domain_is_spare(tp: int, nodes
         ("tp: 16", 72, 3, ["HW713"]),
         ("tp: 4", 72, 1, []),
         ("tp: 4, ep: 8", 72, 1, ["HW713"]),
-        ("tp: 8", 18, 1, []),  # all nodes are in one domain
+        # All nodes are in one domain.
+        ("tp: 8", 18, 1, []),
     ],
 )
-def test_spares_that_cannot_replace_a_group_of_ranks_are_told(layout: str, count: int, spares: int, expected: list[str]) -> None:
+def test_spares_that_cannot_replace_a_group_of_ranks_are_reported(
+    layout: str, count: int, spares: int, expected: list[str]
+) -> None:
     group = f"[{{name: gpu, count: {count}, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}}]"
     assert placed(f"nodes: 16\nlayout: {{{layout}}}\nresilience: {{spares: {spares}}}\n", group) == expected
 
 
 @pytest.mark.parametrize(("spares", "expected"), [(0, ["HW416"]), (2, [])])
-def test_a_lost_node_costs_no_domain_where_the_job_holds_nodes_for_its_group(spares: int, expected: list[str]) -> None:
+def test_lost_node_costs_no_domain_if_the_job_has_spares_for_its_group(spares: int, expected: list[str]) -> None:
     group = "[{name: gpu, count: 72, cpus: 8, gpu: B200, gpus: 4, nvlink_domain: 72}]"
     assert placed(f"nodes: 36\nlayout: {{tp: 8}}\nresilience: {{spares: {spares}}}\n", group) == expected
 
 
 @pytest.mark.parametrize(("nodes", "spares", "path"), [(5, 0, ("nodes",)), (5, 1, ("nodes",)), (4, 1, ("resilience", "spares"))])
-def test_too_many_nodes_are_shown_where_one_says_too_many(nodes: int, spares: int, path: tuple[str, ...]) -> None:
+def test_too_many_nodes_are_reported_at_the_field_that_causes_it(nodes: int, spares: int, path: tuple[str, ...]) -> None:
     text = f"nodes: {nodes}\nresilience: {{spares: {spares}}}\n"
     found = [
         each.path for each in check_placement(job(text), cluster("[{name: cpu, count: 4, cpus: 4}]")) if each.code == "HW403"
@@ -369,9 +376,7 @@ def test_ranks_without_gpus_have_no_domain() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.none() | st.integers(1, 12), st.integers(1, 6), st.integers(1, 6))
-def test_the_degree_that_a_hint_names_makes_the_degrees_fit(
-    nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int
-) -> None:
+def test_degree_proposed_by_a_hint_makes_the_degrees_fit(nodes: int, procs: int, dp_shard: int | None, pp: int, tp: int) -> None:
     group = f"[{{name: cpu, count: 99, cpus: 4, procs: {procs}}}]"
     shard = "" if dp_shard is None else f"dp_shard: {dp_shard}, "
     for problem in check_placement(job(f"nodes: {nodes}\nlayout: {{{shard}pp: {pp}, tp: {tp}}}\n"), cluster(group)):
@@ -397,7 +402,7 @@ def test_the_degree_that_a_hint_names_makes_the_degrees_fit(
         ("s3://old/run-1", False),
     ],
 )
-def test_a_remote_tier_lies_in_a_store_by_whole_segments(url: str, reached: bool) -> None:
+def test_remote_tier_matches_a_store_by_whole_path_segments(url: str, reached: bool) -> None:
     stores = """\
 storage:
   - {name: runs, kind: posix, path: /runs, shared: true}
@@ -410,7 +415,7 @@ storage:
     )
 
 
-def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
+def test_nodes_of_the_job_must_reach_the_storage_of_its_runs() -> None:
     nodes = "[{name: a, count: 1, cpus: 4}, {name: b, count: 1, cpus: 4}]"
     stores = "storage: [{name: runs, kind: posix, path: /runs, shared: true, groups: [a]}]\n"
     tiers = "checkpoint: {tiers: [{kind: shared, every: 10 steps}]}\n"
@@ -426,7 +431,7 @@ def test_runs_are_kept_where_the_jobs_nodes_reach() -> None:
         ("{time: 1h}", []),
     ],
 )
-def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[str]) -> None:
+def test_gpu_hours_are_nodes_times_gpus_times_hours(limits: str, expected: list[str]) -> None:
     group = "[{name: gpu, count: 2, cpus: 8, gpu: B200, gpus: 8}]"
     assert placed(f"nodes: 2\nlimits: {{attempt: {limits}}}\n", group) == expected
 
@@ -464,11 +469,11 @@ def test_gpu_hours_are_nodes_times_gpus_times_time(limits: str, expected: list[s
         ("environment: {RANKS: '0', HF_HOME: /hf, PYTHONPATH: /opt, LD_PRELOAD: /opt/a.so, LD_LIBRARY_PATH: /opt}\n", []),
     ],
 )
-def test_a_job_alone_is_judged(text: str, expected: list[str]) -> None:
+def test_job_is_checked_without_a_cluster(text: str, expected: list[str]) -> None:
     assert alone(text) == expected
 
 
-def test_a_variable_that_bash_keeps_for_itself_is_refused() -> None:
+def test_variable_reserved_by_bash_is_rejected() -> None:
     listed = subprocess.run(["bash", "-c", "readonly -p"], capture_output=True, text=True, check=True).stdout
     names = re.findall(r"^declare -\w+ (\w+)=", listed, re.MULTILINE)
     assert "UID" in names
@@ -493,11 +498,11 @@ def test_a_variable_that_bash_keeps_for_itself_is_refused() -> None:
         ("[{kind: memory, every: 10 steps, keep: 2}, {kind: shared, every: 1h, keep: 2}]", ["HW210"]),
     ],
 )
-def test_tiers_are_one_of_each_kind_and_the_first_to_be_lost_is_the_most_often_written(tiers: str, expected: list[str]) -> None:
+def test_tiers_have_distinct_kinds_and_less_durable_ones_are_more_frequent(tiers: str, expected: list[str]) -> None:
     assert alone(f"nodes: 2\ncheckpoint: {{tiers: {tiers}}}\n") == expected
 
 
-def test_a_peer_is_another_node() -> None:
+def test_peer_tier_requires_another_node() -> None:
     text = "checkpoint: {tiers: [{kind: peer, every: 10 steps}, {kind: shared, every: 20 steps}]}\n"
     assert (alone(text), alone(f"nodes: 2\n{text}")) == (["HW710"], [])
 
@@ -513,7 +518,7 @@ def plan() -> JobPlan:
 
 
 def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobPlan, list[Problem]]:
-    """examples/two-node-roce with variables of the job's own: the plan for its first cluster, and what check_environment has against it."""
+    """Return the plan of examples/two-node-roce with the job's own variables for its first cluster, and check_environment's problems."""
     shutil.copytree(ROOT / "examples" / "two-node-roce", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("rendered"))
     with (folder / "job.yaml").open("a") as file:
         file.write(f"environment: {json.dumps(environment)}\n")
@@ -521,9 +526,9 @@ def with_environment(folder: Path, environment: Mapping[str, str]) -> tuple[JobP
     return plan, list(check_environment(plan))
 
 
-def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans_reason(plan: JobPlan, tmp_path: Path) -> None:
+def test_variable_decided_by_the_cluster_file_is_rejected_with_the_reason(plan: JobPlan, tmp_path: Path) -> None:
     changed, problems = with_environment(tmp_path, {variable.name: "1" for variable in plan.env})
-    # `1` is a value of all of them but of the level that NCCL prints.
+    # All of them accept `1` except the log level of NCCL.
     found = {problem.path[-1]: problem for problem in problems if problem.path[-1] != "NCCL_DEBUG"}
     following = {variable.name: variable for variable in plan.env if variable.decided_by is not None}
     assert found.keys() == following.keys() >= {"NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TC", "NCCL_SOCKET_IFNAME"}
@@ -534,7 +539,7 @@ def test_a_variable_that_follows_from_the_cluster_file_is_refused_with_the_plans
         assert variable in changed.env
 
 
-def test_a_variable_that_the_plan_only_suggests_has_the_jobs_value_once(plan: JobPlan, tmp_path: Path) -> None:
+def test_job_overrides_a_variable_that_the_plan_only_suggests(plan: JobPlan, tmp_path: Path) -> None:
     suggested = {variable.name: variable for variable in plan.env if variable.decided_by is None}
     changed, problems = with_environment(tmp_path, dict.fromkeys(suggested, "7") | {"HF_HOME": "/hf"})
     assert [problem.path[-1] for problem in problems] == ["NCCL_DEBUG"]
@@ -572,14 +577,14 @@ SIZES = {"layers": 61, "heads": 64, "kv_heads": 8, "vocab_size": 50257}
         ({"pp": 16}, "megatron", {}, ["HW318"]),
     ],
 )
-def test_a_design_is_no_reason_for_a_warning(
+def test_common_layout_causes_no_warning(
     layout: dict[str, int], framework: str | None, changed: dict[str, int], expected: list[str]
 ) -> None:
     model = sizes(**(SIZES | changed))
     assert codes(list(check_layout(Layout.model_validate(layout), model, None, framework))) == expected
 
 
-def test_the_stages_that_a_hint_proposes_divide_evenly_and_are_near() -> None:
+def test_stages_proposed_by_a_hint_divide_evenly_and_are_close() -> None:
     (found,) = check_layout(Layout(pp=16), sizes(layers=61), None, "megatron")
     assert found.hint is not None
     assert "`pp` x `virtual_stages` 3, 7, 9 or 21 divide evenly" in found.hint
@@ -595,12 +600,12 @@ def test_the_stages_that_a_hint_proposes_divide_evenly_and_are_near() -> None:
         ("NCCL_IB_GID_INDEX", "leave it out: `classes` of the fabric `rails` in the cluster file determines it"),
     ],
 )
-def test_what_goes_against_a_variable_of_the_plan_is_refused(name: str, hint: str, tmp_path: Path) -> None:
+def test_variable_that_contradicts_the_plan_is_rejected(name: str, hint: str, tmp_path: Path) -> None:
     _, (found,) = with_environment(tmp_path, {name: "1"})
     assert (found.code, found.hint) == ("HW418", hint)
 
 
-def test_a_job_may_set_the_plans_own_values_and_what_changes_nothing(plan: JobPlan, tmp_path: Path) -> None:
+def test_job_may_repeat_the_values_of_the_plan_and_defaults(plan: JobPlan, tmp_path: Path) -> None:
     same = {variable.name: variable.value for variable in plan.env} | {"NCCL_IB_DISABLE": "0", "NCCL_IB_GID_INDEX": "-1"}
     changed, problems = with_environment(tmp_path, same)
     assert problems == []
@@ -615,23 +620,23 @@ def test_a_job_may_set_the_plans_own_values_and_what_changes_nothing(plan: JobPl
         ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     ],
 )
-def test_a_job_may_set_a_suggested_variable_by_its_older_name(name: str, planned: str, tmp_path: Path) -> None:
+def test_job_may_set_a_suggested_variable_by_its_older_name(name: str, planned: str, tmp_path: Path) -> None:
     changed, problems = with_environment(tmp_path, {name: "3"})
     assert problems == []
     assert [(each.name, each.value) for each in changed.env if each.name in (name, planned)] == [(name, "3")]
 
 
-def test_a_variable_that_nobody_else_sets_is_the_jobs(tmp_path: Path) -> None:
+def test_job_may_set_a_variable_that_is_not_in_the_plan(tmp_path: Path) -> None:
     changed, problems = with_environment(tmp_path, {"NCCL_DEBUG_SUBSYS": "INIT", "HF_HOME": "/hf"})
     assert problems == []
     assert [(each.name, each.value) for each in changed.env[-2:]] == [("NCCL_DEBUG_SUBSYS", "INIT"), ("HF_HOME", "/hf")]
 
 
-def test_the_builtin_trainer_has_an_answer_to_every_field_about_how_numbers_are_computed() -> None:
+def test_builtin_trainer_supports_or_rejects_every_numeric_field() -> None:
     answered = {*_ONLY, *EXECUTED}
     computed = {("precision", name) for name in Precision.model_fields} | {("overlap", name) for name in Overlap.model_fields}
     built = {field.name for field in dataclasses.fields(contract.Model)}
-    # Where the sizes come from, and sizes that follow from others or that only a model which it refuses has.
+    # Sources of sizes, and sizes that follow from others or that only a rejected model has.
     elsewhere = {"preset", "config", "head_dim", "max_positions", "linear_bias"}
     models = {("model", name) for name in Model.model_fields.keys() - built - elsewhere}
     assert answered >= computed | models | {("recompute",), ("compile",)}
@@ -641,19 +646,19 @@ def test_the_builtin_trainer_has_an_answer_to_every_field_about_how_numbers_are_
 
 
 @given(st.integers(1, 5000))
-def test_divisors_are_all_divisors(number: int) -> None:
+def test_divisors_are_complete(number: int) -> None:
     assert divisors(number) == [each for each in range(1, number + 1) if number % each == 0]
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4))
-def test_the_nearest_multiples_are_on_both_sides(number: int, of: int) -> None:
+def test_nearest_multiples_are_on_both_sides(number: int, of: int) -> None:
     assume(number % of)
     found = nearest_multiples(number, of)
     assert all(each % of == 0 and 0 < abs(each - number) < of for each in found)
     assert [each > number for each in found] == ([False, True] if number > of else [True])
 
 
-def test_many_numbers_are_named_by_the_smallest_and_the_largest() -> None:
+def test_many_numbers_are_listed_by_the_smallest_and_the_largest() -> None:
     assert listed_numbers([1]) == "1"
     assert listed_numbers([1, 2]) == "1 or 2"
     assert listed_numbers([1, 2, 4]) == "1, 2 or 4"

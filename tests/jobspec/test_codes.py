@@ -1,4 +1,4 @@
-"""The codes that the sources emit are those of the table, and the documentation lists each."""
+"""The table and the documentation list exactly the codes that the sources emit."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 EMITTED = re.compile(r'(?:[Pp]roblem|Fault|Finding)\(\s*"(HW\d+)"')
 
 
-def test_emitted_codes_are_those_of_the_table() -> None:
+def test_emitted_codes_match_the_table() -> None:
     emitted = {code for path in SOURCES if path.name != "codes.py" for code in EMITTED.findall(path.read_text())}
     assert emitted == set(CODES)
 

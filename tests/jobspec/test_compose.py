@@ -1,4 +1,4 @@
-"""`extends`: what a document inherits, which file says it, and that nothing else gets in."""
+"""`extends`: the values that a document inherits and their files; nothing else has an influence."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def composed(path: Path) -> tuple[Document, list[Problem]]:
 
 
 def merged(base: Any, heir: Any) -> Any:
-    """What an heir's `v` comes to."""
+    """Return the composed value of an heir's `v`."""
     documents = [
         load_bytes(f"{name}.yaml", json.dumps({"v": value}).encode())[0] for name, value in (("base", base), ("heir", heir))
     ]
@@ -58,7 +58,7 @@ def merged(base: Any, heir: Any) -> Any:
 
 
 def shown(text: str) -> list[tuple[str, str, str | None]]:
-    """Code, place and heirs of each problem of the text."""
+    """Return code, position and heirs of each problem of the text."""
     pattern = r"^\w+\[(HW\d+)\]: .*\n  --> (.*)\n(?: .*\|.*\n)*(?: +(= .*)\n)?"
     return [(code, place, heirs or None) for code, place, heirs in re.findall(pattern, text, re.MULTILINE)]
 
@@ -86,7 +86,7 @@ def shown(text: str) -> list[tuple[str, str, str | None]]:
         ({"a": {"kind": "x", "b": 1}, "c": 1}, {"a": {"kind": "y"}}, {"a": {"kind": "y"}, "c": 1}),
     ],
 )
-def test_mappings_merge_and_all_else_replaces(base: Any, heir: Any, expected: Any) -> None:
+def test_mappings_merge_and_other_values_replace(base: Any, heir: Any, expected: Any) -> None:
     assert merged(base, heir) == expected
 
 
@@ -101,7 +101,7 @@ def test_mappings_merge_and_all_else_replaces(base: Any, heir: Any, expected: An
         ({"preset": "a"}, {"layers": 40}, {"preset": "a", "layers": 40}),
     ],
 )
-def test_a_model_of_another_preset_has_nothing_of_the_base(base: Any, heir: Any, expected: Any) -> None:
+def test_model_with_another_preset_inherits_nothing_from_the_base(base: Any, heir: Any, expected: Any) -> None:
     documents = [load_bytes(name, json.dumps({"model": model}).encode())[0] for name, model in (("base", base), ("heir", heir))]
     assert overlay(*documents).data["model"] == expected
 
@@ -119,7 +119,7 @@ REMOVABLE = {
 
 
 @pytest.mark.parametrize("field", REMOVABLE)
-def test_null_removes_a_field_of_the_base_and_its_default_counts(field: str) -> None:
+def test_null_removes_a_field_of_the_base_and_restores_its_default(field: str) -> None:
     script = {"name": "case", "cluster": "c", "run": ["train.py"]}
     write("base.yaml", yaml.safe_dump({"partial": True, field: REMOVABLE[field]}))
     parsed, problems = spec(write("job.yaml", yaml.safe_dump({"extends": "base.yaml", **script, field: None})))
@@ -130,7 +130,7 @@ def test_null_removes_a_field_of_the_base_and_its_default_counts(field: str) -> 
     assert validator.is_valid(yaml.safe_load(Path("job.yaml").read_text()))
 
 
-def test_null_removes_one_entry_of_a_free_mapping_and_a_field_of_a_section() -> None:
+def test_null_removes_an_entry_of_a_mapping_and_a_field_of_a_section() -> None:
     write("base.yaml", "partial: true\nenvironment: {A: '1', B: '2'}\nbatch: {micro: 1, sequence: 8}\nlayout: {tp: 2, cp: 4}\n")
     write("between.yaml", "partial: true\nextends: base.yaml\nenvironment: {A: null}\nlayout: {tp: null}\n")
     found = composed(write("job.yaml", "name: case\nextends: between.yaml\nenvironment: {C: '3'}\n"))[0].data
@@ -139,13 +139,13 @@ def test_null_removes_one_entry_of_a_free_mapping_and_a_field_of_a_section() -> 
     assert not Draft202012Validator(document_schema(TABLES)).is_valid({**yaml.safe_load(HEAD), "name": "a", "nodes": None})
 
 
-def test_a_required_field_that_is_removed_is_missing() -> None:
+def test_required_field_removed_by_null_is_missing() -> None:
     write("base.yaml", "partial: true\nbatch: {global: 8 sequences, micro: 1, sequence: 8}\ncluster: c\nrun: [train.py]\n")
     problems = spec(write("job.yaml", "name: case\nextends: base.yaml\nbatch: {micro: null}\n"))[1]
     assert [(problem.code, problem.path) for problem in problems] == [("HW202", ("batch",))]
 
 
-def test_what_is_each_documents_own_is_not_inherited() -> None:
+def test_name_kind_and_partial_are_not_inherited() -> None:
     base = {
         "apiVersion": "v",
         "kind": "k",
@@ -162,7 +162,7 @@ def test_what_is_each_documents_own_is_not_inherited() -> None:
     assert overlay(*documents).data == {"kind": "other", "deep": {"kind": "x"}, "a": {}, "steps": 1}
 
 
-def test_later_bases_win_and_bases_have_bases() -> None:
+def test_later_bases_override_earlier_ones_and_may_have_bases() -> None:
     write("first.yaml", "steps: 1\nseed: 1\nnodes: 1\nmodel: {kind: a, hidden: 1}\n")
     write("below/second.yaml", "extends: third.yaml\nsteps: 2\nmodel: {layers: 3}\n")
     write("below/third.yaml", "extends: ../top.yaml\nseed: 3\nmodel: {kind: a, heads: 4}\n")
@@ -194,7 +194,7 @@ def test_later_bases_win_and_bases_have_bases() -> None:
     assert document.folder(("seed",)) == Path("below")
 
 
-def test_a_base_that_is_named_twice_is_no_ring() -> None:
+def test_base_named_twice_is_not_a_cycle() -> None:
     write("top.yaml", "steps: 1\n")
     write("left.yaml", "extends: top.yaml\n")
     write("right.yaml", "extends: ./right/../top.yaml\n")
@@ -203,21 +203,21 @@ def test_a_base_that_is_named_twice_is_no_ring() -> None:
 
 
 def chain(length: int) -> Path:
-    """A document with so many bases above each other."""
+    """Write a chain of `length` bases and return the document that extends them."""
     for index in range(length):
         write(f"{index}.yaml", f"extends: {index + 1}.yaml\n")
     write(f"{length}.yaml", "steps: 1\n")
     return Path("0.yaml")
 
 
-def test_so_many_bases_may_stand_above_each_other_and_no_more() -> None:
+def test_depth_of_bases_is_limited() -> None:
     document, problems = composed(chain(MAX_BASES))
     assert (problems, document.data["steps"]) == ([], 1)
     found = composed(chain(MAX_BASES + 1))[1]
     assert [(problem.code, problem.document, problem.heir) for problem in found] == [("HW114", f"{MAX_BASES}.yaml", "0.yaml")]
 
 
-def test_so_many_bases_a_document_may_have_and_no_more() -> None:
+def test_total_number_of_bases_is_limited() -> None:
     write("leaf.yaml", "steps: 1\n")
     per_file = MAX_BASES - 1
     for index in range(MAX_BASES):
@@ -230,7 +230,7 @@ def test_so_many_bases_a_document_may_have_and_no_more() -> None:
     assert [(problem.code, problem.document) for problem in found] == [("HW114", "7.yaml")]
 
 
-def test_so_many_bases_a_document_may_name_and_no_more() -> None:
+def test_number_of_bases_of_one_document_is_limited() -> None:
     write("leaf.yaml", "steps: 1\n")
     for names in (MAX_BASES, MAX_BASES + 1):
         problems = read(write("job.yaml", f"name: case\nextends: [{', '.join(['leaf.yaml'] * names)}]\n"))[2]
@@ -239,7 +239,7 @@ def test_so_many_bases_a_document_may_name_and_no_more() -> None:
 
 
 @pytest.mark.slow
-def test_a_document_with_its_bases_has_no_more_values_than_one_may_have() -> None:
+def test_number_of_values_of_a_document_with_its_bases_is_limited() -> None:
     for name in ("a", "b"):
         items = ", ".join(f"{name}{index}: x" for index in range(MAX_VALUES // 2))
         write(f"{name}.yaml", f"environment: {{{items}}}\n")
@@ -249,7 +249,7 @@ def test_a_document_with_its_bases_has_no_more_values_than_one_may_have() -> Non
 
 
 @pytest.mark.parametrize("target", ["pipe", "folder", "absent.yaml", "x" * 300, "folder/absent.yaml", '"a\\0b"', "job.yaml/x"])
-def test_what_is_no_file_is_not_opened(target: str) -> None:
+def test_base_that_is_not_a_regular_file_is_not_opened(target: str) -> None:
     Path("folder").mkdir()
     os.mkfifo("pipe")
     (problem,) = composed(write("job.yaml", f"extends: {target}\n"))[1]
@@ -258,7 +258,7 @@ def test_what_is_no_file_is_not_opened(target: str) -> None:
     assert problem.path == ("extends",)
 
 
-def test_a_file_that_may_not_be_read_is_a_problem_of_who_extends_it() -> None:
+def test_unreadable_base_is_a_problem_of_the_document_that_extends_it() -> None:
     def load(path: Path) -> tuple[Document, list[Problem]]:
         message = "cannot read the file: Permission denied"
         return Document(str(path)), [Problem("HW101", str(path), (), message, "check the path and its permissions")]
@@ -269,7 +269,7 @@ def test_a_file_that_may_not_be_read_is_a_problem_of_who_extends_it() -> None:
     assert not found.whole
 
 
-def test_the_environment_does_not_get_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environment_variables_are_not_expanded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("HOME", "X", "BASE"):
         monkeypatch.setenv(name, "leaked")
     write("leaked", "steps: 1\n")
@@ -292,7 +292,7 @@ JOB = yaml.safe_load((STORY / "job.yaml").read_text())
 
 
 def job(**changes: Any) -> str:
-    """The example's job with other values; what is None is left out."""
+    """Return the example's job with other values; a field that is None is omitted."""
     data = {**{key: value for key, value in JOB.items() if key not in {"apiVersion", "kind", "name"}}, **changes}
     return yaml.safe_dump({key: value for key, value in data.items() if value is not None}, sort_keys=False)
 
@@ -302,7 +302,7 @@ def story() -> None:
         Path(file.name).write_text(file.read_text())
 
 
-def test_one_mistake_of_a_base_is_told_once_with_its_heirs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_of_a_base_is_reported_once_with_its_heirs(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     write("base.yaml", job(steps="many", partial=True, seed=1))
     for index in range(10):
@@ -315,7 +315,7 @@ def test_one_mistake_of_a_base_is_told_once_with_its_heirs(capsys: pytest.Captur
     assert out.endswith("13 documents: 11 errors\n")
 
 
-def test_every_format_names_the_file_that_says_it_and_the_heirs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_names_the_file_of_the_value_and_the_heirs(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     write("jobs/base.yaml", job(steps="many", cluster=None, partial=True))
     for name in ("one", "two"):
@@ -335,7 +335,7 @@ def test_every_format_names_the_file_that_says_it_and_the_heirs(capsys: pytest.C
     assert "%0Ain jobs/one.yaml and 1 more, which extend it%0Ahint: " in out
 
 
-def test_a_rule_over_several_fields_points_into_the_file_that_says_the_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_over_several_fields_is_shown_in_the_file_of_the_value(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     write("base.yaml", f"partial: true\nmodel: {{{', '.join(f'{key}: {value}' for key, value in JOB['model'].items())}}}\n")
     write("job.yaml", f"name: case\nextends: base.yaml\n{job(model=None)}")
@@ -348,7 +348,7 @@ def test_a_rule_over_several_fields_points_into_the_file_that_says_the_value(cap
     assert {heirs for _, place, heirs in found if place.startswith("base.yaml:4:")} == {"= in job.yaml, which extends it"}
 
 
-def test_what_a_mapping_lacks_is_told_where_the_mapping_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_field_is_reported_in_the_file_of_its_mapping(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     write("base.yaml", "partial: true\nbatch: {micro: 1}\n")
     write("inherits.yaml", f"name: inherits\nextends: base.yaml\n{job(batch=None)}")
@@ -362,19 +362,19 @@ def test_what_a_mapping_lacks_is_told_where_the_mapping_is(capsys: pytest.Captur
 @pytest.mark.parametrize(
     "text", ["extends: 5\n", "extends: [base.yaml, 5]\n", "extends: ''\n", "extends: {a: b}\n", "extends: null\n"]
 )
-def test_a_base_whose_own_bases_cannot_be_named_is_told_of(text: str) -> None:
+def test_base_with_an_invalid_extends_is_reported(text: str) -> None:
     write("base.yaml", text)
     (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
     assert (problem.code, problem.document, problem.heir) == ("HW114", "base.yaml", "job.yaml")
 
 
-def test_a_base_of_another_version_is_refused() -> None:
+def test_base_of_another_version_is_rejected() -> None:
     write("base.yaml", "steps: 1\n", HEAD.replace("v1alpha1", "v0"))
     (problem,) = composed(write("job.yaml", "extends: base.yaml\n"))[1]
     assert problem.message == "`base.yaml` has `apiVersion: headway/v0`, this document `apiVersion: headway/v1alpha1`"
 
 
-def test_an_inventory_extends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inventory_cannot_extend_a_base(capsys: pytest.CaptureFixture[str]) -> None:
     head = HEAD.replace("TrainingJob", "Inventory")
     write("base.yaml", "name: base\nnodes: []\n", head)
     write("inventory.yaml", "name: case\nextends: base.yaml\ncluster: c\n", head)
@@ -408,7 +408,7 @@ def test_partial_is_true_or_false(value: str, capsys: pytest.CaptureFixture[str]
     assert [code for code, *_ in shown(capsys.readouterr().out)] == ["HW203"]
 
 
-def test_a_job_of_parts_plans_and_renders_as_one_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_composed_job_plans_and_renders_like_one_in_a_single_file(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     write("whole.yaml", f"name: case\n{job()}")
     write("parts/base.yaml", f"partial: true\n{job(data=None, seed=9, time_limit=None)}")
@@ -421,7 +421,7 @@ def test_a_job_of_parts_plans_and_renders_as_one_written_out(capsys: pytest.Capt
     assert {path: Path("one", path).read_text() for path in found} == found
 
 
-def test_a_cluster_of_parts_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_composed_cluster_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = yaml.safe_load((STORY / "cpu-cluster.yaml").read_text())
     own = {key: cluster.pop(key) for key in ("apiVersion", "kind", "name")}
     write("base.yaml", f"partial: true\n{yaml.safe_dump(cluster)}", CLUSTER_HEAD)
@@ -431,7 +431,7 @@ def test_a_cluster_of_parts_is_found_by_its_name(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "3 documents: no problems\n"
 
 
-def test_a_models_config_is_found_from_the_file_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_of_a_model_is_found_relative_to_the_file_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     story()
     config = {
         "model_type": "llama",
@@ -451,7 +451,7 @@ def test_a_models_config_is_found_from_the_file_that_names_it(capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["run"]["model"]["hidden"] == 64
 
 
-def test_the_schema_takes_the_parts_and_their_mistakes_only_as_such() -> None:
+def test_schema_accepts_partial_documents_only_if_marked_as_such() -> None:
     validator = Draft202012Validator(document_schema(TABLES))
     head = {"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
 
@@ -481,7 +481,7 @@ DOCUMENTS = sorted(
 
 @st.composite
 def parts(draw: st.DrawFn, data: Any) -> tuple[Any, Any]:
-    """A base and what an heir says besides, which come to `data` together."""
+    """Draw a base and the additions of an heir, which compose to `data`."""
     if not isinstance(data, dict) or draw(st.booleans()):
         other = draw(st.sampled_from([data, None, 7, "x", [1], {}]))
         return other, data
@@ -499,7 +499,7 @@ def parts(draw: st.DrawFn, data: Any) -> tuple[Any, Any]:
 
 
 def heir_wins(base: Any, heir: Any) -> Any:
-    """The rule once more, without positions."""
+    """Apply the rule of composition without positions."""
     if not isinstance(base, dict) or not isinstance(heir, dict) or heir.get("kind") not in (None, base.get("kind")):
         return heir
     removed = {key for key, value in heir.items() if value is None and key in base}
@@ -510,7 +510,7 @@ def heir_wins(base: Any, heir: Any) -> Any:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_document_in_two_parts_is_the_same_spec_with_the_same_fingerprint(data: st.DataObject) -> None:
+def test_document_in_two_parts_has_the_same_spec_and_fingerprint(data: st.DataObject) -> None:
     source = data.draw(st.sampled_from(DOCUMENTS), label="document")
     whole = yaml.safe_load(source.read_text())
     own = {key: whole.pop(key) for key in ("apiVersion", "kind", "name")}
@@ -529,13 +529,13 @@ def test_a_document_in_two_parts_is_the_same_spec_with_the_same_fingerprint(data
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_every_value_of_a_composed_document_is_found_in_the_file_that_says_it(data: st.DataObject) -> None:
+def test_every_value_of_a_composed_document_has_its_file(data: st.DataObject) -> None:
     keys, scalars = st.sampled_from(["a", "b", "c", "kind"]), st.sampled_from([1, "x", None, [1, {"a": 2}]])
     trees = st.recursive(scalars, lambda inner: st.dictionaries(keys, inner))
-    said = {name: data.draw(trees, label=name) for name in ("top", "middle", "heir")}
-    documents = {name: load_bytes(name, json.dumps({"v": tree}).encode())[0] for name, tree in said.items()}
+    values = {name: data.draw(trees, label=name) for name in ("top", "middle", "heir")}
+    documents = {name: load_bytes(name, json.dumps({"v": tree}).encode())[0] for name, tree in values.items()}
     found = overlay(overlay(documents["top"], documents["middle"]), documents["heir"])
-    top, middle, heir = ({"v": said[name]} for name in ("top", "middle", "heir"))
+    top, middle, heir = ({"v": values[name]} for name in ("top", "middle", "heir"))
     assert found.data == heir_wins(heir_wins(top, middle), heir)
     for path in found.values:
         origin = documents[found.origin(path).name]

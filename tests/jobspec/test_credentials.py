@@ -1,4 +1,4 @@
-"""Credentials: found by form and by name wherever they stand, told without their value, and nothing else taken for one."""
+"""Credentials are found by form and by name anywhere, reported without their value, and not confused with other values."""
 
 import string
 from pathlib import Path
@@ -16,7 +16,7 @@ from headway.jobspec.load import load_bytes, load_file
 
 ROOT = Path(__file__).parents[2]
 
-# Of the forms that issuers publish, and none of them issued: each is put together here.
+# Values of the forms that issuers publish; none was ever issued, since each is assembled here.
 ALNUM = "NotAnIssuedOne0" * 6
 FORMS = {
     "an AWS access key": ["AKIA" + "NOTISSUED2345672", "ASIA" + "NOTISSUED2345672"],
@@ -79,13 +79,13 @@ HARMLESS_NAMES = [
 
 
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in FORMS.items() for value in values])
-def test_each_form_is_found_wherever_it_stands(kind: str, value: str) -> None:
+def test_each_form_of_credential_is_found_anywhere(kind: str, value: str) -> None:
     data: dict[str, Any] = {"a": {"b": [1, value]}, "c": f"--from={value}", "d": f"curl {value} now"}
     assert find_credentials(data) == {("a", "b", 1): kind, ("c",): kind, ("d",): kind}
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_value_under_the_name_of_a_secret_is_one(name: str) -> None:
+def test_value_under_the_name_of_a_secret_is_a_credential(name: str) -> None:
     assert find_credentials({"environment": {name: "hunter2"}}) == {("environment", name): "by its name"}
     assert set(find_credentials({"argv": [f"--{name}=hunter2", f"export {name}=hunter2", f"run --{name} hunter2"]})) == {
         ("argv", index) for index in range(3)
@@ -94,19 +94,19 @@ def test_a_value_under_the_name_of_a_secret_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
-def test_a_name_that_only_resembles_one_is_none(name: str) -> None:
+def test_name_that_only_resembles_a_secret_is_not_one(name: str) -> None:
     assert find_credentials({name: "value", "argv": [f"--{name}=value", f"--{name}", "value", f"x --{name} value"]}) == {}
 
 
 @pytest.mark.parametrize(
     "value", ["", "$HF_TOKEN", "${HF_TOKEN}", "{seed}", "<token>", "***", "xxxx", "/run/secrets/hf", "~/.cache/token", "50256"]
 )
-def test_what_stands_in_for_a_secret_is_none(value: str) -> None:
+def test_placeholder_of_a_secret_is_not_a_credential(value: str) -> None:
     assert find_credentials({"HF_TOKEN": value, "argv": [f"--hf-token={value}", "--hf-token", value]}) == {}
 
 
 @pytest.mark.parametrize("value", ["true", "off", "None"])
-def test_a_switch_is_no_secret(value: str) -> None:
+def test_flag_is_not_a_secret(value: str) -> None:
     assert find_credentials({"USE_AUTH": value, "two_factor_pass": value, "pin_token": value}) == {}
 
 
@@ -114,11 +114,11 @@ def test_a_switch_is_no_secret(value: str) -> None:
     ("name", "value"),
     [("WANDB", "0a" * 20), ("DOCKER_AUTH", "eyJhdXRocyI6eyJ4IjoxfX0K"), ("x.dockerconfigjson", "eyJhdXRocyI6eyJ4IjoxfX0=")],
 )
-def test_a_name_and_a_form_make_one_together(name: str, value: str) -> None:
+def test_name_and_form_are_combined(name: str, value: str) -> None:
     assert find_credentials({name: value}) == {(name,): "by its name"}
 
 
-def test_a_secret_in_a_comment_is_found_at_its_place_and_not_shown() -> None:
+def test_secret_in_a_comment_is_found_at_its_position_and_not_shown() -> None:
     text = f"name: a  # glpat-{ALNUM[:20]}\n# hf_{ALNUM[:34]}\nsetup: |\n  # see hf_{ALNUM[:34]}\n"
     document, _ = load_bytes("a.yaml", text.encode())
     problems = list(check_secrets(document))
@@ -130,7 +130,7 @@ def test_a_secret_in_a_comment_is_found_at_its_place_and_not_shown() -> None:
     assert not any(ALNUM[:20] in document.shown(line) for line in range(4))
 
 
-def test_a_password_of_digits_is_one() -> None:
+def test_numeric_password_is_a_credential() -> None:
     assert find_credentials({"password": 123456, "db_password": "123456"}).keys() == {("password",), ("db_password",)}
 
 
@@ -149,11 +149,11 @@ def test_a_password_of_digits_is_one() -> None:
         "https://user:${PASSWORD}@example.com",
     ],
 )
-def test_hashes_digests_images_and_addresses_are_none(value: str) -> None:
+def test_hashes_digests_images_and_addresses_are_not_credentials(value: str) -> None:
     assert find_credentials({"value": value, "argv": ["train.py", f"--from={value}", value]}) == {}
 
 
-def test_no_document_of_the_repository_is_suspected_but_those_made_for_it() -> None:
+def test_only_test_documents_of_the_repository_contain_credentials() -> None:
     documents = [*(ROOT / "examples").rglob("*.yaml"), *(ROOT / "tests" / "errors").glob("*.yaml")]
     suspected = {path.name for path in documents if find_credentials(load_file(path)[0].data)}
     assert suspected == {
@@ -166,7 +166,7 @@ def test_no_document_of_the_repository_is_suspected_but_those_made_for_it() -> N
 
 
 @given(st.text(string.ascii_letters + string.digits + "+/=", min_size=12, max_size=40))
-def test_the_problem_names_the_place_and_not_the_value(value: str) -> None:
+def test_problem_names_the_position_and_not_the_value(value: str) -> None:
     document = Document("job.yaml", data={"environment": {"DB_PASSWORD": value}, "trainer": {"argv": [f"--password={value}"]}})
     found = list(check_secrets(document))
     for problem in found:
@@ -177,7 +177,7 @@ def test_the_problem_names_the_place_and_not_the_value(value: str) -> None:
 
 @pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
-def test_any_data_can_be_searched(data: Any) -> None:
+def test_search_accepts_any_data(data: Any) -> None:
     assert all(isinstance(kind, str) for kind in find_credentials({"token": data}).values())
 
 
@@ -188,7 +188,7 @@ def test_a_long_text_is_searched_to_its_end() -> None:
     assert find_credentials(document.data) == {("a",): "a Hugging Face token"}
 
 
-def test_no_message_and_no_excerpt_of_a_check_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_check_shows_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = ["hf_" + "a1B2" * 9, "ghp_" + "c3D4" * 9, "abcdefgh123", "twice-said-99", "glpat-" + "e5F6" * 6]
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -1,4 +1,4 @@
-"""What sections say of their fields, read from their sources."""
+"""Descriptions of fields, read from the sources of their sections."""
 
 import importlib
 import sys
@@ -47,7 +47,7 @@ def test_a_field_is_described_by_the_text_below_it() -> None:
     assert field_descriptions(Base) == {"kept": "Kept.", "replaced": "In the base."}
 
 
-def test_an_heir_has_the_descriptions_of_its_base_and_its_own() -> None:
+def test_subclass_has_the_descriptions_of_its_base_and_its_own() -> None:
     assert field_descriptions(Longer) == {
         "kept": "Kept.",
         "replaced": "In the heir: text of two lines.",
@@ -56,11 +56,11 @@ def test_an_heir_has_the_descriptions_of_its_base_and_its_own() -> None:
     }
 
 
-def test_a_class_inside_a_class_has_its_own() -> None:
+def test_nested_class_has_its_own_descriptions() -> None:
     assert field_descriptions(Longer.Inner) == {"kept": "Of the inner class."}
 
 
-def test_a_class_inside_a_function_has_its_own() -> None:
+def test_local_class_has_its_own_descriptions() -> None:
     class Base(Section):
         kept: int = 1
         """Of the local class."""
@@ -68,7 +68,7 @@ def test_a_class_inside_a_function_has_its_own() -> None:
     assert field_descriptions(Base) == {"kept": "Of the local class."}
 
 
-def test_a_module_without_its_source_has_no_descriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_without_source_has_no_descriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "sourceless.py"
     source.write_text(
         'from headway.jobspec.spec.section import Section\nclass Alone(Section):\n    kept: int = 1\n    """Kept."""\n'

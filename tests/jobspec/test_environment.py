@@ -1,4 +1,4 @@
-"""NCCL's variables follow from the cluster file: each transport, shape and way of balancing sets what it needs and no more."""
+"""NCCL's variables follow from the cluster file: each transport, shape and kind of balancing sets only what it needs."""
 
 import json
 import re
@@ -48,21 +48,21 @@ def values(fabric: str, nodes: str = GPUS) -> dict[str, str]:
     return {variable.name: variable.value for variable in variables(fabric, nodes)}
 
 
-def test_efa_names_the_plugin_and_the_provider_and_no_adapter() -> None:
+def test_efa_sets_the_plugin_and_the_provider_but_no_adapter() -> None:
     found = values(EFA)
     assert found["NCCL_NET"] == "AWS Libfabric"
     assert found["FI_PROVIDER"] == "efa"
     assert not [name for name in found if name.startswith("NCCL_IB_")]
 
 
-def test_a_transport_whose_provider_sets_the_network_gets_nothing_of_it() -> None:
+def test_network_is_not_set_if_the_provider_of_the_transport_sets_it() -> None:
     gpu, fabrics = group(GPUS), [plan(TCPXO), plan("{name: admin, role: management, transport: tcp, interface: eth0}")]
     found = {variable.name for variable in nccl_environment(fabrics, resolve_group(gpu, "google"))}
     assert not {"NCCL_NET", "NCCL_CROSS_NIC", "NCCL_SOCKET_IFNAME"} & found
     assert "NCCL_SOCKET_IFNAME" in {variable.name for variable in nccl_environment(fabrics[1:], resolve_group(gpu, "admin"))}
 
 
-def test_a_newer_name_that_this_torch_does_not_read_sets_the_planned_one() -> None:
+def test_newer_name_that_this_torch_does_not_read_sets_the_planned_one() -> None:
     planned = [EnvVar("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "why", "where"), EnvVar("NCCL_NET", "IB", "why", "where", "it")]
     own = {"TORCH_FR_BUFFER_SIZE": "5000", "NCCL_NET": "Socket"}
     assert [(each.name, each.value) for each in with_own(planned, own)] == [
@@ -73,7 +73,7 @@ def test_a_newer_name_that_this_torch_does_not_read_sets_the_planned_one() -> No
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "ucmp", "qp-hash"])
-def test_switches_that_balance_by_flow_get_several_flows_a_connection(balancing: str) -> None:
+def test_flow_balancing_switches_get_several_flows_per_connection(balancing: str) -> None:
     found = values(ROCE.replace("roce,", f"roce, balancing: {balancing},", 1))
     assert found["NCCL_IB_QPS_PER_CONNECTION"] == "4"
     assert "NCCL_IB_ADAPTIVE_ROUTING" not in found
@@ -81,51 +81,51 @@ def test_switches_that_balance_by_flow_get_several_flows_a_connection(balancing:
 
 @pytest.mark.parametrize("fabric", [ROCE, INFINIBAND], ids=["roce", "infiniband"])
 @pytest.mark.parametrize("balancing", ["adaptive", "spray"])
-def test_packets_that_may_overtake_each_other_are_told_to_nccl(fabric: str, balancing: str) -> None:
+def test_adaptive_routing_of_nccl_is_set_if_packets_may_be_reordered(fabric: str, balancing: str) -> None:
     found = values(fabric.replace("role:", f"balancing: {balancing}, role:"))
     assert found["NCCL_IB_ADAPTIVE_ROUTING"] == "1"
     assert "NCCL_IB_QPS_PER_CONNECTION" not in found
 
 
 @pytest.mark.parametrize("fabric", [ROCE.replace("role:", "balancing: dlb, role:"), INFINIBAND], ids=["dlb", "static-routes"])
-def test_where_neither_helps_neither_is_set(fabric: str) -> None:
+def test_balancing_variables_are_not_set_if_neither_helps(fabric: str) -> None:
     assert not {"NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_ADAPTIVE_ROUTING"} & set(values(fabric))
 
 
 @pytest.mark.parametrize("shape", ["rail-optimized", "rail-only"])
 @pytest.mark.parametrize("fabric", [ROCE, INFINIBAND], ids=["roce", "infiniband"])
-def test_rings_keep_to_their_rail_where_rails_have_switches_of_their_own(fabric: str, shape: str) -> None:
+def test_rings_stay_on_their_rail_if_rails_have_separate_switches(fabric: str, shape: str) -> None:
     railed = fabric.replace("role:", f"shape: {shape}, role:")
     assert values(railed)["NCCL_CROSS_NIC"] == "0"
     assert "NCCL_CROSS_NIC" not in values(railed, ONE_ADAPTER)
 
 
 @pytest.mark.parametrize("shape", ["leaf-spine", "fat-tree", "dragonfly", "torus"])
-def test_other_shapes_leave_the_choice_of_the_adapter_to_nccl(shape: str) -> None:
+def test_nccl_chooses_the_adapter_in_other_shapes(shape: str) -> None:
     assert "NCCL_CROSS_NIC" not in values(INFINIBAND.replace("role:", f"shape: {shape}, role:"))
     assert "NCCL_CROSS_NIC" not in values(INFINIBAND)
 
 
-def test_an_nvlink_domain_of_several_nodes_is_used_or_an_error() -> None:
+def test_mnnvl_is_enabled_only_for_domains_over_nodes_with_imex() -> None:
     assert values(INFINIBAND, RACK)["NCCL_MNNVL_ENABLE"] == "1"
     assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("imex: true", "imex: false"))
     assert "NCCL_MNNVL_ENABLE" not in values(INFINIBAND, RACK.replace("nvlink_domain: 72", "nvlink_domain: 4"))
 
 
-def test_a_plugin_for_infiniband_is_not_kept_out() -> None:
+def test_infiniband_plugin_is_not_excluded() -> None:
     """NCCL src/plugin/net.cc: only networks of the name in NCCL_NET are used, and the one of HPC-X, which has SHARP, is `IBext`."""
     assert "NCCL_NET" not in values(INFINIBAND)
     assert values(ROCE)["NCCL_NET"] == "IB"
 
 
-def test_the_traffic_class_allows_marks_where_switches_mark() -> None:
-    """RFC 3168: ECT(0) is 10 in the two lowest bits; the hosts set the same byte for what sets none itself."""
+def test_traffic_class_allows_ecn_marks_if_switches_mark() -> None:
+    """RFC 3168: ECT(0) is 10 in the two lowest bits; the hosts set the same byte for senders that set none."""
     assert values(ROCE)["NCCL_IB_TC"] == "104"
     marked = ROCE.replace("lossless: true", "lossless: true, ecn: {min: 1MiB, max: 2MiB, percent: 5}")
     assert (marked != ROCE, values(marked)["NCCL_IB_TC"]) == (True, "106")
 
 
-def test_a_lost_packet_waits_longer_than_routes_need_and_no_longer_than_needed() -> None:
+def test_retransmission_outlasts_route_convergence_but_is_below_5_s() -> None:
     """4.096 us x 2^timeout, 7 retries (InfiniBand Architecture, 9.9.2); BGP's hold time is 9 s by default."""
     wait_s = 4.096e-6 * 2 ** int(values(SWITCHED)["NCCL_IB_TIMEOUT"])
     assert 7 * wait_s > 3 * FrrOptions().hold_s
@@ -143,7 +143,7 @@ def test_a_lost_packet_waits_longer_than_routes_need_and_no_longer_than_needed()
     ],
     ids=["roce", "switched", "infiniband", "efa", "tcp"],
 )
-def test_what_must_agree_with_hosts_and_switches_names_the_field_that_decides_it(fabric: str, decisive: set[str]) -> None:
+def test_variables_that_must_agree_with_hosts_name_the_deciding_field(fabric: str, decisive: set[str]) -> None:
     decided = {each.name: each.decided_by for each in variables(fabric, RACK) if each.decided_by is not None}
     assert decided.keys() >= decisive | {"NCCL_MNNVL_ENABLE"}
     assert not [name for name in decided if name.startswith(("TORCH_", "PYTORCH_")) or name == "NCCL_DEBUG"]
@@ -165,7 +165,7 @@ def by_torch(torch: str | None) -> dict[str, EnvVar]:
         (None, "TORCH_FR_BUFFER_SIZE", "PYTORCH_ALLOC_CONF"),
     ],
 )
-def test_variables_have_the_names_that_the_stated_torch_reads(torch: str | None, recorder: str, allocator: str) -> None:
+def test_variables_have_the_names_that_the_given_torch_reads(torch: str | None, recorder: str, allocator: str) -> None:
     found = by_torch(torch)
     newest = by_torch(None)
     assert found.keys() - newest.keys() == {recorder, allocator} - newest.keys()
@@ -173,13 +173,13 @@ def test_variables_have_the_names_that_the_stated_torch_reads(torch: str | None,
     assert (found[recorder].value, found[allocator].value) == ("2000", "expandable_segments:True")
 
 
-def test_an_older_name_comes_with_why_and_who_says_so() -> None:
+def test_older_name_has_a_reason_and_a_source() -> None:
     variable = by_torch("2.9.1")["PYTORCH_CUDA_ALLOC_CONF"]
     assert variable.reason.endswith("; torch 2.9.1 does not read it as `PYTORCH_ALLOC_CONF`")
     assert variable.source == "docs.pytorch.org notes/cuda.html; https://github.com/pytorch/pytorch/issues/183387"
 
 
-def test_every_renamed_variable_of_torch_is_a_planned_one() -> None:
+def test_every_renamed_torch_variable_is_planned() -> None:
     assert set(compatibility().torch_variables) <= by_torch(None).keys()
 
 
@@ -194,16 +194,17 @@ def test_every_variable_is_set_once_with_its_reason_and_source(fabric: str, node
 
 
 @pytest.mark.skipif(not LISTED.exists(), reason=f"lay the list of NCCL's variables there: {LISTED}")
-def test_every_variable_of_nccl_exists_in_it() -> None:
+def test_every_nccl_variable_exists_in_nccl() -> None:
     listed = {line.partition(",")[0] for line in LISTED.read_text().splitlines()}
-    known = {*listed, "NCCL_DEBUG"}  # src/debug.cc reads it before there are parameters
+    # src/debug.cc reads NCCL_DEBUG before there are parameters.
+    known = {*listed, "NCCL_DEBUG"}
     fabrics = [ROCE, INFINIBAND, EFA, SWITCHED, INFINIBAND.replace("role:", "balancing: adaptive, shape: rail-only, role:")]
     used = {name for fabric in fabrics for nodes in (GPUS, RACK) for name in values(fabric, nodes) if name.startswith("NCCL_")}
     assert {"NCCL_CROSS_NIC", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_ADDR_RANGE", "NCCL_MNNVL_ENABLE"} <= used
     assert used | set(compatibility().nccl_since) <= known
 
 
-def test_a_fabric_with_switches_is_planned_as_its_switches_are() -> None:
+def test_fabric_with_switches_is_planned_from_its_switches() -> None:
     found = plan(SWITCHED, GPUS.replace("count: 4", "count: 30"))
     assert found.shape == "rail-optimized"
     assert found.rails == 2
@@ -212,11 +213,11 @@ def test_a_fabric_with_switches_is_planned_as_its_switches_are() -> None:
     assert found.addresses == "10.128.0.0/10"
 
 
-def test_a_leaf_has_no_more_nodes_than_ports_for_them_and_is_never_undersubscribed() -> None:
+def test_leaf_oversubscription_is_bounded_by_its_ports_and_at_least_1() -> None:
     assert plan(SWITCHED, GPUS.replace("count: 4", "count: 500")).leaf_oversubscription == 32.0
     assert plan(SWITCHED.replace("spines: 1", "spines: 16"), GPUS).leaf_oversubscription == 1.0
 
 
-def test_a_fabric_of_somebody_else_is_planned_as_it_is_said() -> None:
+def test_fabric_without_planned_switches_is_planned_as_described() -> None:
     found = plan("{name: a, role: scale-out, transport: infiniband, shape: fat-tree, oversubscription: {leaf: 1.5}, rails: 4}")
     assert (found.shape, found.leaf_oversubscription, found.rails, found.congestion) == ("fat-tree", 1.5, 4, None)

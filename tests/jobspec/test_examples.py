@@ -1,4 +1,4 @@
-"""The examples of docs/spec.md: each is accepted as a part of a whole document, and each section has one."""
+"""The examples of docs/spec.md: each is accepted as part of a complete document, and each section has one."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ from headway.jobspec.reference import headings
 from headway.templates.trainers.script.arguments import LATE, NAMES
 
 EXAMPLES: dict[str, str] = {**rows("examples")}  # type: ignore[dict-item]
-# Sections without an example: a whole document is in docs/guide.md, and `health` is not implemented yet.
+# Sections without an example: a complete document is in docs/guide.md, and `health` is not implemented yet.
 WITHOUT = {"Cluster", "TrainingJob", "Inventory", "Cluster: health", "Scheduler local", "Trainer builtin"}
 
-# Warnings about what a part of a document cannot have: a site's own files, and a script that reads every value.
+# Warnings about things that a part of a document cannot have: a site's own files, and a script that reads every value.
 EXPECTED = {
     **{each: {"HW513"} for each in EXAMPLES if each.startswith(("Inventory", "Operating")) and not each.endswith("opensm")},
     "Cluster: fabrics.switches": {"HW513"},
@@ -73,7 +73,7 @@ JOB = {
     "model": {"preset": "llama-3.1-8b"},
     "run": RUN,
 }
-# What trainers other than scripts need.
+# Fields that trainers other than scripts require.
 WHOLE = {
     "layout": {"dp_shard": 32},
     "batch": {"global": "256 sequences", "micro": 1, "sequence": 4096},
@@ -95,12 +95,12 @@ def part_of(example: str) -> dict[str, Any]:
 
 def job_with(part: dict[str, Any]) -> dict[str, Any]:
     whole = {**JOB, **WHOLE, **part}
-    # A trainer is in place of the script.
+    # A trainer replaces the script.
     return {name: value for name, value in whole.items() if name != "run" or not {"trainer", "data"} & part.keys()}
 
 
 def documents(example: str) -> dict[str, dict[str, Any]]:
-    """The documents of a folder with the example in one of them, by the names of their files."""
+    """Return the documents of a folder with the example in one of them, by the names of their files."""
     part, root = part_of(example), example.partition(":")[0].partition(" ")[0]
     if root in ("Cluster", "Scheduler", "Provider", "Operating"):
         return {"iron.yaml": {**CLUSTER, **part}}

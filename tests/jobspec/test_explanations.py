@@ -1,4 +1,4 @@
-"""`headway explain`: each example has exactly the problem that it is for, and none when it is mended."""
+"""`headway explain`: each example has exactly its problem, and none after the fix."""
 
 import copy
 from pathlib import Path
@@ -17,7 +17,7 @@ EXAMPLES = [found for found in explanations().values() if found.wrong is not Non
 
 
 def merged(base: Any, part: Any) -> Any:
-    """The base with the part: mappings key by key, a list of one nameless mapping into the base's first; null takes a key away."""
+    """Merge the part into the base: mappings by key, a list of one nameless mapping into the base's first; null removes a key."""
     if isinstance(base, dict) and isinstance(part, dict):
         whole = {**base, **{key: merged(base.get(key), value) for key, value in part.items()}}
         return {key: value for key, value in whole.items() if value is not None}
@@ -34,7 +34,7 @@ def merged(base: Any, part: Any) -> Any:
 
 
 def codes(folder: Path, example: Explanation, text: str) -> list[str]:
-    """The codes of the base documents with this part in its place."""
+    """Return the codes of the base documents merged with this part."""
     job = (ERRORS / "right-job.yaml").read_text().replace("{model.preset}", "{model.hidden}")
     cluster = (ERRORS / "iron.yaml").read_text()
     if example.of == "text":
@@ -42,7 +42,7 @@ def codes(folder: Path, example: Explanation, text: str) -> list[str]:
     elif example.of == "cluster":
         cluster = yaml.safe_dump(merged(yaml.safe_load(cluster), yaml.safe_load(text)))
     else:
-        # Numbers such as `04` and tags mean something only as they are written.
+        # Numbers such as `04` and tags depend on their notation.
         raw = "!!" in text or text.startswith("nodes: 0")
         part = {} if raw else yaml.safe_load(text)
         kept = merged(yaml.safe_load(job), part)
@@ -57,7 +57,7 @@ def codes(folder: Path, example: Explanation, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.code)
-def test_an_example_has_its_problem_and_none_when_it_is_mended(example: Explanation, tmp_path: Path) -> None:
+def test_example_has_its_problem_and_none_after_the_fix(example: Explanation, tmp_path: Path) -> None:
     assert example.wrong is not None
     assert example.right is not None
     assert codes(tmp_path / "wrong", example, example.wrong) == [example.code]
@@ -72,7 +72,7 @@ def test_every_code_has_an_explanation_with_sentences() -> None:
         assert (found.wrong is None) == (found.right is None)
 
 
-def test_explain_prints_cause_mend_and_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_cause_fix_and_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "hw301", "HW427"]) == 0
     out = capsys.readouterr().out
     for code in ("HW301", "HW427"):
@@ -85,16 +85,16 @@ def test_explain_prints_cause_mend_and_example(capsys: pytest.CaptureFixture[str
     assert "(warning, can be ignored with a reason)" in out
 
 
-def test_explain_without_a_code_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_without_a_code_lists_all_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {code}  {meaning}\n" in f"{out}\n" for code, meaning in CODES.items())
 
 
-def test_explain_of_an_unknown_code_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_an_unknown_code_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "HW300"]) == 2
     assert "`HW300` is not the code of a problem" in capsys.readouterr().err
 
 
-def test_a_warning_is_called_so() -> None:
+def test_status_of_a_warning_starts_with_warning() -> None:
     assert all(found.status.startswith("warning") == CODES[code].endswith(WARNING) for code, found in explanations().items())

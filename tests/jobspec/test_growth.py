@@ -1,4 +1,4 @@
-"""Clusters that grow and shrink: what was there keeps its ports, addresses and AS numbers, and every byte of its files."""
+"""Clusters that grow and shrink: existing devices keep their ports, addresses and AS numbers, and every byte of their files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,15 @@ from headway.templates.switches.frr.options import FrrOptions
 from headway.templates.switches.nvue.options import NvueOptions
 from headway.templates.switches.sonic.options import SonicOptions
 
-PORTS = 8  # four nodes a leaf
+# Four nodes per leaf.
+PORTS = 8
 
 Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
 class Size:
-    """Nodes of each group, and the size of the fabric that they hang on; every second group is on the rails `some` only, if any."""
+    """Nodes of each group, and the size of their fabric; every second group is only on the rails `some`, if any."""
 
     counts: tuple[int, ...]
     rails: int
@@ -44,7 +45,7 @@ class Size:
 
     @property
     def adapters(self) -> int:
-        """All of them."""
+        """The number of all adapters."""
         return sum(count * len(self.rails_of(group)) for group, count in enumerate(self.counts))
 
 
@@ -69,7 +70,7 @@ def spec(size: Size) -> Cluster:
 
 
 def pinned(plan: ClusterPlan) -> Inventory:
-    """All cables of the plan's nodes as an inventory."""
+    """Return all cables of the plan's nodes as an inventory."""
     nics: dict[str, list[dict[str, str]]] = {}
     for link in cables(plan).values():
         nics.setdefault(link.b, []).append({"name": link.b_port, "switch": link.a, "port": link.a_port})
@@ -78,7 +79,7 @@ def pinned(plan: ClusterPlan) -> Inventory:
 
 
 def cables(plan: ClusterPlan) -> Mapping[tuple[str, str], LinkPlan]:
-    """The link of each adapter, with its address, by node and adapter."""
+    """Return the link of each adapter, with its address, by node and adapter."""
     return {(link.b, link.b_port): link for link in plan.links if link.address}
 
 
@@ -87,7 +88,7 @@ def switches(plan: ClusterPlan, role: str) -> Mapping[str, SwitchPlan]:
 
 
 def assert_nothing_moved(before: ClusterPlan, after: ClusterPlan) -> None:
-    """What is in both plans is the same in both."""
+    """Assert that devices in both plans are the same in both."""
     old, new = cables(before), cables(after)
     nodes = {node.name for node in after.nodes}
     assert {end: link for end, link in old.items() if end[0] in nodes}.items() <= new.items()
@@ -109,7 +110,7 @@ def clusters(draw: st.DrawFn, groups: int = 3) -> Size:
 
 @pytest.mark.slow
 @given(clusters(), st.integers(0, 5), st.integers(0, 2), st.integers(0, 1))
-def test_nodes_of_the_last_group_leaves_and_spines_move_nothing(size: Size, nodes: int, units: int, spines: int) -> None:
+def test_adding_nodes_to_the_last_group_leaves_or_spines_moves_nothing(size: Size, nodes: int, units: int, spines: int) -> None:
     counts = (*size.counts[:-1], size.counts[-1] + nodes)
     larger = replace(size, counts=counts, units=size.units + units, spines=size.spines + spines * size.planes)
     assert_nothing_moved(resolve_cluster(spec(size)), resolve_cluster(spec(larger)))
@@ -117,7 +118,7 @@ def test_nodes_of_the_last_group_leaves_and_spines_move_nothing(size: Size, node
 
 @pytest.mark.slow
 @given(clusters())
-def test_each_adapter_hangs_on_a_leaf_of_its_rail_where_others_are_left_out(size: Size) -> None:
+def test_each_adapter_is_on_a_leaf_of_its_rail_even_if_rails_are_skipped(size: Size) -> None:
     found = cables(resolve_cluster(spec(size)))
     assert len(found) == size.adapters
     for (_, adapter), link in found.items():
@@ -127,14 +128,14 @@ def test_each_adapter_hangs_on_a_leaf_of_its_rail_where_others_are_left_out(size
 
 @pytest.mark.slow
 @given(clusters(groups=2), st.integers(1, 6))
-def test_another_group_at_the_end_moves_nothing(size: Size, nodes: int) -> None:
+def test_adding_a_last_group_moves_nothing(size: Size, nodes: int) -> None:
     assert_nothing_moved(resolve_cluster(spec(size)), resolve_cluster(spec(replace(size, counts=(*size.counts, nodes)))))
 
 
 @pytest.mark.slow
 @settings(deadline=None)
 @given(clusters(), st.lists(st.lists(st.integers(-2, 3), min_size=3, max_size=3), max_size=4))
-def test_whatever_grows_or_shrinks_nothing_moves_that_was_pinned(size: Size, steps: list[list[int]]) -> None:
+def test_pinned_nodes_never_move_when_groups_grow_or_shrink(size: Size, steps: list[list[int]]) -> None:
     plan = resolve_cluster(spec(size))
     for step in steps:
         inventory = pinned(plan)
@@ -150,7 +151,7 @@ def test_whatever_grows_or_shrinks_nothing_moves_that_was_pinned(size: Size, ste
 @pytest.mark.slow
 @settings(deadline=None)
 @given(clusters(), st.sets(st.integers(0, 17)), st.lists(st.integers(0, 3), min_size=3, max_size=3))
-def test_a_cable_that_stays_is_where_it_was_when_other_groups_grow(size: Size, observed: set[int], more: list[int]) -> None:
+def test_cable_predicted_to_stay_does_not_move_when_groups_grow(size: Size, observed: set[int], more: list[int]) -> None:
     everything = pinned(resolve_cluster(spec(size)))
     some = everything.model_copy(update={"nodes": tuple(node for i, node in enumerate(everything.nodes) if i in observed)})
     larger = replace(size, counts=tuple(count + extra for count, extra in zip(size.counts, more, strict=False)))
@@ -161,7 +162,7 @@ def test_a_cable_that_stays_is_where_it_was_when_other_groups_grow(size: Size, o
 
 
 def stays(size: Size, inventory: Inventory) -> Mapping[tuple[str, str, tuple[int, int]], bool]:
-    """Whether each cable is told to stay, by node, adapter and place."""
+    """Return whether each cable is predicted to stay, by node, adapter and place."""
     cluster = spec(size)
     (fabric,) = cluster.fabrics
     found = resolve_cables(shape_of(fabric, cluster.node_groups), fabric, cluster.node_groups, Observed.of([inventory]))
@@ -173,7 +174,7 @@ LARGE = Size((128 * 72,), rails=8, planes=8, spines=64, units=128, ports=144)
 
 
 @pytest.mark.slow
-def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None:
+def test_unit_added_to_128_changes_no_byte_of_their_nodes_and_leaves() -> None:
     before = resolve_cluster(spec(LARGE))
     after = resolve_cluster(spec(replace(LARGE, counts=(129 * 72,), units=129)))
     assert (len(before.nodes), len(before.switches), len(before.links)) == (9216, 1024 + 64, 9216 * 8 + 1024 * 8)
@@ -186,7 +187,7 @@ def test_one_unit_beside_128_changes_no_byte_of_their_nodes_and_leaves() -> None
 
 @pytest.mark.slow
 @pytest.mark.variant
-def test_one_unit_in_a_group_before_another_changes_no_byte_of_what_an_inventory_pins() -> None:
+def test_unit_added_to_an_earlier_group_changes_no_byte_of_pinned_nodes() -> None:
     size = replace(LARGE, counts=(64 * 72, 64 * 72))
     before = resolve_cluster(spec(size))
     after = resolve_cluster(spec(replace(size, counts=(65 * 72, 64 * 72), units=129)), [pinned(before)])
@@ -199,7 +200,7 @@ def test_one_unit_in_a_group_before_another_changes_no_byte_of_what_an_inventory
 
 
 def assert_spines_have_new_ports_only(before: ClusterPlan, after: ClusterPlan) -> None:
-    """One for the leaf of the new unit."""
+    """Assert that each spine has one more port, for the leaf of the new unit."""
     spines = switches(after, "spine")
     for name, spine in switches(before, "spine").items():
         assert spines[name].ports[:-1] == spine.ports
@@ -207,7 +208,7 @@ def assert_spines_have_new_ports_only(before: ClusterPlan, after: ClusterPlan) -
 
 
 def assert_same_files(before: ClusterPlan, after: ClusterPlan) -> None:
-    """Of nodes and leaves from the first to the last."""
+    """Assert that files of a sample of nodes and leaves are the same."""
     kinds = {"sonic": SonicOptions(), "frr": FrrOptions(), "nvue": NvueOptions(), "eos": EosOptions()}
     leaves, nodes = switches(after, "leaf"), {node.name: node for node in after.nodes}
     for leaf in sample(list(switches(before, "leaf").values())):
@@ -219,5 +220,5 @@ def assert_same_files(before: ClusterPlan, after: ClusterPlan) -> None:
 
 
 def sample(things: Sequence[Thing]) -> list[Thing]:
-    """The first, the last, and fifteen between them."""
+    """Return the first, the last, and fifteen between them."""
     return [things[index * (len(things) - 1) // 16] for index in range(17)]

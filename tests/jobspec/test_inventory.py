@@ -1,4 +1,4 @@
-"""Inventories: what was observed wins over the formula, moves nobody else, and whatever passes the checks can be planned."""
+"""Inventories: observed cables override the formula and move no other, and every inventory that passes the checks can be planned."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -52,7 +52,7 @@ def problems(cluster: Cluster, *found: Parsed[Inventory]) -> list[Problem]:
     return [*wrong, *check_places(cluster, [each.spec for each in found])]
 
 
-def test_an_observed_place_wins_and_brings_the_address_of_its_port() -> None:
+def test_observed_port_overrides_the_formula_and_sets_the_address() -> None:
     seen = inventory([{"name": "a-1", "nics": [nic("mlx5_0", 3, 2), nic("mlx5_1", 4, 2)]}])
     link = cables(plan(seen))["a-1", "mlx5_0"]
     assert (link.a, link.a_port, link.address) == ("rails-leaf-3", "Ethernet16", "10.128.0.21/31")
@@ -61,19 +61,19 @@ def test_an_observed_place_wins_and_brings_the_address_of_its_port() -> None:
     }
 
 
-def test_a_node_in_the_place_of_another_displaces_that_one_to_the_first_free_port_and_no_third() -> None:
+def test_node_at_the_port_of_another_moves_only_that_one_to_a_free_port() -> None:
     seen = inventory([{"name": "b-2", "nics": [nic("mlx5_0", 1, 1), nic("mlx5_1", 2, 1)]}])
     before, after = ends(plan()), ends(plan(seen))
     assert {end[0] for end in before if before[end] != after[end]} == {"a-2", "b-2"}
     assert after["a-2", "mlx5_0"] == before["b-2", "mlx5_0"]
 
 
-def test_adapters_that_were_not_observed_hang_beside_those_that_were() -> None:
+def test_unobserved_adapters_are_placed_next_to_observed_ones() -> None:
     seen = inventory([{"name": "a-1", "nics": [nic("mlx5_1", 4, 3)]}])
     assert ends(plan(seen))["a-1", "mlx5_0"] == ("rails-leaf-3", "Ethernet24")
 
 
-def test_addresses_and_serial_numbers_come_into_the_plan() -> None:
+def test_addresses_and_serial_numbers_are_in_the_plan() -> None:
     nodes = inventory([{"name": "a-2", "host": "10.0.0.12:2222", "serial": "A 2"}])
     switches = inventory(switches=[{"name": "rails-leaf-1", "host": "10.0.1.1", "serial": "L1"}, {"name": "rails-spine-1"}])
     found = plan(nodes, switches)
@@ -83,7 +83,7 @@ def test_addresses_and_serial_numbers_come_into_the_plan() -> None:
     assert set(known.values()) == {("10.0.1.1", 22, "L1"), (None, 22, None)}
 
 
-def test_the_order_of_inventories_makes_no_difference() -> None:
+def test_order_of_inventories_does_not_matter() -> None:
     one = inventory([{"name": "a-1", "nics": [nic("mlx5_0", 3, 2)]}])
     other = inventory([{"name": "b-1", "nics": [nic("mlx5_0", 1, 0)]}])
     assert plan(one, other) == plan(other, one)
@@ -92,12 +92,12 @@ def test_the_order_of_inventories_makes_no_difference() -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(clusters())
-def test_to_write_the_planned_cables_down_changes_nothing_in_the_plan(size: Size) -> None:
+def test_inventory_of_the_planned_cables_does_not_change_the_plan(size: Size) -> None:
     planned = plan(size=size)
     assert resolve_cluster(spec(size), [pinned(planned)]) == planned
 
 
-def test_a_provider_is_content_with_addresses_of_the_inventory() -> None:
+def test_provider_accepts_addresses_of_the_inventory() -> None:
     cluster = spec(SIZE).model_copy(update={"provider": spec(SIZE).scheduler})
     unreached = [problem.code for problem in problems(cluster)]
     assert unreached == ["HW512"]
@@ -105,14 +105,14 @@ def test_a_provider_is_content_with_addresses_of_the_inventory() -> None:
     assert "HW512" not in [problem.code for problem in problems(cluster, reached)]
 
 
-def test_cables_of_a_fabric_whose_switches_are_not_planned_can_lead_anywhere() -> None:
+def test_cables_of_a_fabric_without_planned_switches_are_not_checked() -> None:
     (fabric,) = spec(SIZE).fabrics
     cluster = spec(SIZE).model_copy(update={"fabrics": (fabric.model_copy(update={"switches": None}),)})
     seen = inventory([{"name": "a-1", "nics": [{"name": "mlx5_0", "switch": "ib-7", "port": "36"}]}], [{"name": "ib-7"}])
     assert problems(cluster, seen) == []
 
 
-def test_a_group_behind_another_is_warned_of_until_its_cables_are_written_down() -> None:
+def test_group_after_another_is_a_warning_until_its_cables_are_pinned() -> None:
     cluster = spec(SIZE)
     (warning,) = problems(cluster)
     assert (warning.code, warning.path, warning.is_error) == ("HW524", ("node_groups", 1), False)
@@ -125,7 +125,7 @@ NAMES = ["a-1", "a-2", "a-3", "a-4", "b-1", "b-2"]
 
 @st.composite
 def observed_cables(draw: st.DrawFn) -> Parsed[Inventory]:
-    """Some adapters of some nodes, each on a leaf of its rail."""
+    """Return some adapters of some nodes, each on a leaf of its rail."""
     places = st.none() | st.tuples(st.integers(0, 1), st.integers(0, 3))
     nodes = []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
@@ -138,7 +138,7 @@ def observed_cables(draw: st.DrawFn) -> Parsed[Inventory]:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(observed_cables())
-def test_inventories_that_pass_the_checks_give_every_adapter_a_port_of_its_own(found: Parsed[Inventory]) -> None:
+def test_valid_inventories_give_every_adapter_a_separate_port(found: Parsed[Inventory]) -> None:
     wrong = [problem for problem in problems(spec(SIZE), found) if problem.is_error]
     seen = [(nic.switch, nic.port) for node in found.spec.nodes for nic in node.nics]
     assert {problem.code for problem in wrong} <= ({"HW510"} if len(set(seen)) == len(seen) else {"HW521"})
@@ -167,7 +167,7 @@ SWITCHES = st.fixed_dictionaries({"name": ANY}, optional=DEVICE)
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(inventory, st.lists(NODES, max_size=4), st.lists(SWITCHES, max_size=2)), min_size=1, max_size=2))
-def test_every_problem_of_an_inventory_points_to_something_in_it_and_says_what_to_do(found: list[Parsed[Inventory]]) -> None:
+def test_every_problem_of_an_inventory_has_a_position_and_a_hint(found: list[Parsed[Inventory]]) -> None:
     for problem in problems(spec(SIZE), *found):
         of_inventory = problem.document == "seen.yaml"
         assert problem.hint

@@ -1,4 +1,4 @@
-"""Fabrics: every cable has two ends that name each other, planes stay apart, and no port and no address is given twice."""
+"""Fabrics: every cable has two ends that name each other, planes are separate, and ports and addresses are unique."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
@@ -12,12 +12,13 @@ from headway.jobspec.resolve.qos import resolve_qos
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import TrafficClass
 
-PORTS = 8  # four nodes a leaf
+# Four nodes per leaf.
+PORTS = 8
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a fabric is."""
+    """The size of a fabric."""
 
     nodes: int
     rails: int
@@ -28,7 +29,7 @@ class Size:
 
 @st.composite
 def sizes(draw: st.DrawFn) -> Size:
-    """The last unit may be part-filled; a spine has a port for each leaf of its plane."""
+    """Draw a size whose last unit may be partly filled; a spine has a port for each leaf of its plane."""
     units, rails = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     planes = draw(st.sampled_from([planes for planes in range(1, rails + 1) if units * -(-rails // planes) <= PORTS]))
     nodes = PORTS // 2 * (units - 1) + draw(st.integers(1, PORTS // 2))
@@ -70,7 +71,7 @@ def test_every_cable_has_two_ends_that_name_each_other(size: Size) -> None:
 
 
 @given(sizes())
-def test_no_port_is_used_twice_or_beyond_those_of_a_switch(size: Size) -> None:
+def test_every_port_is_used_at_most_once_and_exists(size: Size) -> None:
     for switch in cluster(size).switches:
         indices = [port.index for port in switch.ports]
         assert len(set(indices)) == len(indices)
@@ -78,7 +79,7 @@ def test_no_port_is_used_twice_or_beyond_those_of_a_switch(size: Size) -> None:
 
 
 @given(sizes())
-def test_no_address_and_no_leaf_as_number_is_given_twice(size: Size) -> None:
+def test_addresses_and_leaf_as_numbers_are_unique(size: Size) -> None:
     plan = cluster(size)
     own = [port.address for switch in plan.switches for port in switch.ports if port.address]
     far = [link.address for link in plan.links if link.address]
@@ -93,13 +94,13 @@ def test_no_address_and_no_leaf_as_number_is_given_twice(size: Size) -> None:
 
 
 @given(sizes())
-def test_adapter_i_hangs_on_a_leaf_of_rail_i(size: Size) -> None:
+def test_adapter_i_is_connected_to_a_leaf_of_rail_i(size: Size) -> None:
     for switch in leaves_of(cluster(size)):
         assert {port.peer_port for port in switch.ports if port.role == "node"} <= {f"mlx5_{switch.index % size.rails}"}
 
 
 @given(sizes())
-def test_a_leaf_is_linked_to_every_spine_of_its_rails_plane_and_to_no_other(size: Size) -> None:
+def test_leaf_is_linked_to_exactly_the_spines_of_its_plane(size: Size) -> None:
     for switch in leaves_of(cluster(size)):
         plane = switch.index % size.rails % size.planes
         of_plane = [f"rails-spine-{spine + 1}" for spine in range(size.spines) if spine % size.planes == plane]
@@ -107,7 +108,7 @@ def test_a_leaf_is_linked_to_every_spine_of_its_rails_plane_and_to_no_other(size
         assert len(of_plane) == size.spines // size.planes
 
 
-def test_ports_for_spines_begin_in_the_upper_half_of_a_leaf() -> None:
+def test_ports_for_spines_start_in_the_upper_half_of_a_leaf() -> None:
     (leaf,) = leaves_of(cluster(Size(nodes=1, rails=1, planes=1, spines=2, leaves=1), uplinks=2))
     assert [(port.index, port.role, port.peer) for port in leaf.ports] == [
         (0, "node", "gpu-1"),
@@ -119,7 +120,7 @@ def test_ports_for_spines_begin_in_the_upper_half_of_a_leaf() -> None:
     assert [port.name for port in leaf.uplinks] == ["Ethernet32", "Ethernet40", "Ethernet48", "Ethernet56"]
 
 
-def test_a_class_without_numbers_gets_those_that_adapters_give_it_by_themselves() -> None:
+def test_class_without_numbers_gets_the_defaults_of_adapters() -> None:
     roce = TrafficClass(name="roce", carries="collectives", dscp=26, lossless=True, bandwidth_percent=60)
     cnp = TrafficClass(name="cnp", carries="cnp", dscp=48)
     plan = resolve_qos((roce, cnp))
@@ -129,7 +130,7 @@ def test_a_class_without_numbers_gets_those_that_adapters_give_it_by_themselves(
     assert plan.rest_percent == 40
 
 
-def test_priority_and_queue_are_numbers_of_their_own() -> None:
+def test_priority_and_queue_are_independent() -> None:
     roce = TrafficClass(name="roce", carries="collectives", dscp=10, priority=3, queue=5, lossless=True)
     (plan,) = resolve_qos((roce,)).classes
     assert (plan.dscp, plan.priority, plan.queue) == (10, 3, 5)

@@ -1,4 +1,4 @@
-"""Reading: positions of keys and values, YAML 1.2 scalars, bounds on hostile texts, and that no input makes it raise."""
+"""The parser: positions of keys and values, YAML 1.2 scalars, limits for hostile texts; no input makes it raise."""
 
 import itertools
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_every_key_and_value_has_its_position() -> None:
     assert document.values["last", 1] == Span(6, 10, 6, 13)
 
 
-def test_a_path_that_is_not_there_is_found_at_its_deepest_ancestor() -> None:
+def test_missing_path_has_the_position_of_its_deepest_ancestor() -> None:
     document, _ = load_bytes("x.yaml", TEXT.encode())
     assert document.span(("top", "inner", "missing", 3)) == document.values["top", "inner"]
     assert document.span(("top", "missing")) == document.keys["top",]
@@ -54,7 +54,7 @@ def test_a_path_that_is_not_there_is_found_at_its_deepest_ancestor() -> None:
     assert document.span(("missing",)) == document.keys["top",]
 
 
-def test_columns_count_characters_and_lines_all_of_yamls_breaks() -> None:
+def test_columns_count_characters_and_lines_count_all_yaml_breaks() -> None:
     document, problems = load_bytes("x.yaml", "\ufeffa: 'ä\U0001f600'\r\nb: [ü, c]\rd: 1\n".encode())
     assert problems == []
     assert document.source(("a",)) == "'ä\U0001f600'"
@@ -100,19 +100,19 @@ def test_columns_count_characters_and_lines_all_of_yamls_breaks() -> None:
         ("9223372036854775807", 2**63 - 1),
     ],
 )
-def test_plain_scalars_mean_what_yaml_1_2_says(text: str, expected: object) -> None:
+def test_plain_scalars_follow_yaml_1_2(text: str, expected: object) -> None:
     found = value(text)
     assert found == expected
     assert type(found) is type(expected)
 
 
 @pytest.mark.parametrize("text", ["0123", "-01", "00", "007.5"])
-def test_leading_zeros_are_refused(text: str) -> None:
+def test_leading_zeros_are_rejected(text: str) -> None:
     assert codes(f"v: {text}\n".encode()) == ["HW110"]
 
 
 @pytest.mark.parametrize("text", ["1e999", ".nan", "-.INF", "9223372036854775808", "1" * 5000])
-def test_numbers_without_a_finite_value_of_64_bits_are_refused(text: str) -> None:
+def test_numbers_beyond_64_bits_are_rejected(text: str) -> None:
     assert codes(f"v: {text}\n".encode()) == ["HW111"]
 
 
@@ -123,18 +123,18 @@ def test_a_missing_file_and_a_folder_are_problems(tmp_path: Path) -> None:
         assert show(problems[0], document).splitlines()[1] == f"  --> {path}"
 
 
-def test_a_file_may_have_so_many_bytes_and_no_more() -> None:
+def test_size_of_a_file_is_limited() -> None:
     assert codes(b"a: 1\n" + b"#" * (MAX_BYTES - 5)) == []
     assert codes(b"a: 1\n" + b"#" * (MAX_BYTES - 4)) == ["HW103"]
 
 
 @pytest.mark.parametrize("template", ["a: {}{}", "? {}{}\n: 1", "<<: {}{}"])
-def test_a_hundred_thousand_brackets_are_a_problem_and_no_crash(template: str) -> None:
+def test_100000_brackets_are_a_problem_and_not_a_crash(template: str) -> None:
     assert "HW104" in codes(template.format("[" * 100_000, "]" * 100_000).encode())
     assert "HW104" not in codes(template.format("[" * (MAX_DEPTH - 1), "]" * (MAX_DEPTH - 1)).encode())
 
 
-def test_a_thousand_aliases_are_refused_and_not_followed() -> None:
+def test_1000_aliases_are_rejected_and_not_followed() -> None:
     lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 20)]
     document, problems = load_bytes("x.yaml", "\n".join(lines).encode())
     assert {problem.code for problem in problems} == {"HW106"}
@@ -143,7 +143,7 @@ def test_a_thousand_aliases_are_refused_and_not_followed() -> None:
 
 
 @pytest.mark.slow
-def test_a_text_may_have_so_many_values_and_no_more() -> None:
+def test_number_of_values_is_limited() -> None:
     assert codes(b"a: [" + b"x," * (MAX_VALUES - 2) + b"]") == []
     document, problems = load_bytes("x.yaml", b"a: [" + b"x," * (MAX_VALUES - 1) + b"]")
     assert [problem.code for problem in problems] == ["HW115"]
@@ -151,14 +151,14 @@ def test_a_text_may_have_so_many_values_and_no_more() -> None:
     assert len(document.values) == MAX_VALUES
 
 
-def test_a_key_may_have_so_many_characters_and_no_more() -> None:
+def test_length_of_a_key_is_limited() -> None:
     assert codes(b"? " + b"k" * MAX_KEY + b"\n: 1") == []
     document, problems = load_bytes("x.yaml", b"? " + b"k" * (MAX_KEY + 1) + b"\n: 1\nb: 2")
     assert [problem.code for problem in problems] == ["HW117"]
     assert document.data == {"b": 2}
 
 
-def test_of_many_problems_the_first_are_told_and_the_others_counted() -> None:
+def test_first_of_many_problems_are_listed_and_the_rest_counted() -> None:
     problems = load_bytes("x.yaml", b"a:\n" + b"- 01\n" * 30_000)[1]
     assert [problem.code for problem in problems] == ["HW110"] * MAX_PROBLEMS + ["HW116"]
     assert problems[-1].message == "29900 more of this document's problems are not shown"
@@ -178,35 +178,35 @@ def test_of_many_problems_the_first_are_told_and_the_others_counted() -> None:
         ("\ufeffa: \x80", (0, 3)),
     ],
 )
-def test_a_character_that_yaml_forbids_is_shown_where_it_is(content: str, position: tuple[int, int]) -> None:
+def test_forbidden_character_is_shown_at_its_position(content: str, position: tuple[int, int]) -> None:
     (problem,) = load_bytes("x.yaml", content.encode())[1]
     assert problem.code == "HW105"
     assert problem.span is not None
     assert problem.span[:2] == position
 
 
-def test_bytes_that_are_no_text_are_shown_where_they_are() -> None:
+def test_invalid_bytes_are_shown_at_their_position() -> None:
     document, (problem,) = load_bytes("x.yaml", "a: 1\r\nbü: ".encode() + b"\xff\xfe")
     assert (problem.code, problem.span) == ("HW102", Span(1, 4, 1, 5))
     assert "2 | bü: \ufffd\ufffd" in show(problem, document)
 
 
 @pytest.mark.parametrize("text", [b'a: "\\ud800"', b'a: "\\udfff"', b'a: "\\U00110000"'])
-def test_escapes_of_what_is_no_character_are_refused(text: bytes) -> None:
+def test_escapes_of_invalid_characters_are_rejected(text: bytes) -> None:
     assert codes(text) == ["HW105"]
 
 
 @pytest.mark.parametrize("text", ["%TAG !a! tag:x\n--- 1", "# head\r%TAG !a! tag:x\r--- 1", "\ufeff%TAG !a! tag:x\n---\na: 1"])
-def test_tag_directives_are_refused(text: str) -> None:
+def test_tag_directives_are_rejected(text: str) -> None:
     assert codes(text.encode()) == ["HW107"]
 
 
-def test_the_version_directive_is_read() -> None:
+def test_version_directive_is_accepted() -> None:
     assert load_bytes("x.yaml", b"%YAML 1.2\n---\na: 1\n")[0].data == {"a": 1}
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "folder/" * 3000])
-def test_a_path_that_no_file_can_have_is_a_problem(path: str) -> None:
+def test_invalid_path_is_a_problem(path: str) -> None:
     assert [problem.code for problem in load_file(Path(path))[1]] == ["HW101"]
 
 
@@ -262,7 +262,7 @@ HOSTILE = {
 }
 
 
-# One of each way to take long or to say much.
+# One text of each kind that takes long or causes much output.
 _EACH_WAY = (
     "mappings in mappings",
     "a deep block",
@@ -281,7 +281,7 @@ _EACH_WAY = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.variant] * (name not in _EACH_WAY)) for name in HOSTILE])
-def test_a_hostile_text_is_told_of_shortly(
+def test_hostile_text_has_short_output(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -298,13 +298,13 @@ def test_a_hostile_text_is_told_of_shortly(
     assert len(problems) <= MAX_PROBLEMS + 2
 
 
-def test_a_file_that_cannot_be_read_has_that_problem_alone_and_before_all_others(
+def test_unparsable_file_has_only_that_problem_and_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a-job.yaml").write_text(JOB + "cluster: far\nnodes: 2\nsteps: many\n")
     Path("z-cluster.yaml").write_text(CLUSTER.replace("name: a", "name: far") + "node_groups: [\n")
-    # Its own problem is the reason why there is no such cluster.
+    # Its own problem is the reason for the missing cluster.
     for paths in (["a-job.yaml"], ["a-job.yaml", "z-cluster.yaml"]):
         assert main(["check", *paths]) == 1
         out = capsys.readouterr().out
@@ -314,7 +314,7 @@ def test_a_file_that_cannot_be_read_has_that_problem_alone_and_before_all_others
         assert out.count("--> z-cluster.yaml") == 1
 
 
-def test_problems_keep_their_order_and_repeat_nothing() -> None:
+def test_problems_keep_their_order_without_duplicates() -> None:
     document, problems = load_bytes("x.yaml", b"b: 01\na: 02\nb: *x\n")
     shown = in_order(problems * 2, {"x.yaml": document})
     assert [(problem.code, problem.span.line if problem.span else None) for problem in shown] == [
@@ -393,7 +393,7 @@ anything = st.one_of(
 @given(anything)
 @example(b'a: "\xed\xa0\x80"')
 @example(b"\xff\xfea\x00")
-def test_no_input_makes_reading_raise_and_every_problem_can_be_shown(content: bytes) -> None:
+def test_parser_never_raises_and_every_problem_can_be_shown(content: bytes) -> None:
     document, problems = load_bytes("x.yaml", content)
     judged = parse(document)[1]
     for problem in itertools.chain(problems, judged):

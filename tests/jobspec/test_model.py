@@ -1,4 +1,4 @@
-"""A model's spec: a config.json gives the parameters that transformers builds from it, own values win, contradictions are found."""
+"""A model's spec: a config.json gives the parameters that transformers builds; explicit values override; contradictions are found."""
 
 import json
 from pathlib import Path
@@ -102,8 +102,8 @@ CONFIGS: dict[str, tuple[dict[str, Any], int, int]] = {
     "deepseek_v2, queries not compressed": ({"model_type": "deepseek_v2", **LATENT, "q_lora_rank": None}, 548736, 410496),
 }
 
-# Shapes of published models, and the parameters of the model that transformers 5.23 builds from each; where the sizes leave something
-# out, they are less than 0.04 % apart.
+# Shapes of published models, and the parameters of the model that transformers 5.23 builds from each; if the sizes omit something,
+# they differ by less than 0.04 %.
 BUILT: dict[str, tuple[dict[str, Any], int]] = {
     "gemma-2b": (
         {"model_type": "gemma", **_shape(256000, 2048, 18, 8, 1), "head_dim": 256, "intermediate_size": 16384},
@@ -158,7 +158,7 @@ BUILT: dict[str, tuple[dict[str, Any], int]] = {
         41303293952,
     ),
     "bloom": ({"model_type": "bloom", "vocab_size": 250880, "hidden_size": 14336, "n_layer": 70, "n_head": 112}, 176247271424),
-    # transformers has no such type; the published config has deepseek_v3's keys, from which the count is.
+    # transformers has no such type; the count follows from the published config, which has deepseek_v3's keys.
     "kimi-k2": (
         {
             "model_type": "kimi_k2",
@@ -179,7 +179,7 @@ BUILT: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }
 
-# Keys and values of published configurations; each must say the same as the catalogue's entry.
+# Keys and values of published configurations; each must equal the catalog's entry.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": {
         "model_type": "llama",
@@ -294,7 +294,7 @@ def found(checked: Model, folder: Path = NOWHERE) -> list[tuple[str, DocumentPat
 
 
 def refusal(folder: Path, content: bytes) -> str:
-    """What is said of a config.json of these bytes; it is said once, and at `config`."""
+    """Return the message about a config.json of these bytes, which is reported once, at `config`."""
     (folder / "config.json").write_bytes(content)
     (problem,) = check_model(model(config="config.json"), folder)
     assert (problem.code, problem.path) == ("HW310", ("model", "config"))
@@ -303,7 +303,7 @@ def refusal(folder: Path, content: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_of_a_config_are_those_that_transformers_builds(name: str, tmp_path: Path) -> None:
+def test_parameters_of_a_config_match_transformers(name: str, tmp_path: Path) -> None:
     config, parameters, active = CONFIGS[name]
     described_by_config = config_model(tmp_path, config)
     assert found(described_by_config, tmp_path) == []
@@ -312,7 +312,7 @@ def test_parameters_of_a_config_are_those_that_transformers_builds(name: str, tm
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_a_family_is_read_to_its_parameters_but_for_what_is_listed(name: str, tmp_path: Path) -> None:
+def test_parameters_of_a_family_match_except_for_listed_parts(name: str, tmp_path: Path) -> None:
     config, parameters = BUILT[name]
     checked = config_model(tmp_path, config)
     apart = abs(resolve_model(checked, tmp_path).parameters / parameters - 1)
@@ -322,29 +322,29 @@ def test_a_family_is_read_to_its_parameters_but_for_what_is_listed(name: str, tm
     assert by_builtin == (["HW310"] if config["model_type"] in LEFT_OUT else [])
 
 
-def test_every_family_has_a_config_that_transformers_built() -> None:
+def test_every_family_has_a_config_built_by_transformers() -> None:
     tested = {config["model_type"] for config, *_ in CONFIGS.values()} | {config["model_type"] for config, _ in BUILT.values()}
     assert set(FAMILIES) - tested == {"gemma3_text"}
     assert set(LEFT_OUT) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_config_says_the_same_as_the_preset(name: str, tmp_path: Path) -> None:
+def test_published_config_equals_the_preset(name: str, tmp_path: Path) -> None:
     assert resolve_model(config_model(tmp_path, PUBLISHED[name]), tmp_path) == resolve_model(model(preset=name), NOWHERE)
 
 
-def test_the_rope_base_is_read_where_transformers_5_puts_it(tmp_path: Path) -> None:
+def test_rope_base_is_read_from_its_field_in_transformers_5(tmp_path: Path) -> None:
     config = {"model_type": "llama", **SHAPE, "rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}
     assert resolve_model(config_model(tmp_path, config), tmp_path).rope_theta == 250000.0
 
 
-def test_a_config_is_looked_for_from_the_documents_folder(tmp_path: Path) -> None:
+def test_config_path_is_relative_to_the_document(tmp_path: Path) -> None:
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama" / "config.json").write_text(json.dumps({"model_type": "llama", **SHAPE}))
     assert resolve_model(model(config="llama/config.json"), tmp_path).hidden == 96
 
 
-def test_what_stands_beside_a_preset_replaces_that_value_and_nothing_else() -> None:
+def test_value_next_to_a_preset_replaces_only_that_value() -> None:
     own = described(model(preset="qwen3-30b-a3b", layers=4, experts=EXPERTS), NOWHERE)
     preset = models()["qwen3-30b-a3b"].model
     assert (own.layers, own.hidden, own.head_dim) == (4, preset.hidden, preset.head_dim)
@@ -367,7 +367,7 @@ def test_what_stands_beside_a_preset_replaces_that_value_and_nothing_else() -> N
     ],
     ids=lambda value: value[:24].decode(errors="replace") if isinstance(value, bytes) else "",
 )
-def test_a_file_that_is_no_config_is_refused_with_the_reason(content: bytes, message: str, tmp_path: Path) -> None:
+def test_file_that_is_not_a_config_is_rejected_with_the_reason(content: bytes, message: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, content) == message
 
 
@@ -388,7 +388,7 @@ def test_a_file_that_is_no_config_is_refused_with_the_reason(content: bytes, mes
         ),
     ],
 )
-def test_a_wrong_value_is_named_with_what_was_expected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_wrong_value_is_reported_with_the_expected_form(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, json.dumps({"model_type": "llama", **SHAPE, **change}).encode()) == message
 
 
@@ -407,11 +407,11 @@ def test_a_wrong_value_is_named_with_what_was_expected(change: dict[str, Any], m
         ({"num_experts": 1}, "`config.json`: `experts.count` would be `1`, and input should be greater than or equal to 2"),
     ],
 )
-def test_experts_that_the_language_cannot_describe_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_experts_that_the_language_cannot_describe_are_rejected(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, json.dumps({"model_type": "qwen3_moe", **MOE, **change}).encode()) == message
 
 
-def test_a_config_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+def test_missing_config_or_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert [problem.message for problem in check_model(model(config="a.json"), tmp_path)] == ["there is no file `a.json`"]
     assert [problem.message for problem in check_model(model(config="folder"), tmp_path)] == ["`folder` is not a file"]
@@ -430,7 +430,7 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(CONFIGS)), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
-def test_no_value_in_a_config_is_fatal(tmp_path_factory: pytest.TempPathFactory, name: str, change: dict[str, Any]) -> None:
+def test_no_value_in_a_config_raises(tmp_path_factory: pytest.TempPathFactory, name: str, change: dict[str, Any]) -> None:
     folder = tmp_path_factory.getbasetemp()
     checked = config_model(folder, {**CONFIGS[name][0], **change})
     if not found(checked, folder):
@@ -477,16 +477,16 @@ def test_no_value_in_a_config_is_fatal(tmp_path_factory: pytest.TempPathFactory,
         ({"preset": "deepseek-v3", "layers": 3}, [("HW311", ("model", "layers"))]),
     ],
 )
-def test_each_contradiction_is_found_at_its_field(values: dict[str, Any], expected: list[tuple[str, DocumentPath]]) -> None:
+def test_each_contradiction_is_reported_at_its_field(values: dict[str, Any], expected: list[tuple[str, DocumentPath]]) -> None:
     assert found(model(**values)) == expected
 
 
-def test_all_missing_sizes_are_named_at_once() -> None:
+def test_all_missing_sizes_are_reported_at_once() -> None:
     (problem,) = check_model(model(hidden=64), NOWHERE)
     assert problem.message == "the model is missing `vocab_size`, `layers`, `heads`, `ffn_hidden`"
 
 
-def test_what_the_checks_refuse_does_not_resolve() -> None:
+def test_rejected_model_cannot_be_resolved() -> None:
     with pytest.raises(MissingSizeError, match="vocab_size, layers, hidden, heads, ffn_hidden"):
         resolve_model(model(), NOWHERE)
     with pytest.raises(UnknownPresetError, match="llama-9"):
@@ -494,14 +494,14 @@ def test_what_the_checks_refuse_does_not_resolve() -> None:
 
 
 @given(layers=st.integers(1, 40), first_dense=st.integers(0, 40), every=st.integers(1, 9))
-def test_blocks_with_experts_are_as_many_as_are_counted(layers: int, first_dense: int, every: int) -> None:
+def test_number_of_blocks_with_experts_matches_their_list(layers: int, first_dense: int, every: int) -> None:
     experts = {**EXPERTS, "first_dense": first_dense, "every": every}
     sizes = resolve_model(model(**{**TINY, "layers": layers}, experts=experts), NOWHERE)
     assert sizes.expert_layers == sum(sizes.has_experts(layer) for layer in range(layers))
     assert not any(sizes.has_experts(layer) for layer in range(min(layers, first_dense)))
 
 
-def test_an_experts_share_of_a_block_is_counted_once_for_each_expert() -> None:
+def test_parameters_of_an_expert_are_counted_once_per_expert() -> None:
     one, two = (resolve_model(model(**TINY, experts={**EXPERTS, "count": count}), NOWHERE) for count in (4, 5))
     assert two.parameters - one.parameters == 2 * (one.expert_parameters + 64)
     assert two.active_parameters - one.active_parameters == 2 * 64
@@ -509,7 +509,7 @@ def test_an_experts_share_of_a_block_is_counted_once_for_each_expert() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-2-70b", "llama-3.1-8b", "llama-3.2-1b"])
-def test_the_builtin_trainer_builds_as_many_parameters_as_are_counted(name: str) -> None:
+def test_builtin_trainer_builds_the_counted_parameters(name: str) -> None:
     sizes = resolve_model(model(preset=name), NOWHERE)
     decoder = as_decoder(sizes)
     assert isinstance(decoder, contract.Model)
@@ -529,10 +529,10 @@ def test_the_builtin_trainer_builds_as_many_parameters_as_are_counted(name: str)
         ({**TINY, "positions": "none"}, "no positions"),
     ],
 )
-def test_what_the_builtin_trainer_cannot_build_is_named(values: dict[str, Any], reason: str) -> None:
+def test_field_that_the_builtin_trainer_cannot_build_is_reported(values: dict[str, Any], reason: str) -> None:
     assert as_decoder(resolve_model(model(**values), NOWHERE)) == reason
 
 
-def test_defaults_are_those_of_the_runners_decoder() -> None:
+def test_defaults_match_the_decoder_of_the_runner() -> None:
     decoder = contract.Model(vocab_size=256, layers=2, hidden=64, heads=4, kv_heads=4, ffn_hidden=176)
     assert as_decoder(resolve_model(model(**TINY), NOWHERE)) == decoder

@@ -1,4 +1,4 @@
-"""Quantities and values as they are written are read back as what they were."""
+"""Quantities and values round-trip through their notation."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ WHOLE = st.one_of(
 
 
 @given(WHOLE)
-def test_sizes_and_speeds_are_read_back(number: int) -> None:
+def test_sizes_and_speeds_round_trip(number: int) -> None:
     assert units.parse_bytes(notation.write_bytes(number)) == number
     assert units.parse_bits_per_second(notation.write_bits_per_second(number)) == number
     assert units.parse_bytes_per_second(notation.write_bytes_per_second(number)) == number
 
 
 @given(st.integers(0, 10**13))
-def test_times_are_read_back(milliseconds: int) -> None:
+def test_times_round_trip(milliseconds: int) -> None:
     assert units.parse_seconds(notation.write_seconds(milliseconds / 1000)) == milliseconds / 1000
 
 
 @given(st.integers(1, 10**14))
-def test_lengths_intervals_and_amounts_are_read_back(number: int) -> None:
+def test_lengths_intervals_and_amounts_round_trip(number: int) -> None:
     assert units.parse_metres(notation.write_metres(number)) == number
     for interval in (units.Interval(steps=number), units.Interval(seconds=number / 1000)):
         assert units.parse_interval(notation.write_interval(interval)) == interval
@@ -52,11 +52,11 @@ def test_lengths_intervals_and_amounts_are_read_back(number: int) -> None:
         (notation.write_amount(units.Amount(tokens=16 << 20)), "16Mi tokens"),
     ],
 )
-def test_the_largest_unit_is_taken_that_leaves_a_whole_number(text: str, expected: str) -> None:
+def test_largest_unit_with_an_integer_value_is_used(text: str, expected: str) -> None:
     assert text == expected
 
 
-def test_every_type_of_quantity_is_known_by_its_pattern() -> None:
+def test_every_type_of_quantity_has_a_notation() -> None:
     quantities = ("Bytes", "BitRate", "ByteRate", "Seconds", "Metres", "Steps", "Every", "GlobalBatch")
     assert len(notation.NOTATIONS) == len(quantities)
     assert {name for name in vars(units) if name in quantities} == set(quantities)
@@ -72,7 +72,7 @@ def test_every_type_of_quantity_is_known_by_its_pattern() -> None:
         ((None, None, None, None), ""),
     ],
 )
-def test_limits_in_words(limits: tuple[str | None, str | None, str | None, str | None], words: str) -> None:
+def test_limits_are_described_in_words(limits: tuple[str | None, str | None, str | None, str | None], words: str) -> None:
     assert notation.bounds(*limits) == words
 
 
@@ -84,7 +84,7 @@ def test_limits_in_words(limits: tuple[str | None, str | None, str | None, str |
         (["1,2", "a: b", "yes", "true", "", "x #y", "0123"], '["1,2", "a: b", yes, "true", "", "x #y", "0123"]'),
     ],
 )
-def test_text_is_in_quotes_where_it_would_mean_something_else(value: Any, text: str) -> None:
+def test_text_is_quoted_if_it_would_be_parsed_as_another_value(value: Any, text: str) -> None:
     assert flow(value) == text
 
 
@@ -100,7 +100,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_a_value_in_one_line_is_read_back_as_itself(value: Any) -> None:
+def test_value_on_one_line_round_trips(value: Any) -> None:
     document, problems = load_bytes("case.yaml", f"value: {flow(value)}\n".encode())
     assert problems == []
     assert document.data == {"value": value}

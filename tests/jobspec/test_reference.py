@@ -1,4 +1,4 @@
-"""docs/spec.md: it is up to date, every field of the language stands in it, and a renderer of Markdown shows it as it is meant."""
+"""docs/spec.md is up to date, has every field of the language, and is rendered from Markdown as intended."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,20 +36,20 @@ KINDS: Mapping[str, tuple[Table, ...]] = {
 }
 
 
-def test_the_page_is_up_to_date(update_golden: bool) -> None:
+def test_page_is_up_to_date(update_golden: bool) -> None:
     if update_golden:
         PAGE.write_text(TEXT)
     assert PAGE.read_text() == TEXT
 
 
 def shown(token: Token) -> str:
-    """The token's text as a reader sees it, code in backticks."""
+    """Return the token's text as a reader sees it, code in backticks."""
     children = token.children or []
     return "".join(f"`{each.content}`" if each.type == "code_inline" else each.content for each in children)
 
 
 def tables_below_headings(page: str) -> dict[str, dict[str, list[str]]]:
-    """The cells of every row, by the heading above and the first cell."""
+    """Return the cells of every row, by the heading above and the first cell."""
     found: dict[str, dict[str, list[str]]] = {}
     rows, within = {}, ""
     for token in MARKDOWN.parse(page):
@@ -74,7 +74,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def sections(model: type[BaseModel], root: str, path: tuple[str, ...] = ()) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The heading of each section that can be reached from the model; what a choice may be is not its own business."""
+    """Yield the heading of each section that can be reached from the model, without the options of choices."""
     yield f"{root}: `{'.'.join(path)}`" if path else root, model
     for name, info in field_names(model).items():
         for inner in models_in(info.annotation):
@@ -102,7 +102,7 @@ def test_every_section_has_one_heading() -> None:
 
 
 @pytest.mark.parametrize(("title", "model"), LANGUAGE, ids=[title for title, _ in LANGUAGE])
-def test_every_field_is_there_with_its_meaning_and_an_example_that_can_be_written(title: str, model: type[BaseModel]) -> None:
+def test_every_field_is_listed_with_its_meaning_and_a_valid_example(title: str, model: type[BaseModel]) -> None:
     rows = BY_HEADING[title]
     fields = field_names(model)
     assert list(rows) == [f"`{name}`" for name in fields]
@@ -134,12 +134,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("title", "name", "words"), REFUSED)
-def test_what_is_refused_is_said_behind_the_meaning(title: str, name: str, words: str) -> None:
+def test_rejected_values_are_listed_after_the_meaning(title: str, name: str, words: str) -> None:
     assert BY_HEADING[title][f"`{name}`"][3].endswith(f" {words.replace('**', '')}")
     assert words in TEXT
 
 
-def test_every_field_that_waits_is_one_of_the_language_and_marked() -> None:
+def test_every_unsupported_field_exists_and_is_marked() -> None:
     marked = {
         (title.partition(":")[0], name)
         for title, rows in BY_HEADING.items()
@@ -149,7 +149,7 @@ def test_every_field_that_waits_is_one_of_the_language_and_marked() -> None:
     assert marked >= {(kind, f"`{row.field[-1]}`") for kind, rows in PENDING.items() for row in rows}
 
 
-def test_what_waits_in_clusters_is_what_check_finds() -> None:
+def test_unsupported_fields_of_clusters_are_reported_by_check() -> None:
     cases = Path(__file__).parents[1] / "errors"
     found = {
         re.sub(r"\[\d+\]", "", place)
@@ -191,7 +191,7 @@ LINKS = {"name": "a name", "size": "a size", "Ecn": "a mapping"}
         ),
     ],
 )
-def test_a_type_is_said_in_words(schema: dict[str, Any], words: str) -> None:
+def test_type_is_described_in_words(schema: dict[str, Any], words: str) -> None:
     assert field_type(schema, LINKS) == words
 
 
@@ -206,13 +206,11 @@ def test_a_type_is_said_in_words(schema: dict[str, Any], words: str) -> None:
         ("Cluster: `fabrics.switches`", "speed", "`null`"),
     ],
 )
-def test_what_counts_when_a_field_is_left_out_is_written_as_a_document_would_have_it(
-    title: str, name: str, left_out: str
-) -> None:
+def test_default_is_written_in_the_notation_of_a_document(title: str, name: str, left_out: str) -> None:
     assert BY_HEADING[title][f"`{name}`"][2] == left_out
 
 
-def test_every_link_leads_to_a_heading_of_its_own() -> None:
+def test_every_link_resolves_to_a_unique_heading() -> None:
     anchors = [anchor(title) for title in BY_HEADING]
     assert len(anchors) == len(set(anchors))
     inline = [child for token in MARKDOWN.parse(TEXT) for child in token.children or []]
@@ -224,6 +222,6 @@ def test_every_link_leads_to_a_heading_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["a|b", "a`b", "`", "``a`", "a\\|b", "[x](y)", "*a*", "<b>"])
-def test_code_in_a_cell_is_shown_as_it_is(text: str) -> None:
+def test_code_in_a_cell_is_shown_unchanged(text: str) -> None:
     (row,) = tables_below_headings(f"# x\n\n{table(['a', 'b'], [['1', code(text)]])}\n")["x"].values()
     assert row == ["1", f"`{text}`"]

@@ -1,4 +1,4 @@
-"""Plans: ranks are a bijection, degrees multiply, variables follow from the fabrics, the same input gives the same bytes."""
+"""Plans: ranks map one to one to places, degrees multiply, variables follow from the fabrics, the same input gives the same bytes."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def environment(group: GroupPlan, *fabrics: FabricPlan) -> dict[str, str]:
 
 
 @given(layouts, st.integers(1, 64))
-def test_degrees_multiply_to_the_ranks_or_there_is_no_mesh(layout: Layout, world_size: int) -> None:
+def test_degrees_multiply_to_the_ranks_or_no_mesh_is_possible(layout: Layout, world_size: int) -> None:
     given_degrees = [degree for degree in layout.model_dump().values() if degree is not None]
     fits = world_size % prod(given_degrees) == 0 if layout.dp_shard is None else world_size == prod(given_degrees)
     if fits:
@@ -64,7 +64,7 @@ def test_degrees_multiply_to_the_ranks_or_there_is_no_mesh(layout: Layout, world
 
 
 @given(st.builds(Mesh, degrees, degrees, degrees, degrees, degrees), st.integers(1, 8))
-def test_ranks_are_a_bijection_with_coordinates_and_with_places(mesh: Mesh, procs: int) -> None:
+def test_ranks_map_one_to_one_to_coordinates_and_to_places(mesh: Mesh, procs: int) -> None:
     ranks = resolve_ranks(mesh, procs)
     assert [rank.rank for rank in ranks] == list(range(mesh.world_size))
     assert len({rank.coords for rank in ranks}) == mesh.world_size
@@ -80,7 +80,7 @@ def test_cpu_ranks_share_the_cores_and_use_the_named_interface() -> None:
     assert environment(CPUS, ADMIN)["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
-def test_roce_sets_adapters_traffic_class_and_version_and_leaves_the_gid_index_to_nccl() -> None:
+def test_roce_sets_adapters_traffic_class_and_version_but_no_gid_index() -> None:
     found = environment(GPUS, ROCE, ADMIN)
     assert found["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
     assert found["NCCL_IB_TC"] == "104"
@@ -92,7 +92,7 @@ def test_roce_sets_adapters_traffic_class_and_version_and_leaves_the_gid_index_t
 
 
 @given(st.integers(0, 63))
-def test_the_traffic_class_carries_the_dscp_in_its_upper_six_bits(dscp: int) -> None:
+def test_traffic_class_has_the_dscp_in_its_upper_six_bits(dscp: int) -> None:
     traffic_class = int(
         environment(GPUS, dataclasses.replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))[
             "NCCL_IB_TC"
@@ -102,7 +102,7 @@ def test_the_traffic_class_carries_the_dscp_in_its_upper_six_bits(dscp: int) -> 
     assert traffic_class < 256
 
 
-def test_infiniband_has_no_traffic_class_and_tcp_no_adapter() -> None:
+def test_infiniband_sets_no_traffic_class_and_tcp_no_adapter() -> None:
     infiniband, tcp = environment(GPUS, INFINIBAND), environment(GPUS, TCP)
     assert "NCCL_IB_HCA" in infiniband
     assert not {"NCCL_IB_TC", "NCCL_IB_ROCE_VERSION_NUM"} & set(infiniband)
@@ -131,7 +131,7 @@ def test_json_is_valid_sorted_and_the_same_each_time() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_the_fingerprint_follows_the_values_and_not_how_they_are_written() -> None:
+def test_fingerprint_depends_on_values_and_not_on_their_notation() -> None:
     job = {"apiVersion": "headway/v1alpha1", "kind": "TrainingJob", "name": "a", "cluster": "lab", "nodes": 1, "steps": 5}
     job |= {
         "model": {"vocab_size": 1, "layers": 1, "hidden": 2, "heads": 1, "kv_heads": 1, "ffn_hidden": 1},

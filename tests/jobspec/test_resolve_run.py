@@ -1,4 +1,4 @@
-"""What a job says of checkpoints and of its history, as run.json has it."""
+"""A job's checkpoints, history, spares and timeouts in run.json."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> RunConfig:
     return planned.plan.run
 
 
-def test_every_tier_has_its_interval_in_steps_or_seconds_and_what_stays_there(run: RunConfig) -> None:
+def test_every_tier_has_its_interval_and_its_retention(run: RunConfig) -> None:
     far = "s3://training/checkpoints/case"
     assert run.checkpoint == Checkpoint(
         (
@@ -79,7 +79,7 @@ def test_every_tier_has_its_interval_in_steps_or_seconds_and_what_stays_there(ru
     )
 
 
-def test_history_has_its_values_where_run_json_has_them(run: RunConfig) -> None:
+def test_history_uses_the_field_names_of_run_json(run: RunConfig) -> None:
     first, second = run.history
     assert first == Change(300, None, 64, {"optimizer.lr": 0.001, "batch.global_sequences": 128})
     assert second == Change(500, 400, 0, {"steps": 1200})
@@ -89,11 +89,11 @@ def test_history_has_its_values_where_run_json_has_them(run: RunConfig) -> None:
     assert (found.optimizer.lr, found.batch.global_sequences, found.steps) == (0.001, 128, 1200)
 
 
-def test_copies_for_a_peer_are_marked_as_their_class_says(run: RunConfig) -> None:
+def test_copies_for_a_peer_have_the_dscp_of_their_class(run: RunConfig) -> None:
     assert run.peer_dscp == 10
 
 
-def test_copies_of_checkpoints_take_a_small_share_of_a_full_link() -> None:
+def test_checkpoint_copies_get_a_small_share_of_a_full_link() -> None:
     collectives = TrafficClass(name="roce", carries="collectives", dscp=26, lossless=True)
     qos = resolve_qos((collectives, TrafficClass(name="copies", carries="checkpoints", dscp=10)))
     assert [each.bandwidth_percent for each in qos.classes] == [50, 10]
@@ -103,10 +103,13 @@ def test_copies_of_checkpoints_take_a_small_share_of_a_full_link() -> None:
 @pytest.mark.parametrize(
     ("domain", "count", "slots", "together", "segment"),
     [
-        (8, 100, 100, None, 1),  # a node is a domain of its own
-        (72, 72, 18, None, 1),  # the job lies in one domain
+        # A node is a separate domain.
+        (8, 100, 100, None, 1),
+        # The job is in one domain.
+        (72, 72, 18, None, 1),
         (72, 72, 36, None, 18),
-        (72, 72, 36, 16, 16),  # 16 of 18 nodes of each domain
+        # 16 of 18 nodes of each domain.
+        (72, 72, 36, 16, 16),
         (72, 72, 36, 4, 16),
         (0, 100, 100, None, 1),
     ],
@@ -119,7 +122,7 @@ def test_slots_that_may_be_lost_together_are_those_of_one_nvlink_domain(
     assert partner_segment(group, slots, together) == segment
 
 
-# --- spares, domains, limits of time ------------------------------------------------------------------------------------------------
+# --- spares, domains, timeouts ------------------------------------------------------------------------------------------------------
 
 RACKS = """\
 apiVersion: headway/v1alpha1
@@ -152,13 +155,13 @@ def planned(folder: Path, more: str, hosts: str = "hosts: [n1, n2, n3, n4, n5, n
     return found.plan
 
 
-def test_spares_are_nodes_of_the_plan_and_no_ranks(tmp_path: Path) -> None:
+def test_spares_are_nodes_of_the_plan_without_ranks(tmp_path: Path) -> None:
     plan = planned(tmp_path, "resilience: {spares: 2}\n")
     assert (plan.slots, plan.spares, plan.nodes, plan.world_size, len(plan.ranks)) == (2, 2, 4, 8, 8)
     assert (plan.run.slots, plan.run.spares) == (2, 2)
 
 
-def test_the_runner_is_told_the_domains_of_groups_over_nodes_as_far_as_a_document_names_their_hosts(tmp_path: Path) -> None:
+def test_run_config_has_the_domains_of_groups_over_nodes_with_known_hosts(tmp_path: Path) -> None:
     run = planned(tmp_path, "layout: {tp: 8}\n").run
     assert (run.segment_required, run.segment_slots) == (True, 2)
     assert run.domains == (Domain("rack-domain-1", ("n1", "n2", "n3")), Domain("rack-domain-2", ("n4", "n5", "n6")))
@@ -170,13 +173,13 @@ def test_a_group_within_a_node_needs_no_domain(tmp_path: Path) -> None:
     assert (run.segment_required, run.segment_slots, run.domains) == (False, 1, ())
 
 
-def test_what_is_said_of_a_section_is_the_floor_of_its_limit_and_all_else_is_the_runners(tmp_path: Path) -> None:
+def test_given_timeouts_set_the_floor_and_others_keep_their_default(tmp_path: Path) -> None:
     run = planned(tmp_path, "resilience: {timeouts: {compile: 2h, replace: 5m, agent: 40s}}\n").run
-    said = {"compile": Timeout(7200.0, 10.0), "replace": Timeout(300.0), "agent": Timeout(40.0)}
-    assert run.timeouts == {**DEFAULT_TIMEOUTS, **said}
+    given = {"compile": Timeout(7200.0, 10.0), "replace": Timeout(300.0), "agent": Timeout(40.0)}
+    assert run.timeouts == {**DEFAULT_TIMEOUTS, **given}
 
 
-def test_suspects_belong_to_the_cluster_and_the_webhook_is_told_by_the_name_of_its_variable(tmp_path: Path) -> None:
+def test_run_config_has_the_cluster_and_the_variable_of_the_webhook(tmp_path: Path) -> None:
     run = planned(tmp_path, "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n").run
     assert (run.cluster, run.notify) == ("racks", Notify("RUN_WEBHOOK"))
     assert planned(tmp_path, "").run.notify is None

@@ -1,4 +1,4 @@
-"""The schema from tables of kinds that are made up: options follow from the kind, and data from the trainer."""
+"""The schema of made-up tables of kinds: options follow from the kind, and data from the trainer."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Nothing(Section):
 
 
 class Path(Section):
-    """Options with one that is wanted."""
+    """Options with a required one."""
 
     path: str = Field(examples=["/data"])
     """Where."""
@@ -86,7 +86,7 @@ node_groups: [{name: cpu, count: 1, cpus: 1}]
         (None, False),
     ],
 )
-def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
+def test_options_depend_on_the_kind(scheduler: Any, fine: bool) -> None:
     assert valid(CLUSTER, scheduler=scheduler) == fine
 
 
@@ -102,12 +102,12 @@ def test_options_are_those_of_the_kind(scheduler: Any, fine: bool) -> None:
         ({"trainer": {"kind": "other"}, "data": {"kind": "python-stdlib"}}, False),
     ],
 )
-def test_kinds_of_data_are_those_of_the_trainer(job: dict[str, Any], fine: bool) -> None:
+def test_kinds_of_data_depend_on_the_trainer(job: dict[str, Any], fine: bool) -> None:
     assert valid(JOB, **job) == fine
 
 
 @pytest.mark.parametrize("steps", [{"steps": None}, {}])
-def test_what_a_trainer_needs_is_wanted_of_its_jobs_alone(steps: dict[str, Any]) -> None:
+def test_fields_that_a_trainer_requires_are_required_only_of_its_jobs(steps: dict[str, Any]) -> None:
     without = {key: value for key, value in yaml.safe_load(JOB).items() if key != "steps"} | steps
     assert not VALIDATOR.is_valid(without)
     assert not VALIDATOR.is_valid({**without, "trainer": {"kind": "builtin"}})
@@ -122,12 +122,12 @@ def test_a_cluster_is_a_name_or_a_list_of_names(cluster: Any, fine: bool) -> Non
 
 
 @pytest.mark.parametrize("head", [{"kind": "Job"}, {"kind": None}, {"apiVersion": "headway/v2"}, {"apiVersion": "apps/v1"}])
-def test_a_document_of_another_kind_or_version_is_none(head: dict[str, Any]) -> None:
+def test_document_of_another_kind_or_version_is_invalid(head: dict[str, Any]) -> None:
     assert valid(CLUSTER)
     assert not valid(CLUSTER, **head)
 
 
-def test_the_schema_of_one_kind_holds_nothing_of_another() -> None:
+def test_schema_of_one_kind_contains_nothing_of_another() -> None:
     definitions = {kind: set(document_schema(TABLES, kind)["$defs"]) for kind in ("Cluster", "TrainingJob")}
     assert "scheduler" in definitions["Cluster"] - definitions["TrainingJob"]
     assert {"trainer", "data.other"} <= definitions["TrainingJob"] - definitions["Cluster"]
@@ -144,7 +144,7 @@ class Quantities(Section):
     """A count."""
 
 
-def test_a_quantity_is_written_with_its_unit_and_its_bounds_are_a_comment() -> None:
+def test_quantity_requires_its_unit_and_its_bounds_are_a_comment() -> None:
     tables = replace(TABLES, schedulers={"quantities": Made(Quantities)})
     properties = document_schema(tables)["$defs"]["Quantities"]["properties"]
     pattern = properties["size"]["anyOf"][0].pop("pattern")
@@ -166,7 +166,7 @@ def test_a_quantity_is_written_with_its_unit_and_its_bounds_are_a_comment() -> N
     assert "$comment" not in properties["steps"]
 
 
-def test_the_keys_of_an_example_are_in_the_order_of_whoever_wrote_it() -> None:
+def test_keys_of_an_example_keep_their_order() -> None:
     class Ordered(Section):
         """Options with an example of two keys."""
 
@@ -178,14 +178,14 @@ def test_the_keys_of_an_example_are_in_the_order_of_whoever_wrote_it() -> None:
     assert list(example) == ["name", "first"]
 
 
-def test_an_editor_shows_words_and_never_a_regular_expression() -> None:
-    """Of every pattern in the schema, wherever it is."""
+def test_editor_shows_text_instead_of_a_regular_expression() -> None:
+    """Every pattern in the schema has a text instead."""
     found = [each for each in _schemas(document_schema(TABLES)) if "pattern" in each]
     assert len(found) > 50
     assert [each["pattern"] for each in found if not each.get("patternErrorMessage", "").startswith("must be ")] == []
 
 
-def test_fields_of_the_catalogue_offer_all_that_it_has() -> None:
+def test_fields_of_the_catalog_offer_all_of_its_entries() -> None:
     definitions = document_schema(TABLES)["$defs"]
     assert set(definitions["NodeGroup"]["properties"]["gpu"]["examples"]) == gpus().keys()
     assert set(definitions["Model"]["properties"]["preset"]["examples"]) == models().keys()

@@ -1,4 +1,4 @@
-"""A job in its short form: `run` in place of a trainer, and this machine without a Cluster document."""
+"""A job in its short form: `run` instead of a trainer, and this machine without a Cluster document."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def problems(job: Path) -> list[Problem]:
     return list(compile_documents([job]).problems)
 
 
-def test_five_lines_are_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_five_lines_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     job = written(tmp_path, job="run: [train.py, --seed=1]\n")
     assert argv(job) == ["train.py", "--seed=1"]
@@ -38,14 +38,14 @@ def test_five_lines_are_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "rendered" / "case" / "local" / "plan.json").is_file()
 
 
-def test_the_short_and_the_long_form_are_one_plan(tmp_path: Path) -> None:
+def test_short_and_long_form_have_the_same_plan(tmp_path: Path) -> None:
     short = written(tmp_path, job="run: [train.py]\n")
     (plan,) = compile_documents([short]).jobs
     long = written(tmp_path, job="trainer: {kind: script, options: {argv: [train.py]}}\n")
     assert compile_documents([long]).jobs[0].plan == plan.plan
 
 
-def test_a_mistake_is_reported_in_the_run(tmp_path: Path) -> None:
+def test_mistake_is_reported_in_the_field_run(tmp_path: Path) -> None:
     (problem,) = problems(written(tmp_path, job='run: [train.py, "--tp={layout.tpp}"]\n'))
     assert (problem.code, problem.fix) == ("HW312", '"--tp={layout.tp}"')
     (document,) = (each for each in compile_documents([tmp_path / "job.yaml"]).documents)
@@ -60,7 +60,7 @@ def test_a_run_of_the_wrong_form_is_one_problem(tmp_path: Path, text: str) -> No
     assert problem.path[:1] == ("run",)
 
 
-def test_a_text_is_answered_with_its_words(tmp_path: Path) -> None:
+def test_text_instead_of_a_list_gets_its_words_as_fix(tmp_path: Path) -> None:
     (problem,) = problems(written(tmp_path, job="run: train.py --x\n"))
     assert problem.fix == "[train.py, --x]"
 
@@ -79,14 +79,14 @@ def test_run_and_trainer_exclude_each_other_in_one_document(tmp_path: Path) -> N
         ("trainer: {kind: script, options: {argv: [a.py], module: false}}\n", "run: [b.py]\n", ["b.py"]),
     ],
 )
-def test_what_an_heir_runs_counts(tmp_path: Path, base: str, heir: str, expected: list[str]) -> None:
+def test_run_of_an_heir_overrides_that_of_its_base(tmp_path: Path, base: str, heir: str, expected: list[str]) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).touch()
     job = written(tmp_path, base=f"partial: true\n{base}", job=f"extends: base.yaml\n{heir}")
     assert argv(job) == expected
 
 
-def test_a_job_that_runs_nothing_is_told_so(tmp_path: Path) -> None:
+def test_job_that_runs_nothing_is_rejected(tmp_path: Path) -> None:
     (problem,) = problems(written(tmp_path, job="steps: 3\n"))
     assert (problem.code, problem.hint) == (
         "HW202",
@@ -94,7 +94,7 @@ def test_a_job_that_runs_nothing_is_told_so(tmp_path: Path) -> None:
     )
 
 
-def test_a_cluster_of_the_repository_is_nearer_than_the_built_in_one(tmp_path: Path) -> None:
+def test_cluster_of_the_repository_overrides_the_builtin_one(tmp_path: Path) -> None:
     job = written(tmp_path, job="run: [train.py]\n")
     text = "apiVersion: headway/v1alpha1\nkind: Cluster\nname: local\nscheduler: {kind: local}\n"
     text += "node_groups: [{name: two, count: 1, cpus: 2, procs: 2}]\nstorage: [{name: runs, kind: posix, path: runs, shared: true}]\n"

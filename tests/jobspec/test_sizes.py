@@ -1,4 +1,4 @@
-"""Fabrics derived from nodes and switch models: published designs, small and uneven shapes, and growth that moves nothing."""
+"""Fabrics derived from nodes and switch models: published designs, small and uneven shapes, and growth without moved cables."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ from headway.templates.switches.frr.render import frr_conf
 
 @dataclass(frozen=True)
 class Site:
-    """What somebody knows before a switch is bought."""
+    """The facts about a site that are known before a switch is bought."""
 
     nodes: int
     nics: int = 8
@@ -37,7 +37,7 @@ class Site:
     def spec(self) -> Cluster:
         nics = [f"mlx5_{rail}" for rail in range(self.nics)]
         gpus = {"name": "gpu", "count": self.nodes, "cpus": 8, "gpu": "H100-SXM-80", "gpus": 8, "nics": nics, **self.group}
-        # Four adapters of the fabric's manager, which has the place of a node.
+        # Four adapters of the fabric's manager, which is connected like a node.
         ends = [{"name": "ufm", "count": 1, "cpus": 8, "nics": nics[: self.ends]}] if self.ends else []
         roce = {"classes": [{"name": "roce", "carries": "collectives", "dscp": 26, "lossless": True}]}
         kind = "frr" if self.transport == "roce" else "opensm"
@@ -114,15 +114,15 @@ PUBLISHED: Mapping[str, tuple[Site, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("design", PUBLISHED)
-def test_a_published_design_comes_out_of_its_nodes_and_switches(design: str) -> None:
-    site, wanted = PUBLISHED[design]
+def test_published_design_follows_from_its_nodes_and_switches(design: str) -> None:
+    site, expected = PUBLISHED[design]
     found, cluster = site.sizes(), site.spec()
     assert [problem.message for problem in check_cabling(cluster)] == []
     cables = (site.nodes * site.nics + site.ends, found.leaves * found.leaf_up, found.spines * found.spine_up)
-    assert (found.leaves, found.spines, found.cores, *cables) == wanted
+    assert (found.leaves, found.spines, found.cores, *cables) == expected
 
 
-def test_slower_links_between_switches_spare_a_third_tier_and_are_written_out() -> None:
+def test_slower_links_between_switches_avoid_a_third_tier() -> None:
     # 64 ports of 800 Gb/s are 128 of 400: two tiers reach 8192 adapters, as NVIDIA prints for 16 units of DGX B300.
     site = Site(1024, switches={"model": "SN5600"}, group={"nic": "ConnectX-7"})
     cluster = site.spec()
@@ -133,7 +133,7 @@ def test_slower_links_between_switches_spare_a_third_tier_and_are_written_out() 
     assert replace(site, nodes=512).sizes().leaf_up == 32
 
 
-def test_a_leaf_may_have_spare_links_for_the_loss_of_spines() -> None:
+def test_leaf_may_have_spare_links_for_lost_spines() -> None:
     # A leaf of two nodes has 16 links down and 18 up to chassis: two of these may be lost.
     switches = {"ports": 64, "node_ports": 16, "spine_ports": 576, "speed": "400Gb/s"}
     fabric = {"shape": "leaf-spine", "oversubscription": {"leaf": 0.889}}
@@ -141,12 +141,12 @@ def test_a_leaf_may_have_spare_links_for_the_loss_of_spines() -> None:
     assert (found.leaves, found.leaf_up) == (192, 18)
 
 
-def test_more_rails_than_there_are_do_not_share_a_leaf() -> None:
+def test_leaf_shared_by_more_rails_than_exist_is_rejected() -> None:
     with pytest.raises(SizeError, match="3 rails are to share a leaf, and the fabric has 2"):
         Site(4, nics=2, switches={"leaf_rails": 3}).sizes()
 
 
-def test_counted_cables_and_transceivers_are_those_of_the_reference_architecture() -> None:
+def test_numbers_of_cables_and_transceivers_match_the_reference() -> None:
     site = quantum2(31, ends=4)
     cluster = site.spec()
     (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.node_groups))
@@ -156,7 +156,7 @@ def test_counted_cables_and_transceivers_are_those_of_the_reference_architecture
     assert spines.transceivers == (8 * 16 + 4 * 32, 0)
 
 
-def test_dual_ports_of_800_gbit_are_one_cable_for_two_links() -> None:
+def test_dual_ports_of_800_gbit_share_one_cable_for_two_links() -> None:
     site = b300_ethernet(64)
     cluster = site.spec()
     (nodes, spines) = count_tiers(resolve_cluster(cluster), shape_of(cluster.fabrics[0], cluster.node_groups))
@@ -164,7 +164,7 @@ def test_dual_ports_of_800_gbit_are_one_cable_for_two_links() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "wanted"),
+    ("site", "expected"),
     [
         (Site(2, nics=2), ("one switch", 1, 1, 2, 1, 0)),
         (Site(8), ("one switch", 1, 1, 8, 1, 0)),
@@ -177,41 +177,41 @@ def test_dual_ports_of_800_gbit_are_one_cable_for_two_links() -> None:
         (Site(40, fabric={"shape": "rail-only"}, switches={"ports": 32}), ("rails of two tiers", 2, 8, 1, 24, 16)),
     ],
 )
-def test_small_and_uneven_shapes_follow_from_the_nodes(site: Site, wanted: tuple[Any, ...]) -> None:
+def test_small_and_uneven_shapes_follow_from_the_nodes(site: Site, expected: tuple[Any, ...]) -> None:
     found = site.sizes()
-    assert (wanted[0], found.tiers, found.width, found.leaf_rails, found.leaves, found.spines) == wanted
+    assert (expected[0], found.tiers, found.width, found.leaf_rails, found.leaves, found.spines) == expected
     assert_cabled(site.plan())
 
 
-def test_more_pods_than_a_core_has_ports_are_refused() -> None:
+def test_more_pods_than_the_ports_of_a_core_are_rejected() -> None:
     with pytest.raises(SizeError, match="98 pods are more than the 64 ports of a core") as refused:
         Site(12500).sizes()
     assert refused.value.key == "model"
 
 
 def assert_cabled(plan: ClusterPlan) -> None:
-    """Every cable has two ends that name each other; no port, address, AS number of a leaf or loopback is there twice."""
+    """Assert that every cable has two ends that name each other, and ports, addresses, leaf AS numbers and loopbacks are unique."""
     ports = [(switch.name, port.name) for switch in plan.switches for port in switch.ports]
     assert len(set(ports)) == len(ports)
     ends = {(switch.name, port.name): (port.peer, port.peer_port) for switch in plan.switches for port in switch.ports}
     assert all(ends[peer] == end for end, peer in ends.items() if peer in ends)
     adapters = [end for end in ends.values() if end not in ends]
-    wanted = [(node.name, nic) for node in plan.nodes for nic in node.nics]
-    assert sorted(adapters) == sorted(wanted)
+    expected = [(node.name, nic) for node in plan.nodes for nic in node.nics]
+    assert sorted(adapters) == sorted(expected)
     addresses = [port.address for switch in plan.switches for port in switch.ports if port.address]
     addresses += [link.address for link in plan.links if link.address]
-    assert len({IPv4Interface(address).ip for address in addresses}) == 2 * len(wanted)
+    assert len({IPv4Interface(address).ip for address in addresses}) == 2 * len(expected)
     loopbacks = [switch.router_id for switch in plan.switches]
     assert len(set(loopbacks)) == len(loopbacks)
     numbers = Counter(switch.asn for switch in plan.switches if switch.role == "leaf")
     assert set(numbers.values()) == {1}
     assert not numbers.keys() & {switch.asn for switch in plan.switches if switch.role != "leaf"}
-    assert len(plan.links) == len(wanted) + sum(len(switch.uplinks) for switch in plan.switches) // 2
+    assert len(plan.links) == len(expected) + sum(len(switch.uplinks) for switch in plan.switches) // 2
 
 
 @st.composite
 def sites(draw: st.DrawFn) -> Site:
-    """Fabrics of small switches, which soon need pods."""
+    """Draw fabrics of small switches, which soon need pods."""
     rails = draw(st.integers(1, 4))
     planes = draw(st.sampled_from([each for each in range(1, rails + 1) if rails % each == 0]))
     ports = draw(st.sampled_from([8, 12, 16]))
@@ -227,7 +227,7 @@ def grown(site: Site, **switches: Any) -> Site:
 
 @settings(deadline=None, max_examples=60)
 @given(sites())
-def test_every_derived_fabric_is_cabled_in_full(site: Site) -> None:
+def test_every_derived_fabric_is_fully_cabled(site: Site) -> None:
     try:
         site.sizes()
     except SizeError:
@@ -237,7 +237,7 @@ def test_every_derived_fabric_is_cabled_in_full(site: Site) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(sites(), st.integers(0, 30))
-def test_growth_towards_its_goal_moves_nothing_and_changes_no_switch(site: Site, more: int) -> None:
+def test_growth_toward_its_goal_moves_nothing_and_changes_no_switch(site: Site, more: int) -> None:
     goal = site.nodes + more
     now = grown(site, grow_to=goal)
     try:
@@ -245,7 +245,7 @@ def test_growth_towards_its_goal_moves_nothing_and_changes_no_switch(site: Site,
     except SizeError:
         return
     before, after = now.plan(), replace(now, nodes=goal).plan()
-    # Every port for a device to come is there, with the speed, name and address that it will have.
+    # Every port for a future device exists, with its final speed, name and address.
     assert set(before.switches) <= set(after.switches)
     assert set(before.links) <= set(after.links)
     assert {port.peer for switch in before.switches for port in switch.ports} <= before.devices | after.devices
@@ -256,7 +256,7 @@ def test_growth_towards_its_goal_moves_nothing_and_changes_no_switch(site: Site,
 
 @settings(deadline=None, max_examples=40)
 @given(sites())
-def test_sizes_that_are_written_out_plan_the_same(site: Site) -> None:
+def test_explicit_sizes_give_the_same_plan(site: Site) -> None:
     cluster = site.spec()
     try:
         shape = shape_of(cluster.fabrics[0], cluster.node_groups)
@@ -277,7 +277,7 @@ def test_pods_are_connected_by_cores_of_every_group() -> None:
         assert {port.peer for port in core.ports} == {switch.name for switch in by_role["spine"]}
 
 
-def test_a_spine_of_three_tiers_has_sessions_to_both_tiers() -> None:
+def test_spine_of_three_tiers_has_sessions_to_both_other_tiers() -> None:
     plan = Site(8, nics=1, switches={"ports": 4}, fabric={"pods": 4}).plan()
     spine = next(switch for switch in plan.switches if switch.role == "spine")
     text = frr_conf(FrrOptions(), spine, plan)
@@ -285,7 +285,7 @@ def test_a_spine_of_three_tiers_has_sessions_to_both_tiers() -> None:
     assert f"router bgp {4200000000 + 32768}\n" in text
 
 
-def test_what_a_loss_leaves_is_counted_by_speed() -> None:
+def test_bandwidth_after_a_loss_is_weighted_by_speed() -> None:
     site = megascale(64)
     cluster = site.spec()
     shape = shape_of(cluster.fabrics[0], cluster.node_groups)
@@ -298,12 +298,12 @@ def test_what_a_loss_leaves_is_counted_by_speed() -> None:
     }
 
 
-def test_oversubscription_is_that_of_speeds() -> None:
+def test_oversubscription_is_computed_from_speeds() -> None:
     assert megascale(64).plan().fabrics[0].leaf_oversubscription == 1.0
     assert hpn(128).plan().fabrics[0].leaf_oversubscription == pytest.approx(128 * 200 / (60 * 400))
 
 
-def test_growth_is_what_the_spines_have_ports_for() -> None:
+def test_growth_is_limited_by_the_ports_of_the_spines() -> None:
     cluster = quantum2(64).spec()
     growth = growth_of(shape_of(cluster.fabrics[0], cluster.node_groups))
     assert (growth.present, growth.most) == (64, 64)
@@ -316,8 +316,8 @@ def spines(plan: ClusterPlan) -> list[SwitchPlan]:
     return [switch for switch in plan.switches if switch.role == "spine"]
 
 
-def test_all_spines_are_there_from_the_first_day() -> None:
+def test_all_spines_exist_from_the_start() -> None:
     small = grown(quantum2(32), grow_to=256).plan()
     assert len(spines(small)) == 32
-    # With links for the leaves that are there, and ports for those to come.
+    # With links for existing leaves, and ports for future ones.
     assert all(len(small.cabled(spine)) == 8 and len(spine.ports) == 64 for spine in spines(small))

@@ -1,4 +1,4 @@
-"""The specs: each field documented, defaults those of the runner, partial specs keep what is valid."""
+"""The specs: each field is documented, defaults match the runner, partial specs keep their valid sections."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_examples_of_plain_fields_are_valid(section: type[BaseModel]) -> None:
         (resilience.Restart, contract.Restart),
     ],
 )
-def test_fields_and_defaults_are_those_of_the_runner(section: type[BaseModel], record: type) -> None:
+def test_fields_and_defaults_match_the_runner(section: type[BaseModel], record: type) -> None:
     fields = {field.name: field for field in dataclasses.fields(record)}
     assert set(section.model_fields) == set(fields)
     for name, info in section.model_fields.items():
@@ -92,7 +92,7 @@ def test_fields_and_defaults_are_those_of_the_runner(section: type[BaseModel], r
             assert info.default == fields[name].default, name
 
 
-def test_a_list_of_clusters_and_one_name_mean_the_same() -> None:
+def test_list_of_one_cluster_equals_its_name() -> None:
     assert parsed(JOB)[0].spec.cluster == ("lab",)
     assert parsed(JOB.replace("cluster: lab", "cluster: [lab, other]"))[0].spec.cluster == ("lab", "other")
 
@@ -103,7 +103,7 @@ def test_a_spec_is_frozen() -> None:
         spec.nodes = 3  # type: ignore[misc]
 
 
-def test_valid_sections_survive_the_mistakes_of_others() -> None:
+def test_valid_sections_are_kept_despite_mistakes_in_others() -> None:
     text = JOB.replace("nodes: 2", "nodes: two").replace("kv_heads: 2", "kv_heads: 2, colour: red")
     found, codes = parsed(text)
     assert sorted(codes) == ["HW201", "HW203"]
@@ -131,7 +131,7 @@ VALUES = st.recursive(
     VALUES,
     st.dictionaries(st.sampled_from(list(TrainingJob.model_fields)), VALUES, max_size=3),
 )
-def test_no_value_anywhere_makes_judging_raise(field: str, value: object, more: dict[str, object]) -> None:
+def test_no_value_of_any_field_makes_the_check_raise(field: str, value: object, more: dict[str, object]) -> None:
     data = {**yaml.safe_load(JOB), **more, field: value, "apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
     document, problems = load_bytes("job.yaml", yaml.safe_dump(data, allow_unicode=False).encode())
     found, judged = parse(document)

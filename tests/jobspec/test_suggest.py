@@ -1,4 +1,4 @@
-"""Hints for a misspelt name: what begins with it comes before what looks like it."""
+"""Hints for a misspelt name: names that start with it come before similar ones."""
 
 import pytest
 
@@ -17,5 +17,5 @@ GPUS = ("A100-SXM-40", "A100-SXM-80", "GH200-96", "H200-SXM-141")
         ("", "known GPUs: `A100-SXM-40`, `A100-SXM-80`, `GH200-96`, `H200-SXM-141`"),
     ],
 )
-def test_names_that_begin_with_what_was_written_come_first(name: str, hint: str) -> None:
+def test_names_that_start_with_the_given_text_come_first(name: str, hint: str) -> None:
     assert did_you_mean(name, GPUS, "GPUs").text == hint

@@ -1,4 +1,4 @@
-"""Quantities with units: what is read, what is refused, and that no bare number passes for one."""
+"""Quantities with units: accepted and rejected notations; a bare number is rejected."""
 
 import re
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from headway.jobspec.units import Amount, Interval
         (units.parse_amount, "4M tokens", Amount(tokens=4_000_000)),
     ],
 )
-def test_a_quantity_is_read_as_the_number_of_its_base_unit(parse: Callable[[str], Any], text: str, value: object) -> None:
+def test_quantity_is_parsed_in_its_base_unit(parse: Callable[[str], Any], text: str, value: object) -> None:
     assert parse(text) == value
 
 
@@ -48,15 +48,18 @@ def test_a_quantity_is_read_as_the_number_of_its_base_unit(parse: Callable[[str]
     ("parse", "text"),
     [
         (units.parse_bytes, "80"),
-        (units.parse_bytes, "80Gib"),  # bits
+        # Gib are bits.
+        (units.parse_bytes, "80Gib"),
         (units.parse_bytes, "80gib"),
-        (units.parse_bytes, "1KB"),  # k is 1000, Ki is 1024, K is neither
+        # k is 1000, Ki is 1024, K is neither.
+        (units.parse_bytes, "1KB"),
         (units.parse_bytes, "-1GiB"),
         (units.parse_bytes, "080GiB"),
         (units.parse_bytes, "1.5B"),
         (units.parse_bytes, "0.0001kB"),
         (units.parse_bytes, "9999999PB"),
-        (units.parse_bits_per_second, "400GB/s"),  # bytes
+        # GB are bytes.
+        (units.parse_bits_per_second, "400GB/s"),
         (units.parse_bits_per_second, "400Gbps"),
         (units.parse_seconds, "30m1h"),
         (units.parse_seconds, "1h1h"),
@@ -72,18 +75,18 @@ def test_a_quantity_is_read_as_the_number_of_its_base_unit(parse: Callable[[str]
         (units.parse_amount, "1.5 sequences"),
     ],
 )
-def test_another_unit_another_order_and_half_a_byte_are_refused(parse: Callable[[str], Any], text: str) -> None:
+def test_wrong_units_orders_and_fractions_are_rejected(parse: Callable[[str], Any], text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse(text)
 
 
 @given(st.integers(0, 10_000 * 3600 - 1))
-def test_seconds_as_hours_minutes_seconds_are_read_back(seconds: int) -> None:
+def test_durations_in_hours_minutes_seconds_round_trip(seconds: int) -> None:
     assert units.parse_seconds(units.format_seconds(seconds)) == seconds
 
 
 @given(st.integers(0, 10**15 - 1))
-def test_bytes_are_read_back_as_the_number_that_was_written(number: int) -> None:
+def test_bytes_round_trip(number: int) -> None:
     assert units.parse_bytes(f"{number}B") == number
 
 
@@ -99,7 +102,7 @@ class _Quantities(Section):
 
 @pytest.mark.parametrize("field", list(_Quantities.model_fields))
 @pytest.mark.parametrize("value", ["8", "8.5", '"8"'])
-def test_a_bare_number_lacks_its_unit(field: str, value: str) -> None:
+def test_bare_number_is_rejected_without_its_unit(field: str, value: str) -> None:
     with pytest.raises(ValueError, match="unit_missing"):
         _Quantities.model_validate_json(f'{{"{field}": {value}}}')
 
@@ -114,8 +117,8 @@ WRITTEN = st.one_of(
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(_Quantities.model_fields)), WRITTEN)
-def test_what_is_read_is_what_the_published_pattern_allows(field: str, text: str) -> None:
-    """The pattern, which editors judge by, refuses nothing that is read."""
+def test_parser_accepts_only_what_the_published_pattern_allows(field: str, text: str) -> None:
+    """The pattern that editors use rejects no text that the parser accepts."""
     try:
         TypeAdapter(_Quantities).validate_python({field: text})
     except ValueError:

@@ -1,4 +1,4 @@
-"""Measured steps as a correction of estimated ones."""
+"""Measured steps correct estimated ones."""
 
 import json
 import math
@@ -17,29 +17,29 @@ OTHER = replace(BASE, micro=2)
 UNLIKE = replace(BASE, micro=8, degrees=Degrees(tp=8, pp=4, dp_shard=4, sharding="optimizer"), recompute="full", accumulation=16)
 
 
-def test_what_was_measured_as_estimated_changes_nothing() -> None:
+def test_measurement_equal_to_the_estimate_changes_nothing() -> None:
     seconds = step_time(BASE).seconds
     assert calibrate([(BASE, seconds)]).step_time(OTHER).seconds == pytest.approx(step_time(OTHER).seconds)
 
 
-def test_one_measurement_moves_layouts_like_it_most_and_none_by_all_of_its_own_error() -> None:
+def test_measurement_corrects_similar_layouts_most_and_none_fully() -> None:
     calibration = calibrate([(BASE, 1.2 * step_time(BASE).seconds)])
     factors = [calibration.factor(training) for training in (UNLIKE, OTHER, BASE)]
     assert 1 < factors[0] < factors[1] < factors[2] < 1.2
 
 
-def test_further_measurements_that_say_the_same_are_believed_more() -> None:
+def test_consistent_measurements_have_more_weight() -> None:
     measured = [(replace(BASE, micro=micro), 1.2 * step_time(replace(BASE, micro=micro)).seconds) for micro in (1, 2, 4)]
     factors = [calibrate(measured[:count]).factor(UNLIKE) for count in (1, 2, 3)]
     assert 1 < factors[0] < factors[1] < factors[2] < 1.2
 
 
-def test_measurements_that_differ_leave_each_layout_near_its_own() -> None:
+def test_differing_measurements_correct_each_layout_by_the_nearest() -> None:
     calibration = calibrate([(BASE, 1.2 * step_time(BASE).seconds), (UNLIKE, 0.9 * step_time(UNLIKE).seconds)])
     assert calibration.factor(UNLIKE) < 1 < calibration.factor(BASE)
 
 
-def test_the_parts_are_moved_with_the_time_and_the_interval_narrows_to_what_is_left_open() -> None:
+def test_calibration_scales_the_parts_and_narrows_the_interval() -> None:
     step = calibrate([(BASE, step_time(BASE).seconds)]).step_time(BASE)
     before = step_time(BASE)
     assert sum(step.parts.values()) == pytest.approx(step.seconds)
@@ -47,7 +47,7 @@ def test_the_parts_are_moved_with_the_time_and_the_interval_narrows_to_what_is_l
     assert math.log(step.high / step.low) < math.log(before.high / before.low)
 
 
-def test_nothing_measured_is_an_error() -> None:
+def test_calibration_without_measurements_is_an_error() -> None:
     with pytest.raises(MeasurementError, match="no step was measured"):
         calibrate([])
     with pytest.raises(MeasurementError, match="takes no time"):
@@ -55,12 +55,12 @@ def test_nothing_measured_is_an_error() -> None:
 
 
 def line(generation: int, step: int, step_s: float) -> str:
-    """A line as rank 0 writes it."""
+    """Return a line of metrics in the format of rank 0."""
     record = contract.MetricsLine(0.0, 0.0, 1, generation, step, 2.5, 0.1, 8192, step_s, 1 << 30)
     return json.dumps(asdict(record)) + "\n"
 
 
-def test_a_run_s_step_is_the_median_of_those_that_do_not_warm_up(tmp_path: Path) -> None:
+def test_step_of_a_run_is_the_median_after_the_warm_up(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     first = [line(1, step, 9.0 if step < WARM_UP else 2.0) for step in range(WARM_UP + 3)]
     second = [line(2, step, 9.0 if step < WARM_UP else 3.0) for step in range(WARM_UP + 2)]
@@ -68,7 +68,7 @@ def test_a_run_s_step_is_the_median_of_those_that_do_not_warm_up(tmp_path: Path)
     assert measured_step(metrics) == 2.0
 
 
-def test_a_run_that_only_warmed_up_and_a_line_that_is_none_say_so(tmp_path: Path) -> None:
+def test_run_with_only_warm_up_steps_and_invalid_line_are_errors(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(line(1, step, 1.0) for step in range(WARM_UP)))
     with pytest.raises(MeasurementError, match="only the first 5 steps of each generation"):

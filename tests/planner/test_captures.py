@@ -1,4 +1,4 @@
-"""Captures of checkpoints in host memory: what a job's own ranks and its partner's copies take, and what a plan shows of it."""
+"""Captures of checkpoints in host memory: the size of those of a job's ranks and of its partner's copies, and their plan."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def captures(folder: Path, tiers: str, job: str = JOB) -> CaptureMemory | None:
     return captures_of(found.plan, found.cluster)
 
 
-def test_the_builtin_trainer_captures_12_bytes_a_parameter_spread_over_its_ranks(tmp_path: Path) -> None:
+def test_builtin_trainer_captures_12_bytes_per_parameter_over_its_ranks(tmp_path: Path) -> None:
     found = captures(tmp_path, DISK)
     parameters = planned(tmp_path, DISK).plan.model
     assert found is not None
@@ -61,7 +61,7 @@ def test_the_builtin_trainer_captures_12_bytes_a_parameter_spread_over_its_ranks
 
 
 @pytest.mark.parametrize(("tiers", "held"), [(DISK, (2, 0)), (ALL, (3, 2))])
-def test_a_remote_tier_takes_a_third_capture_and_a_peer_two_copies(tmp_path: Path, tiers: str, held: tuple[int, int]) -> None:
+def test_remote_tier_needs_a_third_capture_and_a_peer_two_copies(tmp_path: Path, tiers: str, held: tuple[int, int]) -> None:
     found = captures(tmp_path, tiers)
     assert found is not None
     assert (found.buffers, found.copies) == held
@@ -71,16 +71,16 @@ def test_a_remote_tier_takes_a_third_capture_and_a_peer_two_copies(tmp_path: Pat
 SCRIPT = JOB.replace("data: {kind: python-stdlib}\n", "") + "trainer: {kind: script, options: {argv: [train.py]}}\n"
 
 
-def test_a_script_that_saves_to_disk_may_do_so_by_itself(tmp_path: Path) -> None:
+def test_script_that_saves_to_disk_may_need_no_capture(tmp_path: Path) -> None:
     assert captures(tmp_path, DISK, SCRIPT) is None
     assert host_load(planned(tmp_path, DISK, SCRIPT).plan) == HostLoad(staged=1, peers=0)
 
 
-def test_a_script_on_nodes_whose_gpus_nobody_knows_has_no_size(tmp_path: Path) -> None:
+def test_captures_of_a_script_on_unknown_gpus_have_no_size(tmp_path: Path) -> None:
     assert captures(tmp_path, ALL, SCRIPT) is None
 
 
-def test_a_plan_shows_each_tier_and_the_memory_for_all(tmp_path: Path) -> None:
+def test_plan_shows_each_tier_and_the_total_memory(tmp_path: Path) -> None:
     found = planned(tmp_path, ALL)
     assert dict(checkpoint_facts(found.plan, found.cluster)) == {
         "checkpoints in memory": "every 5 steps, the newest stays, 733.9KiB a node",

@@ -1,4 +1,4 @@
-"""Collective operations: where groups lie, what leaves each rank, and what published bus bandwidths allow."""
+"""Collective operations: placement of groups, bytes sent by each rank, and limits by published bus bandwidths."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from headway.planner.training import Degrees, Network
 
 NODES = Network(8, 8, 450e9, 50e9, 8, "infiniband")
 RACKS = replace(NODES, gpus_per_node=4, scale_up_domain=72)
-# No latency, full speed: 100 GB/s inside a domain of 8, 10 GB/s an adapter.
+# No latency, full speed: 100 GB/s inside a domain of 8, 10 GB/s per adapter.
 IDEAL = Links(LinkSpeed(1.0, 1.0, 1.0, 0.0, 0.0), NetworkSpeed(1.0, 1.0, 0.0), 100e9, 10e9, 1.0)
 groups = st.builds(Group, size=st.sampled_from([2, 4, 8, 16, 64, 512]), local=st.sampled_from([1, 2]))
 
@@ -28,19 +28,19 @@ def test_groups_fill_a_domain_from_the_inside_out() -> None:
     assert (found.ep, found.expert_dp) == (Group(8, 8), Group(8, 1))
 
 
-def test_a_group_larger_than_its_domain_lies_in_several() -> None:
+def test_group_larger_than_its_domain_spans_several() -> None:
     found = groups_of(Degrees(tp=16, dp_shard=4), NODES).tp
     assert (found, found.domains) == (Group(16, 8), 2)
     assert groups_of(Degrees(tp=16, dp_shard=4), RACKS).tp.domains == 1
 
 
 @pytest.mark.parametrize("operation", [IDEAL.all_reduce, IDEAL.all_gather, IDEAL.all_to_all, IDEAL.send])
-def test_a_rank_alone_sends_nothing(operation: object) -> None:
+def test_single_rank_sends_nothing(operation: object) -> None:
     assert callable(operation)
     assert operation(Group(1, 1), 1e9) == 0
 
 
-def test_what_leaves_each_rank_goes_at_the_speed_of_its_links() -> None:
+def test_transfer_time_follows_from_the_bytes_and_speed_of_each_rank() -> None:
     inside, across = Group(8, 8), Group(4, 1)
     assert IDEAL.all_gather(inside, 8e9) == pytest.approx(7e9 / 100e9)
     assert IDEAL.all_reduce(inside, 8e9) == pytest.approx(14e9 / 100e9)
@@ -49,19 +49,19 @@ def test_what_leaves_each_rank_goes_at_the_speed_of_its_links() -> None:
     assert IDEAL.send(across, 1e9) == pytest.approx(0.1)
 
 
-def test_a_ring_leaves_a_domain_by_the_adapters_of_all_its_ranks_there() -> None:
+def test_ring_between_domains_uses_the_adapters_of_all_local_ranks() -> None:
     alone, four = IDEAL.all_gather(Group(16, 1), 16e9), IDEAL.all_gather(Group(16, 4), 16e9)
     assert alone == pytest.approx(4 * four)
     # Sixteen ranks of two nodes have 80 GB/s, less than the 100 GB/s inside.
     assert IDEAL.all_gather(Group(16, 8), 16e9) == pytest.approx(15e9 / 80e9)
 
 
-def test_an_all_to_all_inside_and_beyond_a_domain_goes_at_the_same_time() -> None:
+def test_all_to_all_inside_and_between_domains_overlaps() -> None:
     assert IDEAL.all_to_all(Group(16, 8), 16e9) == pytest.approx(8e9 / 10e9)
     assert replace(IDEAL, oversubscription=2.0).all_to_all(Group(16, 8), 16e9) == pytest.approx(16e9 / 10e9)
 
 
-def test_a_ring_waits_for_each_hop_and_a_tree_for_the_logarithm_of_the_domains() -> None:
+def test_ring_latency_grows_with_hops_and_that_of_a_tree_with_their_log() -> None:
     links = replace(IDEAL, up=LinkSpeed(1.0, 1.0, 1.0, 8.0, 2.0), out=NetworkSpeed(1.0, 1.0, 10.0))
     assert links.all_gather(Group(8, 8), 0.0) == pytest.approx((8 + 7 * 2) * 1e-6)
     assert links.all_gather(Group(16, 8), 0.0) == pytest.approx((8 + 14 * 2 + 10) * 1e-6)
@@ -77,7 +77,7 @@ def test_more_bytes_never_take_less_time(group: Group, size: float) -> None:
 
 # stas00/ml-engineering: network/README.md: bus bandwidths in a node, of a ring, in GB/s.
 @pytest.mark.parametrize(("gpu", "ring"), [("A100-SXM-80", 232), ("H100-SXM-80", 370), ("B200-180", 682), ("MI300X-192", 313)])
-def test_beside_training_a_ring_attains_no_more_than_was_published_of_it_alone(gpu: str, ring: float) -> None:
+def test_ring_during_training_is_at_most_as_fast_as_published_alone(gpu: str, ring: float) -> None:
     model = gpus()[gpu]
     network = replace(NODES, scale_up_bytes_s=model.scale_up_gb_s * 1e9 / 2)
     seconds = links_of(model, network, constants()).all_gather(Group(8, 8), 8e9)

@@ -1,4 +1,4 @@
-"""A block's passes: products and attention worked out by hand, and the laws that every layout keeps."""
+"""A block's passes: products and attention computed by hand, and laws for every layout."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ BASE = Training(LLAMA, gpus()["H100-SXM-80"], NODE, Degrees(), micro=1, accumula
 
 
 def exact(**changes: object) -> Speed:
-    """The constants with some replaced, so that a result can be worked out by hand."""
+    """Return the constants with some replaced, so that a result can be computed by hand."""
     known = constants()
     chip = replace(
         known.chips["Hopper"], matmul=0.5, depth=0.0, multiprocessors=1, memory=1.0, flash3=0.5, attention_backward=0.5
@@ -29,30 +29,30 @@ def exact(**changes: object) -> Speed:
     return replace(known, chips={"Hopper": chip}, profiles={"megatron": profile})
 
 
-def test_a_product_takes_its_operations_at_the_share_of_the_peak_that_they_attain() -> None:
+def test_product_takes_its_flops_at_their_share_of_the_peak() -> None:
     rates = rates_of(BASE, exact())
     assert rates.matmul(8192, 4096, 4096) == pytest.approx(2 * 8192 * 4096 * 4096 / (0.5 * 989e12))
 
 
-def test_a_tile_takes_as_much_longer_as_it_takes_to_begin_and_end_it() -> None:
+def test_tile_takes_longer_by_its_prologue_and_epilogue() -> None:
     rates = rates_of(BASE, exact())
     deep = replace(rates, depth=512.0)
     assert deep.matmul(8192, 4096, 4096) == pytest.approx(rates.matmul(8192, 4096, 4096) * (1 + 512 / 4096))
 
 
-def test_a_product_of_few_rows_takes_what_its_weights_take_from_memory() -> None:
+def test_product_of_few_rows_takes_the_time_to_read_its_weights() -> None:
     rates = rates_of(BASE, exact())
     assert rates.matmul(1, 4096, 4096) == pytest.approx(2 * (4096 + 4096 * 4096 + 4096) / 3.35e12)
 
 
-def test_tiles_fill_the_multiprocessors_in_whole_waves() -> None:
+def test_tiles_fill_the_multiprocessors_in_full_waves() -> None:
     # 8 x 16 tiles of 256 x 128 on 132 multiprocessors are one wave; one column more makes it two, where smaller tiles do better.
     assert filled(2048, 2048, 132) == pytest.approx(128 / 132)
     assert filled(2048, 2049, 132) < 0.8
     assert filled(8192, 8192, 1) == 1
 
 
-def test_the_passes_of_a_block_are_its_products() -> None:
+def test_passes_of_a_block_take_the_time_of_its_products() -> None:
     block = dense_block(BASE, exact())
     matrices = LLAMA.attention_parameters + LLAMA.mlp_parameters
     assert block.forward.matmul == pytest.approx(2 * 8192 * matrices / (0.5 * 989e12))
@@ -61,20 +61,20 @@ def test_the_passes_of_a_block_are_its_products() -> None:
     assert block.again == NOTHING
 
 
-def test_attention_counts_what_a_causal_mask_leaves_and_its_backward_five_products_for_two() -> None:
+def test_attention_counts_the_causal_half_and_backward_5_products_for_2() -> None:
     forward, backward = core(BASE, rates_of(BASE, exact()))
     assert forward.attention == pytest.approx(4 * 8192 * (4096 + 64) * 4096 / (0.5 * 989e12))
     assert backward.attention == pytest.approx(2.5 * forward.attention / 0.5)
 
 
-def test_a_window_leaves_what_is_in_it() -> None:
+def test_window_limits_the_attended_tokens() -> None:
     assert attended(BASE) == 4096
     assert attended(replace(BASE, window=1024, windowed_share=1.0)) == 1024 * (1 - 1024 / 16384)
     assert attended(replace(BASE, window=1024, windowed_share=0.5)) == (4096 + 1024 * (1 - 1024 / 16384)) / 2
     assert attended(replace(BASE, window=10**6, windowed_share=1.0)) == 4096
 
 
-def test_the_older_the_kernel_the_longer_attention_takes() -> None:
+def test_attention_takes_longer_with_an_older_kernel() -> None:
     def seconds(kernel: str) -> float:
         training = replace(BASE, kernels=Kernels(attention=kernel))
         return attention_part(training, rates_of(training, constants())).forward.attention
@@ -83,14 +83,14 @@ def test_the_older_the_kernel_the_longer_attention_takes() -> None:
     assert [seconds(kernel) for kernel in kernels] == sorted(seconds(kernel) for kernel in kernels)
 
 
-def test_a_norm_of_single_operations_passes_over_memory_again_and_again() -> None:
+def test_norm_without_a_fused_kernel_reads_memory_repeatedly() -> None:
     one, many = (replace(BASE, kernels=Kernels(norm=norm)) for norm in (True, False))
     more = dense_block(many, exact()).forward.memory - dense_block(one, exact()).forward.memory
     assert more == pytest.approx(2 * 2 * 16 * 8192 * 4096 / 3.35e12)
 
 
 @pytest.mark.parametrize("compute", ["fp8", "mxfp8", "nvfp4"])
-def test_a_narrow_format_shortens_products_and_lengthens_element_wise_work_and_leaves_attention(compute: str) -> None:
+def test_narrow_format_affects_only_products_and_element_wise_work(compute: str) -> None:
     narrow = replace(BASE, formats=Formats(compute))
     wide, other = dense_block(BASE, constants()), dense_block(narrow, constants())
     assert other.forward.matmul < 0.7 * wide.forward.matmul
@@ -98,14 +98,14 @@ def test_a_narrow_format_shortens_products_and_lengthens_element_wise_work_and_l
     assert other.forward.attention == wide.forward.attention
 
 
-def test_an_accelerator_without_a_format_computes_in_bf16() -> None:
+def test_accelerator_without_the_format_computes_in_bf16() -> None:
     older = replace(BASE, gpu=gpus()["A100-SXM-80"])
     assert dense_block(replace(older, formats=Formats("fp8")), constants()) == dense_block(older, constants())
     no_fp4, fp8 = (dense_block(replace(BASE, formats=Formats(compute)), constants()) for compute in ("nvfp4", "fp8"))
     assert no_fp4.forward.matmul == fp8.forward.matmul
 
 
-def test_what_is_computed_anew_is_what_recomputation_drops() -> None:
+def test_recomputation_repeats_exactly_the_dropped_parts() -> None:
     def again(recompute: str, *parts: str) -> Cost:
         training = replace(BASE, recompute=recompute, recomputed_parts=parts)  # type: ignore[arg-type]
         return dense_block(training, exact()).again
@@ -121,7 +121,7 @@ def test_what_is_computed_anew_is_what_recomputation_drops() -> None:
     assert again("selective", "norm").memory < forward.memory
 
 
-def test_sequence_parallel_ranks_divide_norms_and_the_residual_stream() -> None:
+def test_sequence_parallel_ranks_share_norms_and_the_residual_stream() -> None:
     plain = replace(BASE, degrees=Degrees(tp=8))
     split = replace(BASE, degrees=Degrees(tp=8, sequence_parallel=True))
     numbers = 2 * 8192 * 4096 * (2 + 3 * constants().profiles["megatron"].passes)
@@ -129,7 +129,7 @@ def test_sequence_parallel_ranks_divide_norms_and_the_residual_stream() -> None:
     assert less == pytest.approx(2 * numbers * 7 / 8 / 3.35e12)
 
 
-def test_two_reductions_a_pass_are_exposed_as_far_as_nothing_hides_them() -> None:
+def test_two_reductions_per_pass_are_exposed_unless_overlapped() -> None:
     training = replace(BASE, degrees=Degrees(tp=8))
     open_ = exact(tensor=1.0, tensor_forward=0.0)
     one = rates_of(training, open_).links.all_reduce(rates_of(training, open_).groups.tp, 2 * 8192 * 4096)
@@ -140,14 +140,14 @@ def test_two_reductions_a_pass_are_exposed_as_far_as_nothing_hides_them() -> Non
     )
 
 
-def test_short_kernels_wait_for_the_host_and_graphs_do_not() -> None:
+def test_short_kernels_wait_for_the_host_but_graphs_do_not() -> None:
     short = replace(BASE, sequence=128, model=replace(LLAMA, hidden=1024, ffn_hidden=2048, heads=8, kv_heads=8))
     assert dense_block(short, constants()).forward.launch > dense_block(short, constants()).forward.matmul
     assert dense_block(replace(short, kernels=Kernels(graphs=True)), constants()).forward.launch == 0
     assert dense_block(BASE, constants()).forward.launch < 0.01 * dense_block(BASE, constants()).forward.seconds
 
 
-def test_latent_attention_has_its_down_projections_whole_on_every_rank() -> None:
+def test_latent_attention_replicates_its_down_projections() -> None:
     latent = LatentAttentionSizes(q_rank=1536, kv_rank=512, nope_head=128, rope_head=64, value_head=128)
     model = replace(LLAMA, hidden=5120, heads=128, kv_heads=128, head_dim=192, latent_attention=latent)
     whole = sum(outputs * inputs for outputs, inputs in projections(model, 1))
@@ -159,7 +159,7 @@ def test_latent_attention_has_its_down_projections_whole_on_every_rank() -> None
 
 
 @given(tp=st.sampled_from([1, 2, 4, 8]), sequence=st.sampled_from([2048, 8192, 32768]), micro=st.integers(1, 4))
-def test_no_pass_takes_less_than_its_operations_at_the_peak(tp: int, sequence: int, micro: int) -> None:
+def test_no_pass_takes_less_time_than_its_flops_at_the_peak(tp: int, sequence: int, micro: int) -> None:
     training = one_microbatch(replace(BASE, degrees=Degrees(tp=tp), sequence=sequence, micro=micro))
     rates = rates_of(training, constants())
     for part, parameters in ((attention_part, LLAMA.attention_parameters), (mlp_part, LLAMA.mlp_parameters)):

@@ -1,4 +1,4 @@
-"""What is decided for `auto`: nothing that the rules allow is better, what the job and its trainer say is kept, and why not, where not."""
+"""Decisions for `auto`: no allowed value is better, values of the job and its trainer are kept, and failures have a reason."""
 
 from dataclasses import replace
 from math import inf
@@ -52,9 +52,9 @@ SMALL = "model: {vocab_size: 32000, layers: 8, hidden: 2048, heads: 16, kv_heads
 BATCH = "batch: {global: 64 sequences, micro: auto, sequence: 4096}\n"
 JOB = HEAD + SCRIPT + SMALL + BATCH + "layout: auto\n"
 
-# What the builtin trainer takes of a layout.
+# Parts of a layout that the builtin trainer supports.
 BUILTIN: Limits = {("layout", axis): (1,) for axis in ("pp", "dp_replicate", "cp", "tp", "ep")} | {("recompute",): ("none",)}
-# What a script takes that is told of nothing.
+# Parts of a layout for a script without such arguments.
 UNTOLD: Limits = {
     **BUILTIN,
     ("layout", "virtual_stages"): (1,),
@@ -85,7 +85,7 @@ def parsed(text: str) -> Parsed[TrainingJob]:
 
 
 def decided(text: str, limits: Limits | None = None, cluster: ClusterPlan = LAB) -> tuple[Decisions, Parsed[TrainingJob]]:
-    """What was decided, and the job with it."""
+    """Return the decisions, and the job with them."""
     job = parsed(text)
     decisions, problems = decide(job, cluster, limits or {})
     assert problems == []
@@ -117,7 +117,7 @@ def errors(job: Parsed[TrainingJob]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_no_layout_that_the_rules_allow_and_that_fits_is_faster(recompute: str) -> None:
+def test_no_allowed_layout_that_fits_is_faster(recompute: str) -> None:
     text = JOB + f"recompute: {recompute}\n"
     best = estimated(decided(text)[1])
     assert best.memory.verdict == "fits"
@@ -136,12 +136,12 @@ def test_no_layout_that_the_rules_allow_and_that_fits_is_faster(recompute: str) 
         other = estimated(job)
         if other.memory.verdict == "fits":
             others += 1
-            # Of layouts within 0.5 % of each other the simplest is taken.
+            # Of layouts within 0.5 % of each other, the simplest is chosen.
             assert best.step.seconds <= other.step.seconds * 1.005, written
     assert others >= 10
 
 
-def test_every_open_value_is_decided_in_the_order_of_the_document() -> None:
+def test_every_auto_value_is_decided_in_the_order_of_the_document() -> None:
     text = JOB + "recompute: auto\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\nresilience: {spares: auto}\n"
     decisions, _ = decided(text)
     assert list(decisions) == [
@@ -155,7 +155,7 @@ def test_every_open_value_is_decided_in_the_order_of_the_document() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_job_comes_to_the_same_values() -> None:
+def test_same_job_gets_the_same_values() -> None:
     text = JOB + "nodes: 8\nrecompute: auto\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     assert decided(text)[0] == decided(text)[0]
 
@@ -170,9 +170,7 @@ def test_the_same_job_comes_to_the_same_values() -> None:
     group=st.sampled_from(["gpu", "rack"]),
 )
 @settings(max_examples=8, deadline=None)
-def test_what_is_decided_passes_every_check(
-    nodes: int, preset: str, sequences: int, recompute: str, micro: str, group: str
-) -> None:
+def test_decided_values_pass_every_check(nodes: int, preset: str, sequences: int, recompute: str, micro: str, group: str) -> None:
     text = f"{HEAD}{SCRIPT}nodes: {nodes}\ngroup: {group}\nmodel: {{preset: {preset}}}\nlayout: auto\nrecompute: {recompute}\n"
     text += f"batch: {{global: {sequences} sequences, micro: {micro}, sequence: 4096}}\n"
     decisions, problems = decide(parsed(text), LAB, {})
@@ -184,8 +182,8 @@ def test_what_is_decided_passes_every_check(
     assert estimated(job).memory.verdict != "does not fit"
 
 
-def test_a_group_of_ranks_lies_in_nvlink_domains_that_hold_enough_nodes() -> None:
-    # Of 18 nodes in a domain, groups of 16 ranks can use 16: 64 of 72 in all.
+def test_group_of_ranks_is_placed_in_domains_with_enough_nodes() -> None:
+    # Of 18 nodes in a domain, groups of 16 ranks can use 16: 64 of 72 in total.
     text = JOB.replace("layout: auto", "layout: {tp: auto, dp_shard: 18}") + "group: rack\nnodes: 72\n"
     text = text.replace("64 sequences", "36 sequences").replace("heads: 16, kv_heads: 8", "heads: 16, kv_heads: 16")
     assert refused(text).message.startswith(
@@ -199,7 +197,7 @@ def test_a_group_of_ranks_lies_in_nvlink_domains_that_hold_enough_nodes() -> Non
     )
 
 
-def test_what_the_job_says_of_its_layout_is_kept() -> None:
+def test_stated_parts_of_the_layout_are_kept() -> None:
     text = (
         JOB.replace("layout: auto", "layout: {tp: 2, pp: auto, schedule: auto}").replace("micro: auto", "micro: 2") + "nodes: 2\n"
     )
@@ -212,7 +210,7 @@ def test_what_the_job_says_of_its_layout_is_kept() -> None:
     assert errors(job) == []
 
 
-def test_a_part_that_is_left_out_is_what_it_means_and_not_open() -> None:
+def test_omitted_part_of_a_layout_has_its_default_and_is_not_decided() -> None:
     text = JOB.replace("layout: auto", "layout: {dp_replicate: auto}") + "nodes: 4\n"
     decisions, job = decided(text)
     mesh = planned(job).mesh
@@ -221,37 +219,37 @@ def test_a_part_that_is_left_out_is_what_it_means_and_not_open() -> None:
     assert mesh.dp_replicate * mesh.dp_shard == 32
 
 
-def of_megatron(layout: str) -> str:
+def megatron_job(layout: str) -> str:
     return JOB.replace("torchtitan", "megatron").replace("layout: auto", f"layout: {layout}") + "nodes: 2\n"
 
 
 @pytest.mark.parametrize("layout", ["auto", "{tp: 4, sharding: auto}"])
-def test_a_framework_with_a_switch_for_it_has_its_sharding_decided(layout: str) -> None:
-    decisions, job = decided(of_megatron(layout))
+def test_sharding_is_decided_for_a_framework_with_an_option_for_it(layout: str) -> None:
+    decisions, job = decided(megatron_job(layout))
     assert job.spec.layout.sharding in {"optimizer", "gradients"}
     assert estimated(job).training.degrees.sharding == job.spec.layout.sharding
     assert (("layout", "sharding") in decisions) == (layout != "auto")
 
 
-def test_no_sharding_is_decided_that_the_script_is_not_given() -> None:
-    _, job = decided(of_megatron("auto"), {("layout", "sharding"): ()})
+def test_sharding_is_not_decided_if_the_script_does_not_get_it() -> None:
+    _, job = decided(megatron_job("auto"), {("layout", "sharding"): ()})
     assert job.spec.layout.sharding is None
     assert estimated(job).training.degrees.sharding == "optimizer"
 
 
 def test_a_stated_sharding_is_kept_for_every_layout() -> None:
-    _, job = decided(of_megatron("{tp: auto, pp: auto, sharding: gradients}"))
+    _, job = decided(megatron_job("{tp: auto, pp: auto, sharding: gradients}"))
     assert estimated(job).training.degrees.sharding == "gradients"
 
 
 @pytest.mark.parametrize("limits", [BUILTIN, UNTOLD])
-def test_nothing_is_decided_that_the_trainer_does_not_carry_out(limits: Limits) -> None:
+def test_decision_is_limited_to_what_the_trainer_supports(limits: Limits) -> None:
     decisions, _ = decided(JOB + "nodes: 2\nrecompute: auto\n", limits)
     assert decisions[("layout",)].value == {"dp_shard": 16}
     assert decisions[("recompute",)].value == ("none" if limits is BUILTIN else None)
 
 
-def test_a_whole_layout_says_all_its_ranks_and_no_default() -> None:
+def test_decided_layout_states_all_ranks_and_no_defaults() -> None:
     text = JOB.replace("64 sequences", "8 sequences").replace("micro: auto", "micro: 1") + "nodes: 4\n"
     decisions, job = decided(text)
     value = decisions[("layout",)].value
@@ -277,7 +275,7 @@ def test_no_other_interval_loses_less_time() -> None:
 
 
 @pytest.mark.slow
-def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_than_the_run() -> None:
+def test_interval_is_a_round_number_of_steps_within_the_run() -> None:
     text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     path = ("checkpoint", "tiers", 0, "every")
     number, unit = str(decided(text)[0][path].value).split()
@@ -288,7 +286,7 @@ def test_an_interval_is_a_whole_number_of_steps_with_two_digits_and_no_longer_th
 
 
 @pytest.mark.slow
-def test_an_interval_is_never_shorter_than_what_writing_a_checkpoint_takes() -> None:
+def test_interval_is_at_least_the_time_to_write_a_checkpoint() -> None:
     slow = replace(LAB, storage=tuple(replace(storage, write_bytes_s=20_000_000) for storage in LAB.storage))
     text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     decisions, job = decided(text, cluster=slow)
@@ -301,7 +299,7 @@ def test_an_interval_is_never_shorter_than_what_writing_a_checkpoint_takes() -> 
 
 
 @pytest.mark.slow
-def test_nearer_tiers_are_written_more_often_than_those_that_outlive_them() -> None:
+def test_less_durable_tiers_are_written_more_often() -> None:
     text = JOB + "nodes: 64\ncheckpoint: {tiers: [{kind: memory, every: auto}, {kind: shared, every: auto}]}\n"
     decisions, _ = decided(text)
     memory, disk = (int(str(each.value).split()[0]) for path, each in decisions.items() if path[0] == "checkpoint")
@@ -309,7 +307,7 @@ def test_nearer_tiers_are_written_more_often_than_those_that_outlive_them() -> N
 
 
 @pytest.mark.slow
-def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> None:
+def test_spares_are_the_fewest_with_almost_no_waiting_for_nodes() -> None:
     text = JOB.replace("64 sequences", "512 sequences") + "nodes: 64\nresilience: {spares: auto}\n"
     decisions, job = decided(text)
     spares = decisions[("resilience", "spares")].value
@@ -328,7 +326,7 @@ def test_spares_are_the_fewest_with_which_the_job_hardly_waits_for_a_node() -> N
         (JOB.replace(BATCH, ""), "the job has no `batch`"),
     ],
 )
-def test_what_cannot_be_decided_is_told_with_its_reason(text: str, why: str) -> None:
+def test_undecidable_value_is_reported_with_its_reason(text: str, why: str) -> None:
     problem = refused(text)
     assert f" cannot be decided: {why}" in problem.message
     assert problem.path == parsed(text).undecided[0]
@@ -336,7 +334,7 @@ def test_what_cannot_be_decided_is_told_with_its_reason(text: str, why: str) -> 
     assert problem.hint.endswith("; or write the value itself")
 
 
-def test_the_written_value_that_no_layout_allows_is_named_at_its_place_with_one_that_does() -> None:
+def test_stated_value_that_no_layout_allows_is_reported_with_a_valid_one() -> None:
     problem = refused(JOB.replace("64 sequences", "63 sequences").replace("auto,", "2,"))
     assert problem.path == ("batch", "global")
     assert problem.hint == "write `global: 64 sequences` for example"
@@ -345,7 +343,7 @@ def test_the_written_value_that_no_layout_allows_is_named_at_its_place_with_one_
     assert "no layout of its 8 GPUs has `layout.pp: 3`: pp 3 does not divide 8 ranks" in problem.message
 
 
-def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() -> None:
+def test_model_that_does_not_fit_is_reported_with_further_auto_values() -> None:
     text = HEAD + SCRIPT + "model: {preset: llama-3.1-405b}\n" + BATCH + "layout: {tp: auto}\n"
     problem = refused(text)
     assert "no layout of its 8 GPUs can be used: does not fit with recompute none: " in problem.message
@@ -354,18 +352,18 @@ def test_a_model_without_room_names_its_memory_and_what_else_may_be_left_open() 
     )
 
 
-def test_goodput_is_never_rounded_up_to_all_of_the_time() -> None:
+def test_goodput_is_never_rounded_up_to_100_percent() -> None:
     text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     reason = decided(text)[0]["checkpoint", "tiers", 0, "every"].reason
     assert reason.endswith("; expected goodput > 99.9%")
 
 
-def test_an_interval_waits_for_a_layout_that_cannot_be_decided() -> None:
+def test_interval_is_undecided_if_the_layout_cannot_be_decided() -> None:
     text = JOB.replace(SMALL, "") + "checkpoint: {tiers: [{kind: shared, every: auto}]}\n"
     assert refused(text).message.startswith("`batch.micro`, `layout`, `checkpoint.tiers[0].every` cannot be decided: ")
 
 
-def test_a_run_without_an_end_has_no_best_interval() -> None:
+def test_run_without_an_end_has_no_best_interval() -> None:
     text = JOB.replace("steps: 100000\n", "") + "checkpoint: {tiers: [{kind: shared, every: auto}]}\n"
     problem = refused(text)
     assert problem.message == "`checkpoint.tiers[0].every` cannot be decided: the job has no `steps`"

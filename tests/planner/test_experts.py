@@ -1,4 +1,4 @@
-"""Blocks with experts: where tokens go and how often, what ranks send, what the host launches, and how all of it adds up in a step."""
+"""Blocks with experts: routing of tokens, bytes sent by ranks, launches of the host, and their sum in a step."""
 
 import math
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ QWEN, DEEPSEEK, LLAMA = model("qwen3-30b-a3b"), model("deepseek-v3"), model("lla
 
 
 def training(ep: int = 8, ranks: int = 32, framework: Framework = "megatron", **changes: object) -> Training:
-    """Qwen3-30B-A3B on nodes of eight H100, its data-parallel ranks in groups of `ep`."""
+    """Return Qwen3-30B-A3B on nodes of eight H100, its data-parallel ranks in groups of `ep`."""
     whole = Training(
         model=QWEN,
         gpu=gpus()["H100-SXM-80"],
@@ -67,34 +67,34 @@ def block_seconds(whole: Training) -> float:
     return sum(cost.seconds for cost in (block.forward, block.input_gradient, block.weight_gradient, block.again))
 
 
-def way_seconds(whole: Training) -> float:
+def one_way_seconds(whole: Training) -> float:
     return one_way(one_microbatch(whole), rates(whole), expert_constants())
 
 
-# --- where tokens go --------------------------------------------------------------------------------------------------
+# --- routing of tokens ------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_gets_as_many_routed_tokens_as_it_sends() -> None:
+def test_rank_receives_as_many_routed_tokens_as_it_sends() -> None:
     """4,096 tokens of each of 8 ranks to 8 of 128 experts are 8 x 4,096 x 8 rows over 8 ranks of 16 experts."""
     load = load_of(one_microbatch(training()))
     assert (load.tokens, load.rows, load.local, load.each) == (4096, 32768, 16, 2048)
     assert load.parameters == 16 * 3 * 2048 * 768
 
 
-def test_an_experts_rows_are_whole_tiles() -> None:
+def test_rows_of_an_expert_are_rounded_up_to_tiles() -> None:
     load = load_of(one_microbatch(training(ep=1, sequence=1000)))
     assert load.rows / load.local == 62.5
     assert load.each == 128
 
 
-def test_ranks_that_split_one_expert_all_get_its_tokens() -> None:
+def test_ranks_that_share_an_expert_all_get_its_tokens() -> None:
     split = training(ep=4, degrees=Degrees(dp_shard=32, ep=4, expert_tp=2))
     whole = training(ep=4)
     assert load_of(split).rows == 2 * load_of(whole).rows
     assert load_of(split).parameters == load_of(whole).parameters / 2
 
 
-def test_sequence_parallel_ranks_send_their_own_tokens_only() -> None:
+def test_sequence_parallel_ranks_send_only_their_own_tokens() -> None:
     degrees = Degrees(dp_shard=4, tp=8, sequence_parallel=True, ep=8)
     assert load_of(training(degrees=degrees)).tokens == 512
     assert load_of(training(degrees=replace(degrees, sequence_parallel=False))).tokens == 4096
@@ -105,7 +105,7 @@ def test_a_model_without_experts_has_no_load() -> None:
         load_of(training(model=LLAMA))
 
 
-# --- what ranks send --------------------------------------------------------------------------------------------------
+# --- bytes sent by ranks ----------------------------------------------------------------------------------------------
 
 
 def test_an_all_to_all_sends_a_token_to_each_of_its_experts() -> None:
@@ -114,9 +114,9 @@ def test_an_all_to_all_sends_a_token_to_each_of_its_experts() -> None:
     assert sent_bytes(micro, Group(16, 8)) == 2 * 2048 * 4096 * 8 * 15 / 16
 
 
-def test_deepep_sends_a_token_once_to_a_domain_and_hands_it_on_inside() -> None:
-    """Two domains: some of 8 experts are in the other with 1 - 1 / 2^8; on each of the 14 ranks that are not where the token came in, with
-    1 - (15 / 16)^8."""
+def test_deepep_sends_a_token_once_per_domain_and_forwards_it_inside() -> None:
+    """Two domains: some of 8 experts are in the other with probability 1 - 1 / 2^8, and on each of the 14 ranks that did not receive the
+    token with 1 - (15 / 16)^8."""
     micro = one_microbatch(by("deepep", ep=16))
     copies = 1 - 0.5**8 + 14 * (1 - (15 / 16) ** 8)
     assert sent_bytes(micro, Group(16, 8)) == pytest.approx(2 * 2048 * 4096 * copies)
@@ -138,49 +138,49 @@ def test_deepep_never_sends_more_between_domains_than_an_all_to_all(size: int, l
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
-def test_one_rank_exchanges_nothing(dispatcher: str) -> None:
+def test_single_rank_exchanges_nothing(dispatcher: str) -> None:
     whole = by(dispatcher, ep=1)
-    assert way_seconds(whole) == 0
+    assert one_way_seconds(whole) == 0
     assert sent_bytes(one_microbatch(whole), Group(1, 1)) == 0
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
-def test_tokens_take_longer_between_domains_than_inside_one(dispatcher: str) -> None:
+def test_exchange_takes_longer_between_domains_than_inside_one(dispatcher: str) -> None:
     rack = replace(NODES, scale_up_domain=32)
-    assert way_seconds(by(dispatcher, ep=32)) > way_seconds(by(dispatcher, ep=32, network=rack))
+    assert one_way_seconds(by(dispatcher, ep=32)) > one_way_seconds(by(dispatcher, ep=32, network=rack))
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
-def test_adapters_that_are_fed_through_the_host_take_longer(dispatcher: str) -> None:
-    assert way_seconds(by(dispatcher, 16, network=replace(NODES, gpu_direct=False))) > way_seconds(by(dispatcher, 16))
+def test_exchange_takes_longer_through_host_memory(dispatcher: str) -> None:
+    assert one_way_seconds(by(dispatcher, 16, network=replace(NODES, gpu_direct=False))) > one_way_seconds(by(dispatcher, 16))
 
 
-def test_links_that_are_oversubscribed_take_longer() -> None:
-    assert way_seconds(by("alltoall", 32, network=replace(NODES, oversubscription=2.0))) > way_seconds(by("alltoall", 32))
+def test_exchange_takes_longer_over_oversubscribed_links() -> None:
+    assert one_way_seconds(by("alltoall", 32, network=replace(NODES, oversubscription=2.0))) > one_way_seconds(by("alltoall", 32))
 
 
-def test_twice_the_tokens_take_less_than_twice_as_long() -> None:
-    one, two = way_seconds(by("alltoall", 32)), way_seconds(by("alltoall", 32, micro=2))
+def test_twice_the_tokens_take_less_than_twice_the_time() -> None:
+    one, two = one_way_seconds(by("alltoall", 32)), one_way_seconds(by("alltoall", 32, micro=2))
     assert one < two < 2 * one
 
 
-def test_posted_messages_slow_a_dispatcher_down_on_hopper_and_each_call_anywhere() -> None:
-    direct, uccl, nvshmem = (way_seconds(by(name, 32, network=EFA)) for name in ("deepep", "deepep-uccl", "deepep-nvshmem"))
+def test_cpu_posted_messages_slow_dispatchers_more_on_hopper() -> None:
+    direct, uccl, nvshmem = (one_way_seconds(by(name, 32, network=EFA)) for name in ("deepep", "deepep-uccl", "deepep-nvshmem"))
     assert direct < nvshmem < uccl
-    blackwell = [way_seconds(by(f"deepep-{name}", 32, network=EFA, gpu=gpus()["B300-288"])) for name in ("uccl", "nvshmem")]
+    blackwell = [one_way_seconds(by(f"deepep-{name}", 32, network=EFA, gpu=gpus()["B300-288"])) for name in ("uccl", "nvshmem")]
     assert max(blackwell) < nvshmem
 
 
-def test_a_dispatcher_that_nobody_knows_is_an_all_to_all() -> None:
-    assert way_seconds(by("mori", 16)) == way_seconds(by("alltoall", 16))
+def test_unknown_dispatcher_is_treated_as_an_all_to_all() -> None:
+    assert one_way_seconds(by("mori", 16)) == one_way_seconds(by("alltoall", 16))
 
 
-def test_megatron_and_plain_pytorch_take_their_own_dispatchers() -> None:
+def test_megatron_and_plain_pytorch_use_their_own_dispatchers() -> None:
     assert dispatcher_of(training()).once
     assert not dispatcher_of(training(framework="torchtitan")).once
 
 
-# --- what overlap hides -----------------------------------------------------------------------------------------------
+# --- overlap ----------------------------------------------------------------------------------------------------------
 
 
 def hidden_share(whole: Training) -> float:
@@ -189,24 +189,24 @@ def hidden_share(whole: Training) -> float:
     return 1 - beside / alone
 
 
-def test_overlap_hides_its_share_and_half_of_that_where_processors_post() -> None:
+def test_overlap_hides_its_share_and_half_of_it_with_cpu_posting() -> None:
     share = expert_constants().hidden
     both = Overlaps(experts=True)
     assert hidden_share(by("deepep", 32, overlaps=both)) == pytest.approx(share)
     assert hidden_share(by("deepep-uccl", 32, overlaps=both)) == pytest.approx(share / 2)
 
 
-def test_nothing_is_hidden_where_nobody_asks_for_it() -> None:
+def test_nothing_is_hidden_without_overlap() -> None:
     for whole in (training(ep=32), training(ep=8), by("deepep", 32), training(ep=32, framework="torchtitan")):
         assert hidden_share(whole) == 0
 
 
-def test_a_group_that_leaves_its_domain_exchanges_no_faster() -> None:
+def test_group_beyond_its_domain_does_not_exchange_faster() -> None:
     inside, beyond = (exchanged(one_microbatch(one), rates(one), expert_constants()) for one in (training(ep=8), training(ep=16)))
     assert beyond > inside
 
 
-# --- what the host launches -------------------------------------------------------------------------------------------
+# --- launches of the host ---------------------------------------------------------------------------------------------
 
 
 def test_graphs_and_compilation_launch_fewer_operations() -> None:
@@ -217,32 +217,32 @@ def test_graphs_and_compilation_launch_fewer_operations() -> None:
     assert operations(training(network=RACK, kernels=Kernels(graphs=False))) == plain
 
 
-def test_latent_attention_shared_experts_and_tensor_parallelism_launch_more() -> None:
+def test_latent_attention_shared_experts_and_tp_launch_more_operations() -> None:
     degrees = Degrees(dp_shard=16, tp=2, sequence_parallel=True, ep=8)
     assert operations(training(model=DEEPSEEK)) == operations(training()) + 15
     assert operations(training(degrees=degrees)) == operations(training()) + 6
 
 
-def test_a_small_microbatch_waits_for_the_host_and_a_large_one_hardly() -> None:
+def test_small_microbatch_waits_for_the_host_more_than_a_large_one() -> None:
     costs = [expert_block(one_microbatch(training(micro=micro)), constants()).forward for micro in (1, 4, 16)]
     shares = [cost.launch / cost.seconds for cost in costs]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 5 * shares[2]
 
 
-def test_waiting_is_never_more_than_all_of_the_hosts_time() -> None:
+def test_wait_for_the_host_is_at_most_the_time_of_the_host() -> None:
     micro = one_microbatch(training())
     block = expert_block(micro, constants())
     for cost in (block.forward, block.input_gradient, block.weight_gradient):
         assert max(0.0, cost.host - (cost.seconds - cost.launch)) <= cost.launch <= cost.host
 
 
-def test_only_a_host_that_waits_for_the_router_gathers_parameters_late() -> None:
+def test_parameters_are_gathered_late_only_if_the_host_awaits_the_router() -> None:
     assert experts_host.prefetched(training(framework="kempner-forge"), 0.75) == 0.25
     assert experts_host.prefetched(training(framework="torchtitan"), 0.75) == 1
 
 
-def test_what_comes_late_takes_longer_but_sends_no_more() -> None:
+def test_late_exchange_takes_longer_but_sends_the_same_bytes() -> None:
     found, sent = expert_constants(), Exchange(2.0, 3.0, 100.0, 200.0)
     assert experts_host.late(sent, training(framework="torchtitan"), found) == sent
     expected = Exchange(2 * found.late, 3 * found.late, 100.0, 200.0)
@@ -252,14 +252,14 @@ def test_what_comes_late_takes_longer_but_sends_no_more() -> None:
 # --- a block ----------------------------------------------------------------------------------------------------------
 
 
-def test_full_recomputation_runs_the_forward_pass_again_and_none_nothing() -> None:
+def test_full_recomputation_repeats_the_forward_pass() -> None:
     part = expert_part(one_microbatch(training(recompute="full")), rates(training()), expert_constants())
     assert part.again == part.forward
     none = expert_part(one_microbatch(training()), rates(training()), expert_constants())
     assert not any(none.again)
 
 
-def test_selective_recomputation_computes_its_parts_again() -> None:
+def test_selective_recomputation_repeats_its_parts() -> None:
     def again(*parts: str) -> Any:
         whole = training(model=DEEPSEEK, recompute="selective", recomputed_parts=parts)
         return expert_part(one_microbatch(whole), rates(whole), expert_constants()).again
@@ -271,13 +271,13 @@ def test_selective_recomputation_computes_its_parts_again() -> None:
     assert again("experts").experts > 0
 
 
-def test_scattering_in_plain_pytorch_costs_more_than_one_kernel() -> None:
+def test_scatter_in_plain_pytorch_costs_more_than_one_kernel() -> None:
     fused = expert_part(one_microbatch(by("alltoall")), rates(training()), expert_constants())
     plain = expert_part(one_microbatch(by("alltoall", framework="torchtitan")), rates(training()), expert_constants())
     assert plain.forward.memory > fused.forward.memory
 
 
-def test_fewer_experts_on_a_rank_make_larger_products_and_smaller_gradients() -> None:
+def test_fewer_experts_per_rank_mean_larger_products_and_fewer_gradients() -> None:
     rack = replace(NODES, scale_up_domain=64)
     few, many = (expert_part(one_microbatch(one), rates(one), expert_constants()) for one in wide(rack))
     assert few.forward.matmul <= many.forward.matmul
@@ -311,7 +311,7 @@ def test_more_tokens_or_an_uneven_router_never_take_less_time(
 # --- a step -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_has_the_exchange_among_its_parts_and_its_bytes() -> None:
+def test_step_includes_the_time_and_bytes_of_the_exchange() -> None:
     whole = by("alltoall", ep=16)
     found = step_time(whole)
     assert found.seconds == pytest.approx(sum(found.parts.values()))
@@ -326,7 +326,7 @@ def test_a_dense_model_exchanges_no_tokens() -> None:
     assert "ep" not in found.bytes_per_rank
 
 
-def test_blocks_without_experts_are_dense_ones() -> None:
+def test_blocks_without_experts_are_dense() -> None:
     """DeepSeek-V3's first three blocks have a plain MLP."""
     assert DEEPSEEK.expert_layers == 58
     whole = training(model=DEEPSEEK)
@@ -345,7 +345,7 @@ def entries(table: Any) -> Iterator[dict[str, Any]]:
         yield from entries(each)
 
 
-def test_every_constant_says_where_it_is_from() -> None:
+def test_every_constant_has_a_source() -> None:
     found = list(entries(read()))
     assert len(found) == 15
     for entry in found:

@@ -1,4 +1,4 @@
-"""The operations that a report counts of a run are those that the planner counts of its plan."""
+"""A report counts the same FLOPs for a run as the planner does for its plan."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ checkpoint: {tiers: [{kind: shared, every: 100 steps}]}
 
 
 @pytest.mark.parametrize("more", ["dropout: 0.0", "tie_embeddings: true", "dropout: 0.1"])
-def test_a_run_and_its_plan_have_the_same_operations(tmp_path: Path, more: str) -> None:
+def test_run_and_its_plan_have_the_same_flops(tmp_path: Path, more: str) -> None:
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     (tmp_path / "job.yaml").write_text(JOB.replace("more", more))
     planned = load_job_plan(tmp_path / "job.yaml")
@@ -44,7 +44,7 @@ def test_a_run_and_its_plan_have_the_same_operations(tmp_path: Path, more: str) 
     assert run.model is not None
     assert run.batch is not None
     found = step_flops(run.model, run.batch)
-    # The planner also counts the vectors of norms.
+    # The planner counts the vectors of norms in addition.
     assert found == pytest.approx(model_flops(training_of(planned.plan, planned.cluster)), rel=1e-3)
     assert run.peak_tflops == 989.0
     rates = step_rates(run, 128 * 4096, 2.0)

@@ -1,4 +1,4 @@
-"""A plan as the training that is estimated: degrees, microbatches, links, and whose code runs the steps."""
+"""The training to estimate follows from a plan: degrees, microbatches, links, and the framework of the steps."""
 
 from pathlib import Path
 
@@ -22,20 +22,22 @@ def training(folder: Path, job: str = JOB, cluster: str = CLUSTER) -> Training:
     return training_of(planned.plan, planned.cluster)
 
 
-def test_sequences_and_gpus_are_those_of_the_spec(tmp_path: Path) -> None:
+def test_sequences_and_gpus_match_the_spec(tmp_path: Path) -> None:
     found = training(tmp_path)
     assert (found.gpus, found.sequences, found.accumulation, found.tokens) == (16, 128, 16, 128 * 8192)
     assert (found.recompute, found.framework, found.degrees.sequence_parallel) == ("full", "megatron", True)
 
 
-def test_a_script_that_names_no_framework_has_a_supposed_one(tmp_path: Path) -> None:
+def test_script_without_a_framework_gets_an_assumed_one(tmp_path: Path) -> None:
     unnamed = training(tmp_path, JOB.replace(", framework: megatron", ""))
     assert (unnamed.framework, unnamed.supposed) == ("torchtitan", True)
     assert not training(tmp_path).supposed
 
 
 @pytest.mark.parametrize(("framework", "parts"), [("torchtitan", ("matmuls",)), ("megatron", ("attention",))])
-def test_selective_recomputation_is_what_the_framework_calls_so(framework: str, parts: tuple[str, ...], tmp_path: Path) -> None:
+def test_selective_recomputation_follows_the_definition_of_the_framework(
+    framework: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
     job = JOB.replace("recompute: full", "recompute: selective").replace("framework: megatron", f"framework: {framework}")
     assert training(tmp_path, job).recomputed_parts == parts
 
@@ -55,13 +57,13 @@ trainer: {kind: script, options: {framework: torchtitan, argv: [train.py, "{mode
 
 # pytorch/torchtitan: benchmarks/llama3_h100_202412_torchtitan.md, table 3.
 @pytest.mark.parametrize(("compiled", "gib"), [(False, 67.0), (True, 62.0)])
-def test_torchtitans_published_memory_is_predicted(compiled: bool, gib: float, tmp_path: Path) -> None:
+def test_published_memory_of_torchtitan_is_predicted(compiled: bool, gib: float, tmp_path: Path) -> None:
     job = TITAN + f"compile: {str(compiled).lower()}\n"
     found = estimate(training(tmp_path, job, CLUSTER.replace("count: 4", "count: 16")))
     assert found.memory.allocated / GIB == pytest.approx(gib, rel=0.05)
 
 
-def test_the_network_is_the_clusters(tmp_path: Path) -> None:
+def test_network_follows_from_the_cluster(tmp_path: Path) -> None:
     network = training(tmp_path).network
     assert (network.gpus_per_node, network.scale_up_domain, network.adapters_per_node) == (8, 8, 8)
     assert (network.scale_up_bytes_s, network.scale_out_bytes_s) == (450e9, 50e9)
@@ -72,17 +74,17 @@ def test_the_network_is_the_clusters(tmp_path: Path) -> None:
 OWN = "gpu: X9, gpu_model: {like: H100-SXM-80, memory: 16GiB, bf16_tflops: 500, fp8_tflops: 0, nvlink: 400GB/s}"
 
 
-def test_a_gpu_is_the_one_that_the_cluster_describes(tmp_path: Path) -> None:
+def test_gpu_is_that_described_by_the_cluster(tmp_path: Path) -> None:
     found, known = training(tmp_path, cluster=CLUSTER.replace("gpu: H100-SXM-80", OWN)), training(tmp_path).gpu
     assert (found.gpu.name, found.gpu.arch, found.gpu.memory_tb_s) == ("X9", "Hopper", known.memory_tb_s)
     assert (found.gpu.memory_bytes, found.gpu.bf16_tflops, found.gpu.fp8_tflops) == (16 << 30, 500, None)
     assert found.network.scale_up_bytes_s == 200e9
-    # Half the rate: the step takes longer, and the interval says that no such accelerator was measured.
+    # Half the rate: the step takes longer, and the reason of the interval is that no such accelerator was measured.
     slow, fast = estimate(found), estimate(training(tmp_path))
     assert 1.3 < fast.tokens_s / slow.tokens_s < 2.1
 
 
-def test_memory_is_checked_against_the_gpu_that_the_cluster_describes(tmp_path: Path) -> None:
+def test_memory_is_checked_against_the_gpu_described_by_the_cluster(tmp_path: Path) -> None:
     def codes(cluster: str) -> list[str]:
         training(tmp_path, cluster=cluster)
         return [problem.code for problem in compile_documents([tmp_path / "job.yaml"]).problems]
@@ -100,7 +102,7 @@ def test_memory_is_checked_against_the_gpu_that_the_cluster_describes(tmp_path: 
         ("deepspeed", 1, "parameters"),
     ],
 )
-def test_what_ranks_split_is_the_frameworks_habit(framework: str, pp: int, sharding: str, tmp_path: Path) -> None:
+def test_default_sharding_is_that_of_the_framework(framework: str, pp: int, sharding: str, tmp_path: Path) -> None:
     job = JOB.replace("framework: megatron", f"framework: {framework}").replace(
         "tp: 2, dp_shard: 8", f"pp: {pp}, dp_shard: {16 // pp}"
     )
@@ -110,7 +112,7 @@ def test_what_ranks_split_is_the_frameworks_habit(framework: str, pp: int, shard
 @pytest.mark.parametrize(
     ("stated", "pp", "sharding"), [("gradients", 1, "gradients"), ("none", 1, "none"), ("parameters", 2, "optimizer")]
 )
-def test_a_stated_sharding_counts_before_the_frameworks_habit(stated: str, pp: int, sharding: str, tmp_path: Path) -> None:
+def test_stated_sharding_overrides_the_default_of_the_framework(stated: str, pp: int, sharding: str, tmp_path: Path) -> None:
     job = JOB.replace("framework: megatron", "framework: torchtitan").replace(
         "tp: 2, dp_shard: 8", f"pp: {pp}, dp_shard: {16 // pp}, sharding: {stated}"
     )
@@ -120,11 +122,11 @@ def test_a_stated_sharding_counts_before_the_frameworks_habit(stated: str, pp: i
 
 
 def codes_of(folder: Path) -> list[str]:
-    """The problems of the job: no argument of its script has the sharding."""
+    """Return the problems of the job; no argument of its script has the sharding."""
     return [problem.code for problem in compile_documents([folder / "job.yaml"]).problems]
 
 
-def test_a_pipeline_without_a_schedule_is_the_usual_one(tmp_path: Path) -> None:
+def test_pipeline_without_a_schedule_has_the_usual_one(tmp_path: Path) -> None:
     def schedule(layout: str) -> str:
         return training(tmp_path, JOB.replace("tp: 2, dp_shard: 8", layout)).degrees.schedule
 
@@ -141,7 +143,7 @@ def test_adapters_do_not_matter_inside_an_nvlink_domain(tmp_path: Path) -> None:
     assert training(tmp_path, one, silent).gpus == 8
 
 
-def test_a_budget_of_tokens_is_whole_steps(tmp_path: Path) -> None:
+def test_token_budget_is_rounded_up_to_steps(tmp_path: Path) -> None:
     found = estimate(training(tmp_path))
     budget = found.budget(found.training.tokens * 3 + 1)
     assert budget.steps == 4

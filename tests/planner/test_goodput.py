@@ -1,4 +1,4 @@
-"""The simulated run: where its time goes when it fails as it was told to."""
+"""The simulated run: the distribution of its time under given failures."""
 
 import math
 from dataclasses import replace
@@ -44,12 +44,12 @@ RUN = SimulatedRun(
 
 
 def failing(run: SimulatedRun, **changed: object) -> SimulatedRun:
-    """The run with other failures."""
+    """Return the run with other failures."""
     return replace(run, failures=replace(run.failures, **changed))  # type: ignore[arg-type]
 
 
 RUNS = {
-    "as it is": RUN,
+    "default": RUN,
     "one node": replace(RUN, nodes=1, wall_s=2000 * DAY_S),
     "no tier": replace(RUN, tiers=(), wall_s=DAY_S),
     "no spare": replace(RUN, spares=0, pool=0),
@@ -58,10 +58,10 @@ RUNS = {
     "ageing": failing(RUN, shape=0.7),
     "ageing racks": failing(RUN, shape=1.5, age_s=100 * DAY_S, rack_mtbf_s=300 * DAY_S, rack_nodes=18),
     "lemons": failing(RUN, lemons=0.01, lemon_factor=20.0),
-    "recovery to its end": replace(RUN, recovery=replace(RUN.recovery, at_once=False)),
+    "complete recovery": replace(RUN, recovery=replace(RUN.recovery, at_once=False)),
     "replicas": replace(RUN, replicas=Replicas(16, 60.0, 900.0)),
     "few replicas": replace(failing(RUN, job_mtbf_s=DAY_S), replicas=Replicas(4, 60.0, 9000.0, least=3)),
-    "wrong for long": failing(RUN, causes=(replace(PROCESS, latent_s=3000.0), NODE)),
+    "latent corruption": failing(RUN, causes=(replace(PROCESS, latent_s=3000.0), NODE)),
     "a budget": replace(RUN, budget=RestartBudget(3, 100, 3)),
 }
 
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_outcome(run: SimulatedRun) -> None:
     assert simulate(run, 7) != simulate(run, 8)
 
 
-def test_a_run_without_failures_takes_its_work_and_its_saves() -> None:
+def test_run_without_failures_takes_its_work_and_its_saves() -> None:
     outcome = simulate(replace(failing(RUN, node_mtbf_s=NEVER_S), wall_s=math.inf, work_s=3601.0))
     assert outcome.finished
     assert outcome.wall_s == pytest.approx(3601 + 60 * 0.5 + 2 * 10.0)
@@ -89,7 +89,7 @@ def test_a_run_without_failures_takes_its_work_and_its_saves() -> None:
     assert outcome.buckets[TimeBucket.SAVE] == pytest.approx(50)
 
 
-def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_recovery() -> None:
+def test_failure_costs_the_work_since_the_last_checkpoint_and_recovery() -> None:
     run = replace(failing(RUN, causes=(PROCESS,)), tiers=(SimulatedTier("shared", 1000.0, load_s=20.0),))
     random = Random(3)
     failed_s = Arrivals(run, Nodes(run, random), random).next().time_s
@@ -101,7 +101,7 @@ def test_a_failure_costs_what_was_trained_since_the_last_checkpoint_and_the_reco
     assert buckets[TimeBucket.PRODUCTIVE] == pytest.approx(failed_s - failed_s % 1000 + 300)
 
 
-def test_a_run_that_never_gets_to_a_checkpoint_is_given_up() -> None:
+def test_run_that_never_reaches_a_checkpoint_is_abandoned() -> None:
     outcome = simulate(replace(RUN, tiers=(), wall_s=math.inf, work_s=10 * DAY_S))
     assert not outcome.finished
     assert outcome.wall_s == pytest.approx(200 * DAY_S)
@@ -116,20 +116,20 @@ def test_training_and_wall_clock_time_convert_into_each_other(tiers: tuple[Simul
         assert pauses.reached(start, pauses.wall(start, start + trained_s)) == pytest.approx(start + trained_s, abs=1e-3)
 
 
-def test_during_a_save_training_stands_where_it_began() -> None:
+def test_training_makes_no_progress_during_a_save() -> None:
     pauses = SavePauses((DISK,))
     assert pauses.reached(0.0, 1805.0) == pytest.approx(1800, abs=1e-3)
     assert pauses.reached(0.0, 1815.0) == pytest.approx(1805, abs=1e-3)
 
 
-def test_a_checkpoint_can_be_loaded_when_it_is_written() -> None:
+def test_checkpoint_can_be_loaded_once_it_is_written() -> None:
     for trained_s, position in ((1810 + 59, 0.0), (1810 + 61, 1800.0)):
         checkpoints = Checkpoints(replace(RUN, tiers=(DISK,)))
         checkpoints.trained(0.0, trained_s)
         assert checkpoints.restore(Scope.NODE, 1850.0, 1850.0).position == position
 
 
-def test_a_lost_node_takes_the_checkpoints_in_its_memory_away() -> None:
+def test_lost_node_loses_the_checkpoints_in_its_memory() -> None:
     found = {}
     for scope in Scope:
         checkpoints = Checkpoints(RUN)
@@ -138,31 +138,31 @@ def test_a_lost_node_takes_the_checkpoints_in_its_memory_away() -> None:
     assert found == {Scope.PROCESS: 1920.0, Scope.NODE: 1800.0, Scope.RACK: 1800.0, Scope.JOB: 1800.0}
 
 
-def test_after_a_silent_corruption_a_restart_takes_a_checkpoint_from_before_it() -> None:
+def test_restart_after_silent_corruption_uses_an_earlier_checkpoint() -> None:
     for sound, position in ((1875.0, 1860.0), (1850.0, 1800.0), (1795.0, 0.0)):
         checkpoints = Checkpoints(replace(RUN, tiers=(MEMORY,)))
         checkpoints.trained(0.0, 1990.0)
         assert checkpoints.restore(Scope.PROCESS, 1970.0, sound).position == position
 
 
-def test_what_was_saved_after_a_silent_corruption_is_not_used_again() -> None:
+def test_checkpoints_saved_after_silent_corruption_are_not_used_again() -> None:
     checkpoints = Checkpoints(replace(RUN, tiers=(MEMORY,)))
     checkpoints.trained(0.0, 1990.0)
     checkpoints.restore(Scope.PROCESS, 1970.0, 1870.0)
     assert checkpoints.restore(Scope.PROCESS, 1970.0, 1970.0).position == 1860.0
 
 
-def test_saves_that_take_longer_than_their_interval_come_as_often_as_they_can() -> None:
+def test_saves_longer_than_their_interval_are_spaced_by_its_multiples() -> None:
     assert SimulatedTier("shared", 100.0, 1.0, 250.0).spacing_s == 300
     assert SimulatedTier("shared", 100.0, 1.0, 101.0).spacing_s == 100
 
 
-def test_without_spares_the_job_waits_for_repairs() -> None:
+def test_job_without_spares_waits_for_repairs() -> None:
     waits = [simulate(replace(RUN, spares=spares, pool=0)).buckets[TimeBucket.NODES] for spares in (0, 4, 16)]
     assert waits[0] > 1.5 * waits[1] > 100 * waits[2]
 
 
-def test_a_spare_of_the_job_restarts_warm_and_one_of_the_pool_cold() -> None:
+def test_spare_of_the_job_restarts_warm_and_one_of_the_pool_cold() -> None:
     run = failing(replace(RUN, nodes=1, wall_s=20_000 * DAY_S), causes=(NODE,), repair_s=0.0)
     for spares, restart_s, waited_s in ((1, 150, 0), (0, 600, 300)):
         outcome = simulate(replace(run, spares=spares, pool=1))
@@ -172,7 +172,7 @@ def test_a_spare_of_the_job_restarts_warm_and_one_of_the_pool_cold() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [64, 2048])
-def test_the_best_spares_keep_the_job_from_waiting_and_three_fewer_do_not(nodes: int) -> None:
+def test_best_number_of_spares_avoids_waiting_but_three_fewer_do_not(nodes: int) -> None:
     run = replace(failing(RUN, repair_s=3 * DAY_S), nodes=nodes, pool=0, wall_s=(40_000 if nodes < 100 else 1000) * DAY_S)
     best = best_spares(run)
     waiting = {}
@@ -182,7 +182,7 @@ def test_the_best_spares_keep_the_job_from_waiting_and_three_fewer_do_not(nodes:
     assert waiting[best] < 0.006 < waiting[best - 3]
 
 
-def test_nodes_that_stood_in_are_counted_once() -> None:
+def test_replacement_nodes_are_counted_once() -> None:
     alone = simulate(replace(RUN, spares=0, pool=0))
     assert alone.nodes_used == 2048
     outcome = simulate(failing(RUN, repair_s=0.0))
@@ -209,7 +209,7 @@ def test_a_rack_fails_with_all_of_its_nodes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shape", "age_s"), [(0.7, 0.0), (0.7, 30 * DAY_S), (1.5, 0.0), (3.0, 200 * DAY_S)])
-def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(shape: float, age_s: float) -> None:
+def test_unreplaced_nodes_fail_by_the_weibull_hazard_of_their_age(shape: float, age_s: float) -> None:
     run = failing(RUN, causes=(PROCESS,), shape=shape, age_s=age_s)
     scale_s = 200 * DAY_S / math.gamma(1 + 1 / shape)
     expected = 2048 * (((54 * DAY_S + age_s) / scale_s) ** shape - (age_s / scale_s) ** shape)
@@ -218,12 +218,12 @@ def test_nodes_that_are_never_replaced_fail_by_the_weibull_hazard_of_their_age(s
 
 
 @pytest.mark.slow
-def test_nodes_that_are_replaced_fail_at_the_mean_rate_in_the_long_run() -> None:
+def test_replaced_nodes_fail_at_the_mean_rate_in_the_long_run() -> None:
     run = failing(replace(RUN, nodes=64, wall_s=20_000 * DAY_S), causes=(NODE,), shape=1.5, repair_s=0.0)
     assert simulate(run).interruptions == pytest.approx(64 * 20_000 / 200, rel=0.05)
 
 
-def test_lemons_fail_more_often_and_leave_the_mean_as_it_is() -> None:
+def test_lemons_fail_more_often_and_do_not_change_the_mean() -> None:
     run = failing(RUN, causes=(replace(NODE, replaced=1e-9),), lemons=0.05, lemon_factor=20.0)
     random = Random(0)
     arrivals = Arrivals(run, Nodes(run, random), random)
@@ -234,7 +234,7 @@ def test_lemons_fail_more_often_and_leave_the_mean_as_it_is() -> None:
     assert failures[-1].time_s == pytest.approx(20_000 * 200 * DAY_S / 2048, rel=0.03)
 
 
-def test_a_dropped_replica_stalls_the_others_and_is_missed_until_it_is_back() -> None:
+def test_dropped_replica_stalls_the_others_and_is_missing_until_it_returns() -> None:
     run = failing(replace(RUN, replicas=Replicas(16, 60.0, 900.0), tiers=()), causes=(PROCESS,))
     outcome = simulate(run)
     assert outcome.restarts == 0
@@ -242,7 +242,7 @@ def test_a_dropped_replica_stalls_the_others_and_is_missed_until_it_is_back() ->
     assert outcome.buckets[TimeBucket.MISSING] / outcome.interruptions == pytest.approx((930 - 60) / 16, rel=0.05)
 
 
-def test_too_few_replicas_start_the_job_again() -> None:
+def test_too_few_replicas_restart_the_job() -> None:
     outcome = simulate(RUNS["few replicas"])
     alone = simulate(replace(RUNS["few replicas"], replicas=Replicas(4, 60.0, 9000.0, least=1)))
     assert outcome.restarts > 1.5 * alone.restarts
@@ -255,7 +255,7 @@ def test_a_failure_of_the_job_stops_every_replica() -> None:
 
 
 @pytest.mark.slow
-def test_a_recovery_that_runs_to_its_end_costs_each_failure_all_of_it() -> None:
+def test_each_failure_costs_a_full_recovery_if_recoveries_complete() -> None:
     run = replace(
         failing(RUN, causes=(replace(PROCESS, detect_s=0),), node_mtbf_s=2048 * 1000.0), tiers=(SimulatedTier("memory", 5.0),)
     )
@@ -290,7 +290,7 @@ def test_the_formula_for_goodput_agrees_with_the_simulation(run: SimulatedRun, p
     assert 100 * expected_goodput(run) == pytest.approx(100 * simulated, abs=points)
 
 
-def test_the_best_interval_of_one_tier_is_dalys() -> None:
+def test_best_interval_of_one_tier_matches_daly() -> None:
     for mtbf_s, block_s in ((1e4, 60.0), (1e4, 1.0), (1e3, 100.0)):
         run = SimulatedRun(
             1, 1.0, FailureModel(mtbf_s, (PROCESS,)), Recovery(0, 0, 0), (SimulatedTier("shared", 60.0, block_s),), wall_s=DAY_S
@@ -300,26 +300,26 @@ def test_the_best_interval_of_one_tier_is_dalys() -> None:
     assert daly(10.0, 30.0) == 10.0
 
 
-def test_the_best_interval_is_not_where_another_tier_answers_anyway() -> None:
+def test_best_interval_is_a_maximum_even_with_several_tiers() -> None:
     for kind in ("memory", "shared"):
         best = best_interval(RUN, kind)
         at_best = expected_goodput(with_interval(RUN, kind, best))
         assert all(expected_goodput(with_interval(RUN, kind, best * factor)) < at_best for factor in (0.5, 2, 1000))
 
 
-def test_the_best_interval_is_a_step_and_a_write_at_least() -> None:
+def test_best_interval_is_at_least_a_step_and_a_write() -> None:
     free = replace(RUN, tiers=(SimulatedTier("shared", 600.0),))
     assert best_interval(free, "shared") == pytest.approx(5.0, rel=1e-3)
     slow = replace(RUN, tiers=(SimulatedTier("shared", 600.0, write_s=900.0),))
     assert best_interval(slow, "shared") >= 899
 
 
-def test_a_tier_that_the_run_does_not_have_has_no_best_interval() -> None:
+def test_missing_tier_has_no_best_interval() -> None:
     with pytest.raises(KeyError):
         best_interval(RUN, "peer")
 
 
-def test_a_summary_has_means_and_what_one_failure_costs() -> None:
+def test_summary_has_means_and_the_cost_of_a_failure() -> None:
     run = replace(RUN, budget=RestartBudget(1, 10**9, 3))
     outcomes = simulate_each(run, range(5))
     summary = summarize(run, outcomes)
@@ -333,7 +333,7 @@ def test_a_summary_has_means_and_what_one_failure_costs() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_of_intervals_has_the_best_and_the_runs_own() -> None:
+def test_table_of_intervals_includes_the_best_and_the_current_one() -> None:
     rows = over_interval(RUN, "shared", range(2))
     intervals = [row.interval_s for row in rows]
     assert intervals == sorted(intervals)
@@ -352,7 +352,7 @@ def test_the_table_of_intervals_has_the_best_and_the_runs_own() -> None:
         {"replicas": Replicas(3000, 1.0, 1.0)},
     ],
 )
-def test_a_run_that_cannot_be_is_refused(changed: dict[str, object]) -> None:
+def test_impossible_run_is_rejected(changed: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="need"):
         replace(RUN, **changed)  # type: ignore[arg-type]
 
@@ -360,12 +360,12 @@ def test_a_run_that_cannot_be_is_refused(changed: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "changed", [{"node_mtbf_s": 0.0}, {"shape": 0.0}, {"causes": ()}, {"rack_nodes": 0}, {"shape": 2.0, "lemons": 0.1}]
 )
-def test_failures_that_cannot_be_are_refused(changed: dict[str, object]) -> None:
+def test_impossible_failures_are_rejected(changed: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"above 0|leave out"):
         failing(RUN, **changed)
 
 
 @pytest.mark.parametrize("values", [(0.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, 0.0, -1.0)])
-def test_a_tier_with_impossible_times_is_refused(values: tuple[float, float, float]) -> None:
+def test_tier_with_impossible_times_is_rejected(values: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="tier `shared`"):
         SimulatedTier("shared", *values)

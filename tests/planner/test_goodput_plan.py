@@ -1,4 +1,4 @@
-"""A job's plan as a run: what its documents say, and published numbers for the rest."""
+"""The simulated run of a job's plan: values of its documents, and published numbers for the rest."""
 
 import math
 from dataclasses import replace
@@ -57,7 +57,7 @@ def run(planned: PlannedJob, **failures: float) -> SimulatedRun:
     return run_of(planned.plan, cluster, 5.0, TB)
 
 
-def test_a_job_says_its_nodes_work_spares_and_restarts(planned: PlannedJob) -> None:
+def test_run_has_nodes_work_spares_and_restarts_of_the_job(planned: PlannedJob) -> None:
     found = run(planned)
     assert (found.nodes, found.gpus_per_node, found.spares, found.pool) == (16, 8, 0, 4)
     assert (found.work_s, found.wall_s) == (5000.0, math.inf)
@@ -65,7 +65,7 @@ def test_a_job_says_its_nodes_work_spares_and_restarts(planned: PlannedJob) -> N
     assert found.recovery == Recovery(150, 600, 300)
 
 
-def test_a_checkpoint_of_a_script_stops_training_for_the_copy_into_host_memory(planned: PlannedJob) -> None:
+def test_checkpoint_of_a_script_pauses_training_for_the_copy_to_the_host(planned: PlannedJob) -> None:
     (tier,) = run(planned).tiers
     assert (tier.kind, tier.interval_s, tier.keep) == ("shared", 500.0, 5)
     assert tier.block_s == pytest.approx(TB * 4 / 16 / (8 * 25e9))
@@ -73,7 +73,7 @@ def test_a_checkpoint_of_a_script_stops_training_for_the_copy_into_host_memory(p
     assert tier.load_s == pytest.approx(5)
 
 
-def test_what_was_observed_on_the_cluster_replaces_what_was_published(planned: PlannedJob) -> None:
+def test_values_observed_on_the_cluster_override_published_ones(planned: PlannedJob) -> None:
     published, seen = run(planned), run(planned, node_mtbf_s=1e6, job_mtbf_s=2e6, rack_mtbf_s=3e6, repair_s=4e3)
     assert published.failures.node_mtbf_s == pytest.approx(1000 * 86400 / 3.79)
     assert published.failures.repair_s == 3 * 86400
@@ -90,13 +90,13 @@ def test_what_was_observed_on_the_cluster_replaces_what_was_published(planned: P
     assert len(seen.assumed) == 2
 
 
-def test_hangs_are_noticed_after_the_timeout_of_collectives_and_all_else_after_that_of_agents(planned: PlannedJob) -> None:
+def test_hangs_are_detected_by_the_collective_timeout_others_by_agents(planned: PlannedJob) -> None:
     found = {cause.name: cause.detect_s for cause in run(planned).failures.causes}
     assert found.pop("hang") == 300
     assert set(found.values()) == {20.0}
 
 
-def test_storage_of_unknown_speed_takes_a_gigabyte_a_second_for_each_node(planned: PlannedJob) -> None:
+def test_storage_of_unknown_speed_is_assumed_to_have_1_gb_s_per_node(planned: PlannedJob) -> None:
     unknown = replace(planned.cluster, storage=(replace(planned.cluster.storage[0], write_bytes_s=None, read_bytes_s=None),))
     (tier,) = run_of(planned.plan, unknown, 5.0, TB).tiers
     assert (tier.write_s, tier.load_s) == pytest.approx((TB / 16e9, TB / 16e9))
@@ -110,24 +110,24 @@ def test_a_job_without_steps_needs_a_length(planned: PlannedJob) -> None:
     assert (found.work_s, found.wall_s) == (math.inf, 7200.0)
 
 
-def test_a_rack_is_the_nvlink_domain_where_that_is_larger_than_a_node(planned: PlannedJob) -> None:
+def test_rack_is_the_nvlink_domain_if_larger_than_a_node(planned: PlannedJob) -> None:
     wide = replace(planned.cluster, groups=(replace(planned.cluster.groups[0], gpus=4, nvlink_domain=72),))
     assert run_of(planned.plan, wide, 5.0, TB).failures.rack_nodes == 18
     assert run(planned).failures.rack_nodes == 8
 
 
-def test_replicas_come_back_after_a_cold_restart(planned: PlannedJob) -> None:
+def test_replicas_return_after_a_cold_restart(planned: PlannedJob) -> None:
     replicas = with_replicas(run(planned), 4).replicas
     assert replicas is not None
     assert (replicas.count, replicas.stall_s, replicas.rejoin_s) == (4, 180, 600)
 
 
-def test_only_silent_corruption_stays_unnoticed(planned: PlannedJob) -> None:
+def test_only_silent_corruption_has_a_detection_latency(planned: PlannedJob) -> None:
     causes = with_latent_corruption(run(planned), 3600.0).failures.causes
     assert {cause.name: cause.latent_s for cause in causes if cause.latent_s} == {"silent corruption": 3600.0}
 
 
-def test_counts_of_causes_are_those_of_llama_3() -> None:
+def test_counts_of_causes_match_llama_3() -> None:
     assert sum(cause.count for cause in defaults().causes.values()) == 419
     assert sum(defaults().weights(8).values()) == pytest.approx(1)
 
@@ -140,7 +140,7 @@ def test_a_node_with_fewer_accelerators_fails_less_often() -> None:
     assert eight / none == pytest.approx(1 - accelerators)
 
 
-def test_generations_have_the_rates_that_were_published() -> None:
+def test_gpu_generations_have_their_published_failure_rates() -> None:
     known = defaults()
     assert known.rate("A100-SXM-80").per_1000_node_days == 6.5
     assert known.rate("H100-SXM-80").per_1000_node_days == 3.79

@@ -1,4 +1,4 @@
-"""The interval of a step's time: of its kind of model, and wide with the reason where no published step is like it."""
+"""The interval of a step's time depends on the kind of model, and is wider, with a reason, if no published step is similar."""
 
 import math
 from dataclasses import replace
@@ -29,18 +29,18 @@ TABLES = {
 NEW = gpus()["MI300X-192"]
 
 
-def test_the_ends_are_the_steps_time_by_the_interval() -> None:
+def test_bounds_are_the_step_time_scaled_by_the_interval() -> None:
     step, interval = step_time(BASE), intervals().of(BASE)
     assert (step.low / step.seconds, step.high / step.seconds) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
     assert step.extrapolated == ()
 
 
-def test_a_step_like_those_that_were_measured_has_the_usual_interval() -> None:
+def test_step_similar_to_measured_ones_has_the_usual_interval() -> None:
     found = intervals_of(TABLES).of(BASE)
     assert (found.low, found.high, found.reasons) == (-0.1, 0.2, ())
 
 
-def test_an_interval_is_the_widest_of_all_that_apply_and_says_why() -> None:
+def test_interval_is_the_widest_that_applies_and_has_reasons() -> None:
     many = replace(BASE, gpu=NEW, degrees=replace(BASE.degrees, dp_shard=2048))
     found = intervals_of(TABLES).of(many)
     assert (found.low, found.high) == (-0.3, 0.4)
@@ -50,7 +50,7 @@ def test_an_interval_is_the_widest_of_all_that_apply_and_says_why() -> None:
     )
 
 
-def test_a_model_with_experts_has_its_own_interval_and_a_wider_one_at_a_large_ep() -> None:
+def test_model_with_experts_has_a_wider_interval_at_a_large_ep() -> None:
     known = intervals_of(TABLES)
     small, large = by("alltoall", ep=8), by("alltoall", ep=16)
     assert (known.of(small).high, known.of(small).reasons) == (0.4, ())
@@ -59,13 +59,13 @@ def test_a_model_with_experts_has_its_own_interval_and_a_wider_one_at_a_large_ep
 
 
 @pytest.mark.parametrize("kind", ["dense", "experts"])
-def test_committed_intervals_are_wider_where_less_was_measured(kind: str) -> None:
+def test_committed_intervals_are_wider_with_fewer_measurements(kind: str) -> None:
     classes = read()["classes"]
     assert classes["experts"]["usual"]["interval"][1] > classes["dense"]["usual"]["interval"][1]
     assert all(low < 0 < high for low, high in (row["interval"] for row in classes[kind].values()))
 
 
-def test_a_measured_step_lifts_its_reasons() -> None:
+def test_measured_step_removes_its_reasons() -> None:
     new = replace(BASE, gpu=NEW)
     many = replace(new, degrees=replace(BASE.degrees, dp_shard=8192))
     calibration = calibrate([(new, step_time(new).seconds)])

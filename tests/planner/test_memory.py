@@ -1,4 +1,4 @@
-"""The memory ledger: written out by hand for a small model, its laws for every layout, and what published runs held."""
+"""The memory ledger: a calculation by hand for a small model, laws for every layout, and memory of published runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 
 def training(framework: Framework = "megatron", model: ModelSizes = SMALL, **changes: object) -> Training:
-    """Two pipeline ranks of two tensor-parallel ones, and two of these that read different sequences."""
+    """Return a training with two pipeline ranks, two tensor-parallel ranks and two data-parallel ranks."""
     degrees = Degrees(pp=2, dp_shard=2, tp=2, sequence_parallel=True, sharding="optimizer")
     whole = Training(
         model=model,
@@ -72,7 +72,7 @@ def sizes(use: MemoryUse) -> dict[str, float]:
 # --- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_small_model_under_megatron_takes_what_is_written_out_here() -> None:
+def test_memory_of_a_small_megatron_model_matches_a_calculation_by_hand() -> None:
     """4 blocks of 64, MLP of 160, 4 heads and 2 for keys, of 16 each, 1,000 tokens; tp 2 with sequence parallelism, pp 2, dp 2.
 
     A block has 64 x (64 + 2 x 32) + 64 x 64 = 12,288 numbers in attention, 3 x 64 x 160 = 30,720 in the MLP, of which a rank has half, and
@@ -82,7 +82,7 @@ def test_a_small_model_under_megatron_takes_what_is_written_out_here() -> None:
     It holds one microbatch of 2 x 32 tokens in flight. A block keeps for each token, in bytes: its input 64 x 2 / 2 = 64; the norm's
     4 / 2 = 2 and its output 64; queries 64, keys and values 64; sums of the softmax 4 x 4 / 2 = 8; the attention's output 64; the MLP's
     input 64, its norm's 2 and 64; gate, up and product 160 each: 940. At the loss, 14 bytes for each of 64 x 500 logits, and the output
-    layer's input twice, 2 x 64 x 64. What comes and goes between the ranks: 2 x 64 x 64.
+    layer's input twice, 2 x 64 x 64. Exchanged between the ranks: 2 x 64 x 64.
     """
     use = peak(training())
     assert sizes(use) == {
@@ -99,8 +99,8 @@ def test_a_small_model_under_megatron_takes_what_is_written_out_here() -> None:
     assert (use.allocated, use.stage, use.instant) == (1_531_648, 1, "at the loss")
 
 
-def test_recomputed_blocks_keep_their_input_and_one_of_them_is_there_as_a_whole() -> None:
-    """With the loss in one kernel, of 4 bytes a logit, the first rank is the worst: two microbatches of two blocks' inputs of 64 bytes a
+def test_recomputed_blocks_keep_their_input_and_one_is_held_completely() -> None:
+    """With the loss in one kernel, of 4 bytes per logit, the first rank is the worst: two microbatches of two blocks' inputs of 64 bytes a
     token; one block's other 876; the gradients of the stream, 64, and of gate and up, 320."""
     use = peak(training(recompute="full", kernels=Kernels(loss=True), model=replace(SMALL, vocab_size=2)))
     assert (use.stage, use.instant) == (0, "in the first block's backward pass")
@@ -110,7 +110,7 @@ def test_recomputed_blocks_keep_their_input_and_one_of_them_is_there_as_a_whole(
     assert found["gradients of activations"] == 64 * 384
 
 
-def test_fsdp_holds_two_blocks_and_the_outer_layers_whole_and_its_state_in_parts() -> None:
+def test_fsdp_holds_two_full_blocks_and_outer_layers_and_sharded_state() -> None:
     """8 ranks of torchtitan: 43,136 numbers a block, and 2 x 2 x 64 + 64 outside of the blocks; a rank has an eighth of all.
 
     At the end of the backward pass: parameters 4, moments 8, gradients 4 of the part; two blocks and the outer layers of 2 bytes; a
@@ -130,7 +130,7 @@ def test_fsdp_holds_two_blocks_and_the_outer_layers_whole_and_its_state_in_parts
     assert found["gradients being reduced"] == 4 * 43_136
 
 
-def test_gradients_that_wait_for_the_last_microbatch_are_whole_on_every_rank() -> None:
+def test_gradients_reduced_after_the_last_microbatch_are_unsharded() -> None:
     alone = Degrees(dp_shard=8, sharding="parameters")
     once = peak(training("kempner-forge", LLAMA, degrees=alone, micro=4, sequence=4096, accumulation=1))
     twice = peak(training("kempner-forge", LLAMA, degrees=alone, micro=4, sequence=4096, accumulation=2))
@@ -138,7 +138,7 @@ def test_gradients_that_wait_for_the_last_microbatch_are_whole_on_every_rank() -
     assert sizes(twice)["gradients, not reduced"] == 2 * LLAMA.parameters
 
 
-def test_a_checkpoint_has_14_bytes_a_parameter_under_megatron_and_12_under_fsdp() -> None:
+def test_checkpoint_has_14_bytes_per_parameter_with_megatron_12_with_fsdp() -> None:
     assert checkpoint_bytes(training("megatron", LLAMA)) == 14 * LLAMA.parameters
     assert checkpoint_bytes(training("torchtitan", LLAMA)) == 12 * LLAMA.parameters
     assert checkpoint_bytes(training("megatron", LLAMA, formats=Formats(moments="bf16"))) == 10 * LLAMA.parameters
@@ -155,7 +155,7 @@ def state(use: MemoryUse) -> float:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Training:
-    """A layout of a model with 32 blocks, dense or with experts, under any framework."""
+    """Draw a layout of a model with 32 blocks, dense or with experts, in any framework."""
     tp, pp, dp, cp = (draw(st.sampled_from(values)) for values in ((1, 2, 4), (1, 2, 4), (1, 2, 8), (1, 2)))
     experts = draw(st.booleans())
     chunks = draw(st.sampled_from((1, 2))) if pp > 1 else 1
@@ -184,7 +184,7 @@ def layouts(draw: st.DrawFn) -> Training:
 
 @given(layouts())
 @settings(max_examples=60, deadline=None)
-def test_the_ledger_is_what_one_rank_holds_at_one_instant(step: Training) -> None:
+def test_ledger_is_the_memory_of_one_rank_at_one_instant(step: Training) -> None:
     use = peak(step)
     names = [item.name for item in use.ledger]
     assert len(set(names)) == len(names)
@@ -196,7 +196,7 @@ def test_the_ledger_is_what_one_rank_holds_at_one_instant(step: Training) -> Non
 
 @given(layouts())
 @settings(max_examples=60, deadline=None)
-def test_an_optimizers_step_and_a_loss_are_never_added_up(step: Training) -> None:
+def test_optimizer_step_and_loss_are_never_added(step: Training) -> None:
     names = {item.name for item in peak(step).ledger}
     assert not {"optimizer's temporaries", "activations"} <= names
     assert not {"logits and loss", "block computed again"} <= names
@@ -213,7 +213,7 @@ def test_more_recomputation_never_keeps_more_in_flight(step: Training) -> None:
 
 @given(layouts())
 @settings(max_examples=60, deadline=None)
-def test_more_ranks_that_share_state_never_hold_more_of_it(step: Training) -> None:
+def test_more_ranks_that_shard_state_never_hold_more_of_it(step: Training) -> None:
     wider = replace(step, degrees=replace(step.degrees, dp_shard=step.degrees.dp_shard * 2))
     assert peak(wider).needed <= peak(step).needed + constants().communicator * (step.degrees.dp == 1)
 
@@ -227,7 +227,7 @@ def test_replicas_change_nothing_but_their_communicator(step: Training) -> None:
 
 @given(layouts())
 @settings(max_examples=60, deadline=None)
-def test_a_smaller_microbatch_never_needs_more(step: Training) -> None:
+def test_smaller_microbatch_never_needs_more_memory(step: Training) -> None:
     assume(step.micro > 1 and step.accumulation > 1)
     less = replace(step, micro=step.micro // 2, accumulation=step.accumulation * 2)
     assert peak(less).needed <= peak(step).needed
@@ -241,7 +241,7 @@ def test_more_tensor_parallel_ranks_hold_less_of_the_state(step: Training) -> No
     assert state(peak(wider)) <= state(peak(step))
 
 
-def test_a_layout_that_its_schedule_refuses_is_an_error() -> None:
+def test_layout_that_its_schedule_rejects_is_an_error() -> None:
     odd = Degrees(pp=4, chunks=2, schedule="DualPipeV", sharding="optimizer")
     with pytest.raises(ScheduleError, match="a microbatch for each of 8 stages"):
         peak(training(model=LLAMA, degrees=odd, accumulation=4))
@@ -254,7 +254,7 @@ def use_of(kept: float, needed: float) -> MemoryUse:
     return MemoryUse(needed, needed, 0.0, needed, kept, 100.0, 0.86, 0, "at the loss", (Item("activations", needed),))
 
 
-def test_the_verdict_fits_below_the_band_and_fails_above_the_capacity() -> None:
+def test_verdict_is_fits_below_the_band_and_does_not_fit_above_capacity() -> None:
     assert constants().fails == 1.0
     assert use_of(86.0, 80.0).verdict == "fits"
     assert use_of(86.1, 80.0).verdict == "tight"
@@ -262,7 +262,7 @@ def test_the_verdict_fits_below_the_band_and_fails_above_the_capacity() -> None:
     assert use_of(120.0, 100.1).verdict == "does not fit"
 
 
-def test_a_framework_whose_peaks_were_checked_fits_nearer_to_the_capacity_than_one_that_is_like_it() -> None:
+def test_validated_framework_fits_closer_to_the_capacity_than_others() -> None:
     assert (fits_up_to("megatron"), fits_up_to("torchtitan")) == (0.95, 0.95)
     assert {fits_up_to(name) for name in FRAMEWORKS if name not in {"megatron", "torchtitan"}} == {0.86}
     near = training("torchtitan", LLAMA, degrees=Degrees(dp_shard=8), micro=11, accumulation=1, sequence=2048, recompute="full")
@@ -271,7 +271,7 @@ def test_a_framework_whose_peaks_were_checked_fits_nearer_to_the_capacity_than_o
     assert peak(replace(near, supposed=True)).verdict == "tight"
 
 
-def test_llama_70b_fits_on_64_h100_in_parts_and_not_on_8() -> None:
+def test_llama_70b_fits_sharded_on_64_h100_but_not_on_8() -> None:
     model = replace(LLAMA, layers=80, hidden=8192, heads=64, ffn_hidden=28672)
     many = training("torchtitan", model, degrees=Degrees(dp_shard=64), micro=1, accumulation=1, sequence=8192, recompute="full")
     assert peak(many).verdict == "fits"
@@ -291,7 +291,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("layout", "degrees", "sequence", "measured"), PUBLISHED, ids=[row[0] for row in PUBLISHED])
-def test_what_megatron_allocated_on_eight_b200_is_predicted_within_2_percent(
+def test_memory_of_megatron_on_8_b200_is_predicted_within_2_percent(
     layout: str, degrees: Degrees, sequence: int, measured: float
 ) -> None:
     model = replace(LLAMA, layers=12, hidden=8192, heads=64, ffn_hidden=28672)
@@ -338,7 +338,7 @@ def test_every_framework_has_a_profile() -> None:
     assert {profile(framework).attention for framework in FRAMEWORKS} == {"flash2", "fused"}
 
 
-def test_each_number_of_a_profile_says_where_it_is_from() -> None:
+def test_each_number_of_a_profile_has_a_source() -> None:
     text = Path(memory_profiles.__file__).with_name("memory.yaml").read_text(encoding="utf-8")
     found = yaml.safe_load(text)
     assert all(entry["why"] for entry in found["constants"].values())

@@ -1,4 +1,4 @@
-"""What is proposed to a job that does not fit: true of the ledger, possible for the framework, the same work in all."""
+"""Proposals for a job that does not fit: true of the ledger, possible for the framework, with the same total work."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> ModelSizes:
 
 
 def eight(model: ModelSizes, **changes: object) -> Training:
-    """Eight H100 of one node under torchtitan."""
+    """Return a training on eight H100 of one node with torchtitan."""
     whole = Training(
         model=model,
         gpu=gpus()["H100-SXM-80"],
@@ -36,13 +36,13 @@ def freed(before: Training, after: Training) -> str:
     return f"{(peak(before).needed - peak(after).needed) / (1 << 30):.0f} GiB"
 
 
-def test_a_job_that_fits_gets_no_hints(llama: ModelSizes) -> None:
+def test_job_that_fits_gets_no_hints(llama: ModelSizes) -> None:
     step = eight(llama, micro=1, recompute="full")
     assert peak(step).verdict == "fits"
     assert hints(step, peak(step)) == ()
 
 
-def test_changes_that_are_enough_by_themselves_are_told_with_what_they_free(llama: ModelSizes) -> None:
+def test_sufficient_changes_are_proposed_with_the_memory_they_free(llama: ModelSizes) -> None:
     step = eight(llama, sequence=2048, micro=6)
     assert peak(step).verdict == "does not fit"
     narrow = replace(step, micro=3, accumulation=4)
@@ -56,29 +56,29 @@ def test_changes_that_are_enough_by_themselves_are_told_with_what_they_free(llam
     )
 
 
-def test_two_changes_are_told_together_where_none_is_enough(llama: ModelSizes) -> None:
+def test_two_changes_are_proposed_together_if_none_is_sufficient(llama: ModelSizes) -> None:
     step = eight(llama, micro=4)
-    said = hints(step, peak(step))
-    assert said
-    assert all(" and " in hint and hint.endswith(": fits") for hint in said)
+    proposals = hints(step, peak(step))
+    assert proposals
+    assert all(" and " in hint and hint.endswith(": fits") for hint in proposals)
 
 
-def test_a_framework_without_tensor_parallelism_is_told_no_layout(llama: ModelSizes) -> None:
+def test_no_layout_is_proposed_without_tensor_parallelism(llama: ModelSizes) -> None:
     step = eight(llama, framework="composer", micro=8)
-    said = hints(step, peak(step))
-    assert said
-    assert not any("layout." in hint for hint in said)
+    proposals = hints(step, peak(step))
+    assert proposals
+    assert not any("layout." in hint for hint in proposals)
 
 
-def test_nothing_is_proposed_that_the_caller_refuses(llama: ModelSizes) -> None:
+def test_changes_that_the_caller_rejects_are_not_proposed(llama: ModelSizes) -> None:
     step = eight(llama, sequence=2048, micro=6)
     narrow = replace(step, micro=3, accumulation=4)
-    said = hints(step, peak(step), lambda changed: changed.recompute == "none" and changed.degrees == step.degrees)
-    assert said == (f"`batch.micro: 3` frees {freed(step, narrow)}: fits",)
+    proposals = hints(step, peak(step), lambda changed: changed.recompute == "none" and changed.degrees == step.degrees)
+    assert proposals == (f"`batch.micro: 3` frees {freed(step, narrow)}: fits",)
 
 
-def test_where_nothing_is_enough_the_most_that_can_be_freed_is_told(llama: ModelSizes) -> None:
+def test_largest_saving_is_proposed_if_no_change_is_sufficient(llama: ModelSizes) -> None:
     step = eight(llama, degrees=Degrees(sharding="none"), framework="composer")
-    said = hints(step, peak(step))
-    assert [hint.split(" free ")[0] for hint in said[:1]] == ["`batch.micro: 1` and `recompute: full`"]
-    assert all(hint.endswith(": still does not fit") for hint in said)
+    proposals = hints(step, peak(step))
+    assert [hint.split(" free ")[0] for hint in proposals[:1]] == ["`batch.micro: 1` and `recompute: full`"]
+    assert all(hint.endswith(": still does not fit") for hint in proposals)

@@ -1,4 +1,4 @@
-"""The memory ledger against what torch really keeps of the builtin trainer's model, on this machine's CPU."""
+"""The memory ledger compared with the tensors that torch keeps of the builtin trainer's model, on this machine's CPU."""
 
 from dataclasses import replace
 
@@ -28,12 +28,12 @@ MODEL = Model(
     dropout=0.0,
     tie_embeddings=False,
 )
-# torch's CPU has no kernel for the whole norm, and one for attention that has heads before tokens: its output is copied for the projection.
+# On the CPU, torch has no fused norm, and its attention has heads before tokens: the output is copied for the projection.
 ON_CPU = Kernels(norm=False)
 
 
 def copied(model: Model) -> int:
-    """Bytes a token of that copy."""
+    """Return the bytes per token of that copy."""
     return 4 * model.hidden
 
 
@@ -78,7 +78,7 @@ def training(model: Model, micro: int, sequence: int) -> Training:
 
 
 def saved_bytes(block: Block, micro: int, sequence: int, model: Model) -> int:
-    """Bytes of all storages that autograd keeps of one forward pass, without the parameters and the tables of the positions."""
+    """Return the bytes of all storages that autograd keeps of one forward pass, without parameters and tables of positions."""
     cos, sin = rotary_tables(torch.arange(sequence), model.hidden // model.heads, model.rope_theta)
     given = {tensor.untyped_storage().data_ptr() for tensor in (*block.parameters(), cos, sin)}
     storages: dict[int, torch.UntypedStorage] = {}
@@ -97,7 +97,7 @@ def saved_bytes(block: Block, micro: int, sequence: int, model: Model) -> int:
 
 
 @pytest.mark.parametrize(("micro", "sequence", "kv_heads"), [(1, 64, 8), (2, 64, 8), (4, 128, 4), (2, 32, 1)])
-def test_the_builtin_trainers_block_keeps_to_the_byte_what_the_ledger_names(micro: int, sequence: int, kv_heads: int) -> None:
+def test_block_of_the_builtin_trainer_keeps_exactly_the_ledger(micro: int, sequence: int, kv_heads: int) -> None:
     model = replace(MODEL, kv_heads=kv_heads)
     block = Block(model).train()
     kind = BlockKind.of(training(model, micro, sequence), experts=False)
@@ -106,15 +106,17 @@ def test_the_builtin_trainers_block_keeps_to_the_byte_what_the_ledger_names(micr
 
 
 def measured_peak(micro: int, sequence: int) -> int:
-    """Bytes at the peak of an optimizer step with the builtin trainer's model, loss and optimizer, the second step of two."""
+    """Return the bytes at the peak of the second of two optimizer steps with the builtin trainer's model, loss and optimizer."""
     model = Transformer(MODEL).train()
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # what it chooses on a GPU
+    # The default of AdamW on a GPU.
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     tokens = torch.randint(0, MODEL.vocab_size, (micro, sequence + 1))
 
     def step() -> None:
         logits = model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        del logits  # as Trainer._loss does when it returns
+        # As Trainer._loss does when it returns.
+        del logits
         torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
@@ -137,9 +139,7 @@ def measured_peak(micro: int, sequence: int) -> int:
         pytest.param(16, 256, "at the loss", marks=pytest.mark.variant),
     ],
 )
-def test_a_step_of_the_builtin_trainers_model_peaks_within_2_percent_of_the_ledger(
-    micro: int, sequence: int, instant: str
-) -> None:
+def test_peak_of_a_builtin_step_is_within_2_percent_of_the_ledger(micro: int, sequence: int, instant: str) -> None:
     measured = measured_peak(micro, sequence)
     predicted = peak(training(MODEL, micro, sequence))
     assert predicted.instant == instant

@@ -1,4 +1,4 @@
-"""Strong and weak scaling: what each number of GPUs reaches, and from where more do not pay."""
+"""Strong and weak scaling: throughput for each number of GPUs, and the number beyond which more do not pay."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ COUNTS = (64, 256, 1024, 4096, 16384)
 
 @pytest.fixture(scope="module")
 def request_() -> Request:
-    """Llama 3.1 8B with 256 sequences of 8,192 tokens a step on 128 GPUs."""
+    """Return a request for Llama 3.1 8B with 256 sequences of 8,192 tokens per step on 128 GPUs."""
     allowed = Allowed(pp=(1, 2), dp_replicate=(1,), recompute=("none", "full"))
     return Request(resolve_model(MODEL, Path()), gpus()["H100-SXM-80"], NODE, 128, 256, 8192, "torchtitan", allowed=allowed)
 
@@ -36,7 +36,7 @@ def weak(request_: Request) -> Scaling:
     return scaling(request_, COUNTS, "weak")
 
 
-def test_ranges_are_powers_of_two_from_the_nearest_to_the_nearest() -> None:
+def test_ranges_are_powers_of_two_between_the_nearest_to_both_ends() -> None:
     assert gpu_counts("1k..4k") == (1024, 2048, 4096)
     assert gpu_counts("100..1k") == (128, 256, 512, 1024)
     assert gpu_counts("1k..100k")[-1] == 131072
@@ -45,26 +45,24 @@ def test_ranges_are_powers_of_two_from_the_nearest_to_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1k", "4k..1k", "0..8", "1k-8k", "1..99999999k"])
-def test_what_is_no_range_of_gpus_is_refused(text: str) -> None:
+def test_invalid_range_of_gpus_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a range of GPUs such as|must ascend, to 16384k at most"):
         gpu_counts(text)
 
 
 @pytest.mark.slow
-def test_strong_scaling_keeps_the_batch_and_weak_scaling_the_batch_of_a_gpu(strong: Scaling, weak: Scaling) -> None:
+def test_strong_scaling_keeps_the_batch_and_weak_the_batch_per_gpu(strong: Scaling, weak: Scaling) -> None:
     assert [point.sequences for point in strong.points] == [256] * 5
     assert [point.sequences for point in weak.points] == [128, 512, 2048, 8192, 32768]
 
 
 @pytest.mark.slow
-def test_each_point_is_what_a_search_finds_there(request_: Request, strong: Scaling) -> None:
+def test_each_point_equals_the_result_of_a_search(request_: Request, strong: Scaling) -> None:
     for point in strong.points:
         assert point.best == search(replace(request_, gpus=point.gpus, top=1)).best
 
 
-def test_efficiency_is_of_the_fewest_gpus_and_strong_scaling_loses_it_where_weak_scaling_keeps_it(
-    strong: Scaling, weak: Scaling
-) -> None:
+def test_efficiency_falls_with_strong_scaling_but_not_with_weak_scaling(strong: Scaling, weak: Scaling) -> None:
     for each in (strong, weak):
         first = each.points[0]
         assert first.efficiency == 1
@@ -81,7 +79,7 @@ def test_shares_and_costs_add_up(strong: Scaling) -> None:
         assert sum(point.costs.values()) == pytest.approx(point.gpus / point.tokens_s)
 
 
-def test_gpus_pay_up_to_where_an_added_one_gives_half_of_what_one_gave(strong: Scaling, weak: Scaling) -> None:
+def test_gpus_pay_until_the_marginal_throughput_halves(strong: Scaling, weak: Scaling) -> None:
     assert strong.pays_to is not None
     before = next(point for point in strong.points if point.gpus == strong.pays_to)
     after = next(point for point in strong.points if point.gpus > strong.pays_to)
@@ -92,7 +90,7 @@ def test_gpus_pay_up_to_where_an_added_one_gives_half_of_what_one_gave(strong: S
     assert weak.words == "more GPUs pay up to 16,384: each added GPU gives at least 50% of what one gave before"
 
 
-def test_the_words_name_the_cost_that_grows_most(strong: Scaling) -> None:
+def test_summary_names_the_cost_that_grows_most(strong: Scaling) -> None:
     assert strong.pays_to is not None
     before = next(point.costs for point in strong.points if point.gpus == strong.pays_to)
     after = next(point.costs for point in strong.points if point.gpus > strong.pays_to)
@@ -101,7 +99,7 @@ def test_the_words_name_the_cost_that_grows_most(strong: Scaling) -> None:
     assert strong.words.startswith(f"more than {strong.pays_to:,} GPUs do not pay: each added GPU gives {strong.marginal:.0%} of")
 
 
-def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:
+def test_gpu_counts_without_a_layout_are_gaps(request_: Request) -> None:
     alone = replace(request_, allowed=Allowed(tp=(1,), cp=(1,), pp=(1,)))
     found = scaling(alone, (64, 512), "strong")
     assert found.points[1] == ScalingPoint(512, 256, None)
@@ -109,7 +107,7 @@ def test_gpus_that_no_layout_uses_are_a_gap(request_: Request) -> None:
     assert scaling(alone, (512,), "strong").words == "no layout fits on any of these numbers of GPUs"
 
 
-def test_failures_count_where_the_run_is_known(request_: Request) -> None:
+def test_goodput_under_failures_counts_if_the_run_is_known(request_: Request) -> None:
     """A node fails every 100 days, so 256 nodes lose more of their time than 8."""
     failures = FailureModel(100 * 86400, (FailureCause("GPU", 1.0, 1.0, 60.0),))
     tiers = (SimulatedTier("shared", 3600.0, block_s=10.0, write_s=60.0, load_s=120.0),)

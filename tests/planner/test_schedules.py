@@ -1,4 +1,4 @@
-"""Pipeline schedules: the orders against torch's own, their times against closed forms, what they hold against published bounds."""
+"""Pipeline schedules compared with torch's orders, with closed forms of their times, and with published bounds of memory."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ def equal_times(schedule: Schedule, forward: float = 1, input_gradient: float = 
 
 
 class Recorder(PipelineStage):
-    """A stage that writes down what it is asked to compute, and neither computes nor sends."""
+    """A stage that records the requested operations, and neither computes nor sends."""
 
     def __init__(self, index: int, stages: int) -> None:
         super().__init__(torch.nn.Linear(1, 1), index, stages, torch.device("cpu"))
@@ -67,7 +67,7 @@ class Recorder(PipelineStage):
 
 
 @contextmanager
-def alone_of(world_size: int, rank: int = 0) -> Iterator[None]:
+def single_rank_of(world_size: int, rank: int = 0) -> Iterator[None]:
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
         yield
@@ -76,10 +76,10 @@ def alone_of(world_size: int, rank: int = 0) -> Iterator[None]:
 
 
 def torch_order(name: str, ranks: int, microbatches: int, chunks: int) -> list[list[Operation]]:
-    """What each rank runs under torch's schedule. Raises ValueError where torch refuses it."""
+    """Return the operations of each rank in torch's schedule. Raises ValueError if torch rejects it."""
     if not issubclass(get_schedule_class(name), PipelineScheduleMulti):
         return [_recorded_order(name, ranks, microbatches, rank) for rank in range(ranks)]
-    with alone_of(ranks):
+    with single_rank_of(ranks):
         held = [0, 2 * ranks - 1] if name in FOLDED else range(0, ranks * chunks, ranks)
         stages = [PipelineStage(torch.nn.Linear(1, 1), index, ranks * chunks, torch.device("cpu")) for index in held]
         schedule = get_schedule_class(name)(stages, microbatches)
@@ -87,7 +87,7 @@ def torch_order(name: str, ranks: int, microbatches: int, chunks: int) -> list[l
 
 
 def _parts(action: _Action) -> list[Operation]:
-    """A pair of passes at the same time is one action of torch's, with two parts."""
+    """Split an action of torch: a pair of overlapped passes is one action with two parts."""
     if action.sub_actions is None:
         return [Operation(action.computation_type.value, action.stage_index, action.microbatch_index)]  # type: ignore[arg-type]
     forward, backward = (_parts(part)[0] for part in action.sub_actions)
@@ -95,10 +95,11 @@ def _parts(action: _Action) -> list[Operation]:
 
 
 def _recorded_order(name: str, ranks: int, microbatches: int, rank: int) -> list[Operation]:
-    with alone_of(ranks, rank):
+    with single_rank_of(ranks, rank):
         stage = Recorder(rank, ranks)
         schedule = get_schedule_class(name)(stage, microbatches)
-        schedule._stage_forward_initialized = True  # no shapes are to be exchanged
+        # This skips the exchange of shapes.
+        schedule._stage_forward_initialized = True
         schedule._step_microbatches()
     return stage.operations
 
@@ -115,7 +116,7 @@ GRID += [(name, ranks, 2) for name in FOLDED for ranks in (1, 2, 3, 4, 5, 8)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks", "chunks"), GRID)
-def test_every_rank_runs_what_torch_runs_in_the_same_order(name: str, ranks: int, chunks: int) -> None:
+def test_every_rank_runs_the_operations_of_torch_in_the_same_order(name: str, ranks: int, chunks: int) -> None:
     compared = 0
     for microbatches in sorted({*range(1, 2 * ranks + 2), 2 * ranks * chunks, 5 * ranks, 5 * ranks + 1}):
         try:
@@ -135,25 +136,25 @@ def test_every_schedule_of_the_spec_language_is_compared() -> None:
 
 
 @pytest.mark.parametrize("name", [*LOOPED, *FOLDED])
-def test_a_stage_is_on_the_rank_on_which_torch_has_it(name: str) -> None:
-    with alone_of(4):
+def test_stage_is_on_the_same_rank_as_in_torch(name: str) -> None:
+    with single_rank_of(4):
         held = [0, 7] if name in FOLDED else [0, 4]
         stages = [PipelineStage(torch.nn.Linear(1, 1), index, 8, torch.device("cpu")) for index in held]
         schedule = get_schedule_class(name)(stages, 8)
         assert make_schedule(name, 4, 8, 2).rank_of == tuple(schedule.stage_index_to_group_rank[stage] for stage in range(8))
 
 
-def test_one_stage_a_rank_under_interleaved_zero_bubble_is_zbh1() -> None:
+def test_interleaved_zero_bubble_with_one_stage_per_rank_is_zbh1() -> None:
     for ranks, microbatches in ((2, 4), (4, 4), (4, 12), (8, 16)):
         assert own_order("ZBH1", ranks, microbatches, 1) == torch_order("InterleavedZeroBubble", ranks, microbatches, 1)
 
 
-def test_fewer_microbatches_than_ranks_run_under_1f1b_as_under_gpipe() -> None:
+def test_1f1b_with_fewer_microbatches_than_ranks_equals_gpipe() -> None:
     assert own_order("1F1B", 4, 1, 1) == own_order("GPipe", 4, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "microbatches", "chunks", "said"),
+    ("name", "ranks", "microbatches", "chunks", "message"),
     [
         ("2F2B", 2, 2, 1, "`2F2B` is not a pipeline schedule; there are GPipe, 1F1B, Interleaved1F1B, LoopedBFS, "),
         ("1F1B", 2, 2, 2, "`1F1B` needs 1 stage per rank, not 2"),
@@ -175,13 +176,15 @@ def test_fewer_microbatches_than_ranks_run_under_1f1b_as_under_gpipe() -> None:
         ),
     ],
 )
-def test_what_a_schedule_does_not_take_is_said(name: str, ranks: int, microbatches: int, chunks: int, said: str) -> None:
+def test_unsupported_shape_is_rejected_with_the_reason(
+    name: str, ranks: int, microbatches: int, chunks: int, message: str
+) -> None:
     with pytest.raises(ScheduleError) as refusal:
         make_schedule(name, ranks, microbatches, chunks)
-    assert str(refusal.value).startswith(said)
+    assert str(refusal.value).startswith(message)
 
 
-def test_ranks_that_wait_for_each_other_are_an_error() -> None:
+def test_deadlock_of_ranks_is_an_error() -> None:
     first = [Operation("F", 0, 0), Operation("B", 0, 0), Operation("F", 0, 1), Operation("B", 0, 1)]
     second = [Operation("F", 1, 0), Operation("F", 1, 1), Operation("B", 1, 0), Operation("B", 1, 1)]
     with pytest.raises(DeadlockError, match=r"^rank 0 waits forever before B of microbatch 0 on stage 0$"):
@@ -199,8 +202,8 @@ def test_a_weight_gradient_before_its_input_gradient_is_an_error() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", ["GPipe", "1F1B"])
-def test_the_bubble_of_equal_stages_is_p_less_1_of_m_and_p_less_1(name: str, ranks: int) -> None:
-    """arXiv 2104.04473, section 2.2.1: a bubble of (p - 1) passes beside m."""
+def test_bubble_of_equal_stages_is_p_minus_1_over_m_plus_p_minus_1(name: str, ranks: int) -> None:
+    """arXiv 2104.04473, section 2.2.1: a bubble of (p - 1) passes in addition to m."""
     for microbatches in (1, ranks, 3 * ranks + 1):
         schedule = make_schedule(name, ranks, microbatches)
         timeline = run(schedule, equal_times(schedule, 2, 3, 1))
@@ -212,7 +215,7 @@ def test_the_bubble_of_equal_stages_is_p_less_1_of_m_and_p_less_1(name: str, ran
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("chunks", [2, 3, 4])
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "LoopedBFS"])
-def test_interleaving_divides_the_bubble_by_the_stages_of_a_rank(name: str, chunks: int, ranks: int) -> None:
+def test_interleaving_divides_the_bubble_by_the_stages_per_rank(name: str, chunks: int, ranks: int) -> None:
     """arXiv 2104.04473, section 2.2.2."""
     for microbatches in (ranks, 4 * ranks):
         schedule = make_schedule(name, ranks, microbatches, chunks)
@@ -223,7 +226,7 @@ def test_interleaving_divides_the_bubble_by_the_stages_of_a_rank(name: str, chun
 @pytest.mark.parametrize(("forward", "input_gradient", "weight_gradient"), [(1, 1, 1), (2, 2, 1), (2, 3, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize(("name", "chunks"), [("ZBH1", 1), ("InterleavedZeroBubble", 2), ("InterleavedZeroBubble", 3)])
-def test_zero_bubble_h1_leaves_f_and_i_without_w_of_each_hop(
+def test_zero_bubble_h1_idles_f_plus_i_minus_w_per_hop(
     name: str, chunks: int, ranks: int, forward: int, input_gradient: int, weight_gradient: int
 ) -> None:
     """arXiv 2401.10241, table 2: ZB-H1."""
@@ -239,7 +242,7 @@ def _by_rank(passes: Iterable[ScheduleSpan]) -> list[ScheduleSpan]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
-def test_between_its_first_and_last_pass_no_rank_idles_under_zbv_of_equal_passes(ranks: int) -> None:
+def test_zbv_with_equal_passes_has_no_idle_time_inside_a_rank(ranks: int) -> None:
     """arXiv 2401.10241, section 6; the ranks start one pass apart."""
     for microbatches in (2 * ranks, 3 * ranks + 1):
         schedule = make_schedule("ZBVZeroBubble", ranks, microbatches, 2)
@@ -260,7 +263,7 @@ def test_dual_pipe_v_idles_as_published(ranks: int, forward: int, input_gradient
         assert timeline.makespan == 2 * microbatches * (forward + backward) + idle
 
 
-def test_a_slow_last_stage_sets_the_pace() -> None:
+def test_slow_last_stage_determines_the_time() -> None:
     """It computes from the first microbatch's arrival to the last gradient's departure without a pause."""
     for name in ("GPipe", "1F1B"):
         timeline = run(make_schedule(name, 4, 16), Times([1, 1, 1, 2], [1, 1, 1, 2], [1, 1, 1, 2]))
@@ -269,7 +272,7 @@ def test_a_slow_last_stage_sets_the_pace() -> None:
         assert timeline.finish == (105, 103, 101, 99)
 
 
-def test_a_transfer_delays_its_receiver_and_exposed_keeps_it_from_computing() -> None:
+def test_transfer_delays_its_receiver_and_blocks_it_if_exposed() -> None:
     schedule = make_schedule("1F1B", 2, 2)
     overlapped = Times([1, 1], [1, 1], [1, 1], transfer=[0.5])
     exposed = Times([1, 1], [1, 1], [1, 1], transfer=[0.5], exposed=True)
@@ -288,13 +291,13 @@ def test_a_transfer_delays_its_receiver_and_exposed_keeps_it_from_computing() ->
     assert (run(schedule, overlapped).makespan, run(schedule, exposed).makespan) == (10, 10.5)
 
 
-def test_nothing_is_transferred_where_a_v_turns() -> None:
+def test_no_transfer_happens_at_the_turn_of_a_v() -> None:
     schedule = make_schedule("ZBVZeroBubble", 2, 4, 2)
     turning = Times([1] * 4, [1] * 4, [1] * 4, transfer=[0, 9, 0])
     assert run(schedule, turning) == run(schedule, equal_times(schedule))
 
 
-def test_what_a_pair_hides_is_not_computed() -> None:
+def test_overlapped_time_of_a_pair_is_not_counted() -> None:
     schedule = make_schedule("DualPipeV", 2, 4, 2)
     pairs = Counter(op.stage for rank in range(2) for op in schedule.operations(rank) if op.overlapped)
     hidden = [0.25, 0.5, 0.75, 1]
@@ -307,7 +310,7 @@ def test_what_a_pair_hides_is_not_computed() -> None:
     assert timeline.makespan < whole.makespan
 
 
-def test_times_of_other_stages_are_refused() -> None:
+def test_times_of_another_number_of_stages_are_rejected() -> None:
     schedule = make_schedule("1F1B", 2, 2)
     with pytest.raises(ValueError, match=r"^times of \[2, 2, 1, 2\] stages and 0 transfers were given, and there are 2 stages$"):
         run(schedule, Times([1, 1], [1, 1], [1]))
@@ -335,7 +338,7 @@ def schedules(draw: st.DrawFn, name: str) -> Schedule:
 
 @st.composite
 def timed_schedules(draw: st.DrawFn, name: str) -> tuple[Schedule, Times]:
-    """With times in whole seconds, so that sums of them are exact."""
+    """Draw a schedule and times in whole seconds, so that sums are exact."""
     schedule = draw(schedules(name))
     stages = schedule.shape.stages
     of_stages = st.lists(st.integers(1, 9), min_size=stages, max_size=stages)
@@ -347,7 +350,7 @@ def timed_schedules(draw: st.DrawFn, name: str) -> tuple[Schedule, Times]:
 @EVERY_NAME
 @SETTINGS
 @given(data=st.data())
-def test_every_pass_is_run_once(name: str, data: st.DataObject) -> None:
+def test_every_pass_runs_once(name: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(name))
     passes = Counter(
         (kind, operation.stage, operation.microbatch)
@@ -362,7 +365,7 @@ def test_every_pass_is_run_once(name: str, data: st.DataObject) -> None:
 
 
 def _inputs(operation: Operation, stages: int) -> list[tuple[str, int, int]]:
-    """What a pass needs: the output of the stage before, or the gradient of the stage after; and what its own stage did before."""
+    """Return the inputs of a pass: the output of the previous stage or the gradient of the next; and earlier passes of its stage."""
     kind, stage, microbatch, _ = operation
     if kind == "F":
         return [("F", stage - 1, microbatch)] if stage else []
@@ -376,7 +379,7 @@ def _made(span: ScheduleSpan) -> tuple[str, int, int]:
 
 
 def _together(run_by_rank: list[ScheduleSpan]) -> Iterator[list[ScheduleSpan]]:
-    """A rank's passes one by one, and those that run together as one."""
+    """Yield a rank's passes one by one, and overlapped ones together."""
     passes = iter(run_by_rank)
     for span in passes:
         yield [span, next(passes)] if span.operation.overlapped else [span]
@@ -385,7 +388,7 @@ def _together(run_by_rank: list[ScheduleSpan]) -> Iterator[list[ScheduleSpan]]:
 @EVERY_NAME
 @SETTINGS
 @given(data=st.data())
-def test_every_pass_starts_as_soon_as_its_rank_is_free_and_its_inputs_have_come(name: str, data: st.DataObject) -> None:
+def test_every_pass_starts_once_its_rank_and_inputs_are_ready(name: str, data: st.DataObject) -> None:
     schedule, times = data.draw(timed_schedules(name))
     stages = schedule.shape.stages
     by_rank: dict[int, list[ScheduleSpan]] = {rank: [] for rank in range(schedule.shape.ranks)}
@@ -414,7 +417,7 @@ def _expected_start(
     schedule: Schedule,
     stages: int,
 ) -> float:
-    """Exposed transfers come one after the other, a backward's first."""
+    """Return the expected start; exposed transfers are sequential, a backward's first."""
     for span in reversed(group):
         for needed in _inputs(span.operation, stages):
             between = times.transfer[min(needed[1], span.operation.stage)] if needed[1] != span.operation.stage else 0
@@ -426,7 +429,7 @@ def _expected_start(
 @EVERY_NAME
 @SETTINGS
 @given(data=st.data())
-def test_what_a_rank_holds_at_most_is_what_its_order_adds_up_to(name: str, data: st.DataObject) -> None:
+def test_peak_activations_of_a_rank_follow_from_its_order(name: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(name))
     stages = schedule.shape.stages
     weights = st.lists(st.integers(0, 9), min_size=stages, max_size=stages)
@@ -448,36 +451,42 @@ def test_what_a_rank_holds_at_most_is_what_its_order_adds_up_to(name: str, data:
 
 
 def _published_bound(schedule: Schedule, rank: int) -> int:
-    """The most passes of a rank whose activations it holds at a time."""
+    """Return the maximum number of passes whose activations a rank holds at a time."""
     ranks, chunks, microbatches = schedule.shape.ranks, schedule.shape.chunks, schedule.shape.microbatches
     ahead = ranks - 1 - rank
     in_round = microbatches // max(1, microbatches // ranks)
     return {
-        "GPipe": microbatches,  # arXiv 1811.06965
-        "1F1B": ahead + 1,  # arXiv 2006.09503 (PipeDream-Flush)
-        "LoopedBFS": microbatches * chunks,  # arXiv 2211.05953: every microbatch of every stage
+        # arXiv 1811.06965.
+        "GPipe": microbatches,
+        # arXiv 2006.09503 (PipeDream-Flush).
+        "1F1B": ahead + 1,
+        # arXiv 2211.05953: every microbatch of every stage.
+        "LoopedBFS": microbatches * chunks,
         # arXiv 2205.05198, section 4.2.3: L(1 + (p - 1) / (p m)) layers on the first rank, of which each stage has L / (p m).
         "Interleaved1F1B": (chunks - 1) * in_round + 2 * ahead + 1,
-        "InterleavedZeroBubble": (chunks - 1) * in_round + ranks,  # arXiv 2401.10241, ZB-H1: as much as 1F1B
-        "ZBH1": ranks,  # the same
-        "ZBVZeroBubble": 2 * ranks,  # arXiv 2401.10241, section 6: as much as 1F1B, in stages half as large
-        "DualPipeV": 2 * ranks + 1,  # deepseek-ai/DualPipe:README.md: PP + 1
+        # arXiv 2401.10241, ZB-H1: as much as 1F1B.
+        "InterleavedZeroBubble": (chunks - 1) * in_round + ranks,
+        "ZBH1": ranks,
+        # arXiv 2401.10241, section 6: as much as 1F1B, in stages half as large.
+        "ZBVZeroBubble": 2 * ranks,
+        # deepseek-ai/DualPipe:README.md: PP + 1.
+        "DualPipeV": 2 * ranks + 1,
     }[schedule.name]
 
 
 @EVERY_NAME
 @SETTINGS
 @given(data=st.data())
-def test_no_rank_holds_more_than_is_published(name: str, data: st.DataObject) -> None:
+def test_no_rank_holds_more_than_the_published_bound(name: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(name))
     for rank, peak in enumerate(schedule.peaks([1] * schedule.shape.stages)):
         assert 1 <= peak <= _published_bound(schedule, rank)
 
 
-def test_weights_of_other_stages_are_refused() -> None:
+def test_weights_of_another_number_of_stages_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"^1 and 2 weights were given, and there are 2 stages$"):
         make_schedule("1F1B", 2, 2).peaks([1], [1, 1])
 
 
-def test_a_schedule_is_made_once() -> None:
+def test_schedule_is_cached() -> None:
     assert make_schedule("1F1B", 4, 8) is make_schedule("1F1B", 4, 8)

@@ -1,4 +1,4 @@
-"""The layout search against all that it leaves out: every legal layout enumerated and scored one by one."""
+"""The layout search compared with an exhaustive one that enumerates and scores every legal layout."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,13 +42,13 @@ def with_memory(gib: int, name: str = "H100-SXM-80") -> Gpu:
 
 
 def small(model: Model = DENSE, memory_gib: int = 6, **changes: object) -> Request:
-    """A model of 0.4 billion parameters on 16 GPUs, of which about half of all layouts do not fit."""
+    """Return a request for a model of 0.4 billion parameters on 16 GPUs; about half of its layouts do not fit."""
     request = Request(sizes(model), with_memory(memory_gib), NODE, 16, 32, 2048, "torchtitan")
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
 def llama_405b(**changes: object) -> Request:
-    """The pretraining of Llama 3 405B: arXiv 2407.21783, table 4 and section 3.3.2, where gradients are split too."""
+    """Return the pretraining of Llama 3 405B: arXiv 2407.21783, table 4 and section 3.3.2, with sharded gradients."""
     model = sizes(Model(preset="llama-3.1-405b"))
     request = Request(model, gpus()["H100-SXM-80"], NODE, 16384, 2048, 8192, "megatron", sharding="gradients")
     return replace(request, **changes)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def divisors(number: int) -> list[int]:
 
 
 def every_layout(request: Request) -> Iterator[tuple[Degrees, int, int, Recompute]]:
-    """All layouts that the checks allow, one by one, less those that another one makes pointless."""
+    """Yield all layouts that the checks allow, without those that another one makes pointless."""
     degrees, experts = divisors(request.gpus), request.model.experts
     eps = [1] if experts is None else divisors(experts.count)
     for tp, cp, pp, replicas, ep in product(degrees, degrees, degrees, degrees, eps):
@@ -79,7 +79,7 @@ def every_layout(request: Request) -> Iterator[tuple[Degrees, int, int, Recomput
                 schedule=schedule if pp > 1 else None,
                 virtual_stages=chunks,
             )
-            if gcd(cp, micro) > 1 or not is_legal(request, written, micro) or not is_run(request, written, share // micro):
+            if gcd(cp, micro) > 1 or not is_legal(request, written, micro) or not is_supported(request, written, share // micro):
                 continue
             whole = Degrees(
                 pp=pp,
@@ -105,15 +105,15 @@ def stage_counts(request: Request, pp: int) -> Iterator[tuple[Schedule, int]]:
 
 
 def is_legal(request: Request, layout: Layout, micro: int) -> bool:
-    """Whether `headway check` finds no error."""
+    """Return whether `headway check` finds no error."""
     batch = Batch.model_validate({"global": f"{request.sequences} sequences", "micro": micro, "sequence": request.sequence})
     mesh = Mesh(layout.pp, layout.dp_replicate, layout.dp_shard or 1, layout.cp, layout.tp)
     found = [*check_layout(layout, request.model, batch), *check_mesh(layout, mesh, request.model, batch)]
     return not any(problem.is_error for problem in found)
 
 
-def is_run(request: Request, layout: Layout, accumulation: int) -> bool:
-    """Whether the framework runs it, and no other schedule does the same with less memory."""
+def is_supported(request: Request, layout: Layout, accumulation: int) -> bool:
+    """Return whether the framework supports the layout, and no other schedule does the same with less memory."""
     able, stages, layers = abilities(request.framework), layout.pp * layout.virtual_stages, request.model.layers
     larger = {axis for axis in ("pp", "dp_replicate", "cp", "tp", "ep") if getattr(layout, axis) > 1}
     if not larger <= able.axes or (layout.tp > 1 and layout.sequence_parallel not in able.sequence_parallel):
@@ -152,7 +152,7 @@ def all_scored(request: Request) -> list[Estimate]:
 
 
 def ranking(request: Request) -> list[Estimate]:
-    """Of each combination of tp, cp, pp and ep the fastest, of all layouts."""
+    """Return the fastest of all layouts for each combination of tp, cp, pp and ep."""
     families: dict[tuple[int, int, int, int], list[Estimate]] = {}
     for each in all_scored(request):
         families.setdefault(family(each.training), []).append(each)
@@ -179,7 +179,7 @@ CASES = [pytest.param(each, id=name, marks=[pytest.mark.variant] * name.startswi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("request_", CASES)
-def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -> None:
+def test_exactly_the_legal_layouts_are_enumerated_once(request_: Request) -> None:
     expected = list(every_layout(request_))
     found = Layouts(request_)
     count = sum(found.count(degrees) for degrees in found.degrees())
@@ -189,32 +189,32 @@ def test_every_legal_layout_is_enumerated_once_and_no_other(request_: Request) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("request_", CASES)
-def test_what_is_ranked_is_what_scoring_every_layout_ranks(request_: Request) -> None:
+def test_ranking_equals_that_of_an_exhaustive_search(request_: Request) -> None:
     found = search(request_)
     assert [each.training for each in found.ranked] == [each.training for each in ranking(request_)]
     assert found.counts.legal == found.counts.unfit + found.counts.slow + found.counts.scored
 
 
-def test_most_layouts_need_no_score() -> None:
-    """Otherwise the tests above would compare the exhaustive search with itself."""
+def test_most_layouts_are_not_scored() -> None:
+    """If all layouts were scored, the tests above would compare the exhaustive search with itself."""
     counts = search(replace(SMALL["fsdp"], top=1)).counts
     assert counts.scored < counts.legal / 4
     assert min(counts.unfit, counts.slow, counts.scored) > 0
 
 
 @pytest.mark.slow
-def test_the_same_request_finds_the_same() -> None:
+def test_same_request_has_the_same_result() -> None:
     assert search(SMALL["experts"]) == search(SMALL["experts"])
 
 
-def test_a_step_is_searched_for_with_its_own_gpus_batch_and_kernels() -> None:
+def test_search_like_a_step_uses_its_gpus_batch_and_kernels() -> None:
     request = small(kernels=Kernels(compiled=True), supposed=True, allowed=Allowed(tp=(2,)), top=3)
     best = search(request).ranked[0]
     again = request_like(best.training, Allowed(tp=(2,)), top=3)
     assert again == replace(request, sharding=best.training.degrees.sharding)
 
 
-def test_what_the_caller_fixes_stays() -> None:
+def test_values_fixed_by_the_caller_are_kept() -> None:
     allowed = Allowed(
         tp=(2,),
         cp=(1,),
@@ -236,14 +236,14 @@ def test_what_the_caller_fixes_stays() -> None:
     ]
 
 
-def test_a_layout_that_is_fixed_may_be_one_that_an_open_search_passes_over() -> None:
+def test_fixed_layout_may_be_one_that_an_open_search_skips() -> None:
     uneven = search(small(DEEP, allowed=Allowed(tp=(1,), cp=(1,), pp=(2,), chunks=(4,), micro=(1,)))).counts.legal
     scattered = Layouts(small(allowed=Allowed(tp=(1,), cp=(2,), micro=(2,))))
     assert uneven > 0
     assert sum(scattered.count(degrees) for degrees in scattered.degrees()) > 0
 
 
-def test_alike_layouts_come_the_simplest_first_and_others_by_speed() -> None:
+def test_equally_fast_layouts_are_ordered_by_simplicity() -> None:
     plain, deep = (estimate(small().training(degrees, 1, 16, "none")) for degrees in (Degrees(dp_shard=2), Degrees(pp=2)))
     close = replace(plain, step=replace(plain.step, seconds=deep.step.seconds * 1.004))
     apart = replace(plain, step=replace(plain.step, seconds=deep.step.seconds * 1.006))
@@ -252,7 +252,7 @@ def test_alike_layouts_come_the_simplest_first_and_others_by_speed() -> None:
 
 
 @pytest.mark.slow
-def test_the_front_holds_what_nothing_faster_beats_in_free_memory() -> None:
+def test_pareto_front_has_layouts_with_more_free_memory_than_faster_ones() -> None:
     found = search(SMALL["fsdp"])
     for each in found.ranked:
         faster = [other for other in found.ranked if other.step.seconds < each.step.seconds]
@@ -262,7 +262,7 @@ def test_the_front_holds_what_nothing_faster_beats_in_free_memory() -> None:
 
 
 @pytest.mark.slow
-def test_without_tight_layouts_all_that_is_found_fits_for_certain() -> None:
+def test_search_without_tight_layouts_finds_only_certain_fits() -> None:
     request = small(memory_gib=5)
     assert "tight" in {each.memory.verdict for each in search(request).ranked}
     certain = search(replace(request, tight=False))
@@ -270,12 +270,12 @@ def test_without_tight_layouts_all_that_is_found_fits_for_certain() -> None:
     assert any(rejection.reason.startswith("does not fit, or is tight with") for rejection in certain.rejections)
 
 
-def test_a_pipeline_of_fsdp2_keeps_its_parameters_through_the_step() -> None:
+def test_fsdp2_pipeline_keeps_its_parameters_during_the_step() -> None:
     shardings = {(degrees.pp > 1, degrees.sharding) for degrees in Layouts(small()).degrees()}
     assert shardings == {(False, "parameters"), (True, "optimizer")}
 
 
-# Why layouts are left out
+# Reasons for excluding layouts.
 
 
 def reasons(request: Request) -> set[str]:
@@ -315,7 +315,7 @@ RULES: dict[str, tuple[Request, str]] = {
         small(framework="megatron", sharding="optimizer"),
         "megatron interleaves 2 microbatches or more on 2 pipeline ranks, not 1",
     ),
-    "a schedule for others": (
+    "a schedule for other frameworks": (
         small(allowed=Allowed(pp=(2,), chunks=(2,), schedule=("1F1B",))),
         "1F1B needs one stage per rank, but virtual_stages is 2",
     ),
@@ -338,7 +338,7 @@ RULES: dict[str, tuple[Request, str]] = {
         ),
         "ep 256: DeepEP stops at 160 ranks",
     ),
-    "an axis that the framework lacks": (small(framework="composer"), "tp 2: composer has no tp"),
+    "an unsupported axis": (small(framework="composer"), "tp 2: composer has no tp"),
     "a degree that does not divide": (small(allowed=Allowed(tp=(3,))), "tp 3 does not divide 16 ranks"),
     "a microbatch that does not divide": (
         small(allowed=Allowed(micro=(3,), cp=(1,), pp=(1,), tp=(8,))),
@@ -349,18 +349,18 @@ RULES: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("request_", "reason"), RULES.values(), ids=RULES)
-def test_a_choice_that_a_rule_leaves_out_has_its_reason(request_: Request, reason: str) -> None:
+def test_choice_excluded_by_a_rule_has_its_reason(request_: Request, reason: str) -> None:
     assert reason in reasons(request_)
 
 
 @pytest.mark.slow
-def test_layouts_without_room_say_how_much_they_take_at_least() -> None:
+def test_layouts_that_do_not_fit_report_their_minimum_memory() -> None:
     rejected = [each for each in search(SMALL["nothing fits"]).rejections if each.layouts]
     assert [each.reason.split(":")[0] for each in rejected] == [f"does not fit with recompute {each}" for each in RECOMPUTES]
     assert all(each.reason.endswith(" GiB or more of 1.00 GiB") for each in rejected)
 
 
-def test_layouts_that_are_too_slow_say_which_bound_says_so() -> None:
+def test_layouts_that_are_too_slow_name_the_bound() -> None:
     found = search(llama_405b(allowed=Allowed(tp=(8,), cp=(1,)), top=2))
     slow = {each.reason for each in found.rejections if each.layouts and not each.reason.startswith("does not fit")}
     assert slow == {
@@ -371,12 +371,12 @@ def test_layouts_that_are_too_slow_say_which_bound_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_every_layout_is_in_one_group() -> None:
+def test_every_layout_is_scored_or_counted_in_one_rejection() -> None:
     found = search(SMALL["optimizer state is split"])
     assert sum(each.layouts for each in found.rejections) + found.counts.scored == found.counts.legal
 
 
-# Llama 3 405B on 16,384 GPUs
+# Llama 3 405B on 16,384 GPUs.
 
 
 @pytest.fixture(scope="module")
@@ -385,12 +385,12 @@ def llama() -> SearchResult:
 
 
 @pytest.mark.slow
-def test_llama_405b_has_as_many_legal_layouts(llama: SearchResult) -> None:
+def test_llama_405b_has_35853_legal_layouts(llama: SearchResult) -> None:
     assert llama.counts.legal == 35853
     assert llama.counts.scored < llama.counts.legal / 20
 
 
-def test_the_published_layout_of_llama_405b_is_among_the_first_ten(llama: SearchResult) -> None:
+def test_published_layout_of_llama_405b_is_in_the_top_10(llama: SearchResult) -> None:
     """arXiv 2407.21783, table 4: tp 8, cp 1, pp 16, dp 128 on 16,384 GPUs, 16 million tokens a step."""
     found = {(each.training.degrees.tp, each.training.degrees.cp, each.training.degrees.pp): each for each in llama.ranked}
     published = found[8, 1, 16].training
@@ -401,10 +401,10 @@ def test_every_ranked_layout_uses_all_gpus_and_the_whole_batch(llama: SearchResu
     assert {(each.training.gpus, each.training.sequences) for each in llama.ranked} == {(16384, 2048)}
 
 
-# Where the groups lie
+# Placement of groups.
 
 
-def test_groups_lie_on_nvlink_on_one_rail_or_on_both() -> None:
+def test_groups_use_nvlink_one_rail_or_both() -> None:
     degrees = Degrees(tp=4, cp=4, dp_shard=2, pp=2, ep=8)
     found = {each.axis: (each.ranks, each.stride, each.per_node, each.over) for each in placements(degrees, NODE)}
     assert found == {

@@ -1,4 +1,4 @@
-"""A whole step: its parts, its pipeline, what its ranks exchange, and operations counted as published tables count them."""
+"""A complete step: its parts, its pipeline, the exchange of its ranks, and FLOPs counted as in published tables."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.planner.test_compute import BASE
 from tests.planner.test_memory import LLAMA, NODE
 
 LLAMA_405B = replace(LLAMA, layers=126, hidden=16384, heads=128, ffn_hidden=53248)
-# arXiv 2407.21783, table 4: 16,384 GPUs, 8,192 tokens a sequence, 16 million a step; microbatch and stages a rank are not printed.
+# arXiv 2407.21783, table 4: 16,384 GPUs, 8,192 tokens per sequence, 16 million per step; microbatch and stages per rank are not printed.
 PUBLISHED = replace(
     BASE,
     model=LLAMA_405B,
@@ -37,7 +37,7 @@ PUBLISHED = replace(
 
 @st.composite
 def trainings(draw: st.DrawFn) -> Training:
-    """A layout of Llama 3.1 8B on an accelerator of the catalogue."""
+    """Draw a layout of Llama 3.1 8B on an accelerator of the catalog."""
     tp, pp, cp = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
     sharding: Sharding = draw(st.sampled_from(get_args(Sharding)))
     degrees = Degrees(
@@ -63,7 +63,7 @@ def trainings(draw: st.DrawFn) -> Training:
 
 @settings(max_examples=60, deadline=None)
 @given(training=trainings())
-def test_the_parts_of_a_step_make_up_its_time(training: Training) -> None:
+def test_parts_of_a_step_sum_to_its_time(training: Training) -> None:
     step = step_time(training)
     assert sum(step.parts.values()) == pytest.approx(step.seconds)
     assert all(seconds > 0 for seconds in step.parts.values())
@@ -84,14 +84,14 @@ def test_overlap_never_makes_a_step_longer(training: Training) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(training=trainings())
-def test_what_is_recomputed_costs_its_time(training: Training) -> None:
+def test_recomputation_costs_time(training: Training) -> None:
     seconds = [step_time(replace(training, recompute=recompute)).seconds for recompute in ("none", "selective", "full")]
     assert seconds[0] < seconds[1] < seconds[2]
     half = step_time(replace(training, recompute="full", recomputed_share=0.5)).seconds
     assert seconds[0] < half < seconds[2]
 
 
-def test_operations_are_counted_as_published_tables_count_them() -> None:
+def test_flops_are_counted_as_in_published_tables() -> None:
     step = step_time(replace(BASE, degrees=Degrees(dp_shard=8), accumulation=2))
     tokens = 8 * 2 * 8192
     matrices = LLAMA.parameters - LLAMA.embedding_parameters
@@ -99,12 +99,12 @@ def test_operations_are_counted_as_published_tables_count_them() -> None:
     assert step.flops_causal == tokens * (6 * matrices + 6 * 32 * 4096 * 8192)
 
 
-def test_a_tied_output_layer_is_a_product_all_the_same() -> None:
+def test_tied_output_layer_is_still_counted_as_a_product() -> None:
     tied = replace(BASE, model=replace(LLAMA, tie_embeddings=True))
     assert step_time(tied).flops_full == step_time(BASE).flops_full
 
 
-def test_llama_405b_on_16384_gpus_was_measured_between_one_stage_a_rank_and_one_for_each_block() -> None:
+def test_published_speed_of_llama_405b_is_between_1_and_8_stages_per_rank() -> None:
     def tflops(chunks: int) -> float:
         degrees = replace(PUBLISHED.degrees, chunks=chunks, schedule="Interleaved1F1B" if chunks > 1 else "1F1B")
         step = step_time(replace(PUBLISHED, degrees=degrees))
@@ -116,7 +116,7 @@ def test_llama_405b_on_16384_gpus_was_measured_between_one_stage_a_rank_and_one_
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("1F1B", 1), ("Interleaved1F1B", 3), ("ZBVZeroBubble", 2), ("GPipe", 1)])
-def test_a_long_pipeline_is_not_run_through_and_takes_as_long_as_if_it_were(name: str, chunks: int) -> None:
+def test_shortcut_for_long_pipelines_matches_the_full_schedule(name: str, chunks: int) -> None:
     ranks, count = 4, 64
     one = tuple(1.0 + 0.1 * (stage % 3) for stage in range(ranks * chunks))
     transfer = 0.05
@@ -126,7 +126,7 @@ def test_a_long_pipeline_is_not_run_through_and_takes_as_long_as_if_it_were(name
     assert busy == pytest.approx(whole.busy)
 
 
-def test_the_bubble_shrinks_with_microbatches_and_with_stages_a_rank() -> None:
+def test_bubble_shrinks_with_microbatches_and_stages_per_rank() -> None:
     piped = replace(BASE, degrees=Degrees(pp=4, sharding="optimizer"))
 
     def bubble(count: int, chunks: int) -> float:
@@ -136,7 +136,7 @@ def test_the_bubble_shrinks_with_microbatches_and_with_stages_a_rank() -> None:
     assert bubble(4, 1) > bubble(16, 1) > bubble(16, 2) > bubble(64, 2) > 0
 
 
-def test_blocks_that_do_not_divide_leave_the_ends_lighter() -> None:
+def test_first_and_last_stage_get_fewer_of_indivisible_blocks() -> None:
     profile = constants().profile("megatron")
     sizes = [stage.dense for stage in stages_of(PUBLISHED, profile)]
     assert sizes == [7, *[8] * 14, 7]
@@ -144,7 +144,7 @@ def test_blocks_that_do_not_divide_leave_the_ends_lighter() -> None:
     assert ends == [(True, False), *[(False, False)] * 14, (False, True)]
 
 
-def test_a_framework_that_balances_takes_blocks_from_the_stage_of_the_output_layer() -> None:
+def test_balancing_framework_moves_blocks_from_the_output_stage() -> None:
     training = replace(BASE, degrees=Degrees(pp=4), model=replace(LLAMA, vocab_size=256000))
     equal = [stage.dense for stage in stages_of(training, constants().profile("megatron"))]
     balanced = [stage.dense for stage in stages_of(training, constants().profile("nanotron"))]
@@ -155,22 +155,23 @@ def test_a_framework_that_balances_takes_blocks_from_the_stage_of_the_output_lay
     assert entries_ == [8, 9, 9, 6]
 
 
-def test_the_ranks_of_a_stage_hold_all_of_its_parameters() -> None:
+def test_ranks_of_a_stage_hold_all_of_its_parameters() -> None:
     training = replace(BASE, degrees=Degrees(tp=4, pp=2))
     held = [held_parameters(training, stage) for stage in stages_of(training, constants().profile("megatron"))]
-    assert 4 * sum(dense for dense, _ in held) == LLAMA.parameters - LLAMA.hidden  # the last norm is nobody's
+    # No stage counts the last norm.
+    assert 4 * sum(dense for dense, _ in held) == LLAMA.parameters - LLAMA.hidden
     assert [experts for _, experts in held] == [0, 0]
 
 
 @pytest.mark.parametrize(("sharding", "bytes_"), [("none", 2 * 4), ("optimizer", 4 + 2), ("parameters", 4 + 2)])
-def test_ranks_exchange_gradients_and_what_they_split(sharding: Sharding, bytes_: int) -> None:
+def test_ranks_exchange_gradients_and_sharded_parameters(sharding: Sharding, bytes_: int) -> None:
     training = replace(BASE, degrees=Degrees(dp_shard=8, sharding=sharding))
     rates = rates_of(one_microbatch(training), constants())
     exchange = dense_exchange(training, 1e9, rates.profile, rates.links, groups_of(training.degrees, training.network))
     assert exchange.gathered_bytes + exchange.reduced_bytes == pytest.approx(bytes_ * 1e9 * 7 / 8)
 
 
-def test_fsdp_gathers_in_every_microbatch_and_a_distributed_optimizer_once() -> None:
+def test_fsdp_gathers_per_microbatch_and_a_distributed_optimizer_once() -> None:
     split = replace(BASE, degrees=Degrees(dp_shard=8, sharding="parameters"), framework="torchtitan")
     once = replace(split, degrees=Degrees(dp_shard=8, sharding="optimizer"))
     sent = {count: step_time(replace(split, accumulation=count)).bytes_per_rank["dp"] for count in (1, 2)}
@@ -178,7 +179,7 @@ def test_fsdp_gathers_in_every_microbatch_and_a_distributed_optimizer_once() -> 
     assert step_time(replace(once, accumulation=2)).bytes_per_rank == step_time(once).bytes_per_rank
 
 
-def test_the_bytes_of_each_dimension_are_what_its_collectives_send() -> None:
+def test_bytes_of_each_dimension_match_its_collectives() -> None:
     degrees = Degrees(tp=2, cp=2, pp=2, sequence_parallel=True, sharding="optimizer")
     sent = step_time(replace(BASE, degrees=degrees, accumulation=2)).bytes_per_rank
     stream = 2 * 4096 * 4096
@@ -187,14 +188,14 @@ def test_the_bytes_of_each_dimension_are_what_its_collectives_send() -> None:
     assert sent["pp"] == 2 * 2 * stream / 2
 
 
-def test_replicated_shards_exchange_less_than_one_group_over_a_slow_network() -> None:
+def test_hybrid_sharding_is_faster_than_one_group_over_a_slow_network() -> None:
     far = replace(BASE, network=replace(NODE, scale_out_bytes_s=3e9), framework="torchtitan")
     whole = replace(far, degrees=Degrees(dp_shard=64))
     hybrid = replace(far, degrees=Degrees(dp_shard=8, dp_replicate=8))
     assert step_time(hybrid).seconds < step_time(whole).seconds
 
 
-def test_a_loss_that_is_not_split_is_computed_whole_on_every_tensor_parallel_rank() -> None:
+def test_unsharded_loss_is_computed_fully_on_every_tensor_parallel_rank() -> None:
     training = replace(BASE, degrees=Degrees(tp=8), framework="kempner-forge")
     known = constants()
     split = replace(
@@ -203,7 +204,7 @@ def test_a_loss_that_is_not_split_is_computed_whole_on_every_tensor_parallel_ran
     assert step_time(training).parts["loss"] > 2 * step_time(training, split).parts["loss"]
 
 
-def test_graphs_leave_no_launches() -> None:
+def test_graphs_remove_kernel_launches() -> None:
     captured = replace(BASE, sequence=128, kernels=Kernels(graphs=True))
     assert step_time(captured).parts["launch"] == pytest.approx(constants().profile("megatron").step)
 
@@ -213,7 +214,7 @@ def test_every_framework_and_accelerator_has_its_constants() -> None:
     assert {gpu.arch for gpu in gpus().values()} == set(constants().chips) == set(constants().links)
 
 
-def test_every_constant_says_where_it_is_from_and_what_is_fitted_has_a_prior() -> None:
+def test_every_constant_has_a_source_and_every_fitted_one_a_prior() -> None:
     found = list(entries({name: table for name, table in speed.read().items() if name != "likeness"}))
     assert all(entry["source"].strip() for entry in found)
     fitted = [entry for entry in found if "prior" in entry]
@@ -222,7 +223,7 @@ def test_every_constant_says_where_it_is_from_and_what_is_fitted_has_a_prior() -
 
 
 def entries(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The constants of a table, however deep."""
+    """Yield the constants of a table at any depth."""
     if "value" in table:
         yield table
         return

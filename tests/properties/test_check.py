@@ -1,4 +1,4 @@
-"""`headway check`: no text, however broken, makes it raise or end otherwise than it says, and every problem has its place."""
+"""`headway check` never raises, has a documented exit code for any text, and gives every problem its position."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ from tests.jobspec.test_load import anything
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# How many texts each property is tried with; `make soak` sets more.
+# Number of texts for each property; `make soak` sets more.
 EXAMPLES = int(os.environ.get("HEADWAY_EXAMPLES", "40"))
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -56,14 +56,14 @@ VALUES = st.recursive(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job and its clusters, a job that extends the text, and one that names it as its cluster."""
+    """Create a folder with a job and its clusters, a job that extends the text, and one that names it as its cluster."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".git").mkdir()
     for path in (ROOT / "examples" / "two-node-slurm").glob("*.yaml"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     for path in (ROOT / "examples" / "two-node-roce").glob("*cluster.yaml"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    # What the switches' files are made from.
+    # Base files of the switches.
     shutil.copytree(ROOT / "examples" / "two-node-roce" / "base", tmp_path / "base")
     job = yaml.safe_load((ROOT / "examples" / "two-node-slurm" / "job.yaml").read_text())
     (tmp_path / "heir.yaml").write_text(yaml.safe_dump({**job, "name": "heir", "extends": "x.yaml"}))
@@ -78,7 +78,7 @@ def check(*words: str) -> tuple[int, str]:
 
 
 def judge(content: bytes, path: Path) -> None:
-    """Checks the folder with the content in it, and what is said of it."""
+    """Check the folder with the content in it, and verify the reported problems."""
     path.write_bytes(content)
     code, text = check(".", path.name)
     json_code, out = check(".", path.name, "--format", "json")
@@ -103,14 +103,14 @@ def _judge_place(problem: dict[str, Any], folder: Path) -> None:
 
 @SETTINGS
 @given(anything)
-def test_of_any_text_every_problem_has_its_place(folder: Path, content: bytes) -> None:
+def test_every_problem_of_any_text_has_its_position(folder: Path, content: bytes) -> None:
     judge(content, folder / "x.yaml")
     judge(b"apiVersion: headway/v1alpha1\nkind: Cluster\n" + content, folder / "x.yaml")
 
 
 @st.composite
 def edited_texts(draw: st.DrawFn) -> str:
-    """A committed document with lines and characters deleted, doubled, swapped, replaced."""
+    """Return a committed document with lines and characters deleted, doubled, swapped, replaced."""
     lines = draw(st.sampled_from(TEXTS)).splitlines(keepends=True)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(lines) - 1)))
@@ -135,12 +135,12 @@ def edited_texts(draw: st.DrawFn) -> str:
 
 @SETTINGS
 @given(edited_texts())
-def test_of_any_edited_document_every_problem_has_its_place(folder: Path, text: str) -> None:
+def test_every_problem_of_an_edited_document_has_its_position(folder: Path, text: str) -> None:
     judge(text.encode(errors="replace"), folder / "x.yaml")
 
 
 def paths(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where each value of the tree is."""
+    """Yield the path of each value of the tree."""
     for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
         yield (*above, key)
         yield from paths(tree[key], (*above, key))
@@ -148,7 +148,7 @@ def paths(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @st.composite
 def changed_trees(draw: st.DrawFn) -> Any:
-    """A committed example with values replaced, fields renamed, moved, deleted, doubled, added."""
+    """Return a committed example with values replaced, fields renamed, moved, deleted, doubled, added."""
     tree = json.loads(json.dumps(draw(st.sampled_from(TREES))))
     for _ in range(draw(st.integers(1, 3))):
         places = list(paths(tree))
@@ -178,14 +178,14 @@ def changed_trees(draw: st.DrawFn) -> Any:
 @given(changed_trees(), st.booleans())
 @example({"apiVersion": "headway/v1alpha1", "kind": "TrainingJob", "name": "x", "extends": "heir.yaml"}, True)
 @example({"apiVersion": "headway/v1alpha1", "kind": "TrainingJob", "name": "x", "extends": ["x.yaml"]}, True)
-def test_of_any_changed_example_every_problem_has_its_place(folder: Path, tree: Any, flow: bool) -> None:
+def test_every_problem_of_a_changed_example_has_its_position(folder: Path, tree: Any, flow: bool) -> None:
     text = json.dumps(tree) if flow else yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
     judge(text.encode(errors="replace"), folder / "x.yaml")
 
 
 @SETTINGS
 @given(changed_trees())
-def test_what_is_read_back_from_yaml_is_what_pyyaml_reads_of_the_same_json(tree: Any) -> None:
+def test_json_loads_as_the_data_that_it_was_made_from(tree: Any) -> None:
     document, problems = load_bytes("x.yaml", json.dumps(tree).encode())
     if not problems:
         assert document.data == tree
@@ -194,7 +194,7 @@ def test_what_is_read_back_from_yaml_is_what_pyyaml_reads_of_the_same_json(tree:
 @pytest.mark.parametrize(
     "text", ["[" * 500_000, "{" * 500_000, "- " * 500_000, "? " * 500_000, "[{a: " * 200_000, "!!x " * 250_000]
 )
-def test_nested_brackets_do_not_end_the_process(text: str, tmp_path: Path) -> None:
+def test_nested_brackets_do_not_crash_the_process(text: str, tmp_path: Path) -> None:
     assert len(text) <= MAX_BYTES
     (tmp_path / "x.yaml").write_text(text)
     command = [sys.executable, "-m", "headway.cli.main", "check", "x.yaml"]
@@ -204,8 +204,8 @@ def test_nested_brackets_do_not_end_the_process(text: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "d/" * 3000, "\udcff", "absent.yaml", "x.yaml/below", "."])
-def test_a_path_that_leads_nowhere_is_a_problem(path: str, folder: Path) -> None:
+def test_path_that_is_not_a_file_is_a_problem(path: str, folder: Path) -> None:
     code, text = check(path, "--format", "json")
-    # A folder is there; what is not is wrong usage.
+    # A folder exists; a missing path is a usage error.
     expected = (1, ["HW114"]) if path == "." else (2, ["HW101"])
     assert (code, [problem["code"] for problem in json.loads(text)["problems"]]) == expected

@@ -1,4 +1,4 @@
-"""Drives a headless Chromium over its debugging pipe: opens a file, evaluates script in it, keeps its complaints."""
+"""Drives a headless Chromium over its debugging pipe: opens a file, evaluates script in it, keeps its error messages."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ FLAGS = (
 
 
 class Browser:
-    """One Chromium with one page; ended with its context."""
+    """A Chromium with one page; it ends with its context."""
 
     def __init__(self, program: str, profile: Path) -> None:
         child_in, self._out = os.pipe()
@@ -67,7 +67,7 @@ class Browser:
         os.close(self._out)
 
     def open(self, page: Path) -> None:
-        """Loads the file and waits until it stands."""
+        """Load the file and wait until it is complete."""
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
@@ -79,7 +79,7 @@ class Browser:
         return answer["result"].get("value")
 
     def complaints(self) -> list[str]:
-        """What the page's console, its script and the content policy had to say."""
+        """Return messages of the page's console, its script and the content policy."""
         methods = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
         return [json.dumps(event["params"]) for event in self.events if event["method"] in methods]
 

@@ -1,4 +1,4 @@
-"""A folder of runs for each test."""
+"""Creates a folder of runs for each test."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of runs that HEADWAY_RUNS names."""
+    """Create an empty folder of runs and set HEADWAY_RUNS to it."""
     folder = tmp_path / "runs"
     folder.mkdir()
     monkeypatch.setenv("HEADWAY_RUNS", str(folder))

@@ -1,4 +1,4 @@
-"""Writes run directories as the runner leaves them: every time, step, commit and ledger line follows from one clock."""
+"""Writes run directories like the runner: every time, step, commit and ledger line follows from one clock."""
 
 import json
 import math
@@ -17,7 +17,7 @@ HASHES = {
 
 
 class RunDirectory:
-    """A run in the making. Each method moves the clock by the seconds that it books into the ledger."""
+    """A run under construction. Each method advances the clock by the seconds that it adds to the ledger."""
 
     def __init__(
         self, path: Path, job: str = "quickstart", planned: int | None = 40, trainer: str = "builtin", world_size: int = 2
@@ -47,7 +47,7 @@ class RunDirectory:
     def begin(
         self, base: tuple[int, int] | None = None, load: bool = True, hosts: Sequence[str] = ("localhost",), **spent_s: float
     ) -> None:
-        """Claims the next generation from `base` (step, generation); `spent_s` is booked before its first step."""
+        """Claim the next generation from `base` (step, generation); `spent_s` is added to the ledger before its first step."""
         self.generation += 1
         (self.path / "attempts" / str(self.attempt)).mkdir(parents=True, exist_ok=True)
         claimed = None if base is None else {"step": base[0], "generation": base[1]}
@@ -61,7 +61,7 @@ class RunDirectory:
             self.journal("loaded", step=self.step)
 
     def train(self, to_step: int, every: int = 10, n_bytes: int = 3_400_000, again_to: int = 0) -> None:
-        """Steps to `to_step`, commits a checkpoint after every `every` steps; those up to `again_to` are done again."""
+        """Step to `to_step` and commit a checkpoint after every `every` steps; those up to `again_to` are repeated."""
         lines = []
         while self.step < to_step:
             self.spend("lost_recompute" if self.step < again_to else "productive", STEP_S)
@@ -91,7 +91,7 @@ class RunDirectory:
         back_to: int = 0,
         kind: str | None = None,
     ) -> None:
-        """A failure noticed after 0.5 s; the steps after `back_to` turn from productive into lost."""
+        """Record a failure noticed after 0.5 s; the steps after `back_to` become lost."""
         self.spend("detect", 0.5)
         self.journal("failure", cause=cause, cause_kind=kind, rank=rank, node=0, host=host, step=self.step)
         lost_s = STEP_S * (self.step - back_to)
@@ -108,21 +108,21 @@ class RunDirectory:
         self.end("completed", 0, "all ranks finished")
 
     def end(self, verdict: str, exit_code: int, cause: str) -> None:
-        """The attempt's end, in the journal and as verdict.json."""
+        """Write the attempt's end, in the journal and as verdict.json."""
         self.journal("end", verdict=verdict, exit_code=exit_code, cause=cause)
-        told = {"verdict": verdict, "exit_code": exit_code, "cause": cause, "step": self.step}
-        who = {"schema": "headway.verdict/1", "run": self.name, "attempt": self.attempt, "generation": self.generation}
-        self.write(f"attempts/{self.attempt}/verdict.json", who | told)
+        outcome = {"verdict": verdict, "exit_code": exit_code, "cause": cause, "step": self.step}
+        identity = {"schema": "headway.verdict/1", "run": self.name, "attempt": self.attempt, "generation": self.generation}
+        self.write(f"attempts/{self.attempt}/verdict.json", identity | outcome)
 
     def close(self) -> None:
-        """The generation's ledger line."""
-        who = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": self.generation}
+        """Write the generation's ledger line."""
+        identity = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": self.generation}
         nodes = {} if self._nodes == {"slots": 1, "spares": 0} else self._nodes
-        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets} | nodes])
+        self.append("ledger.jsonl", [identity | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets} | nodes])
         self._opened_at, self._buckets = self.clock, {}
 
     def gang(self, slots: int, spares: int) -> None:
-        """From here on so many nodes compute, and so many stand by."""
+        """Set the number of nodes that compute and of spares from now on."""
         self._nodes = {"slots": slots, "spares": spares}
 
     def spend(self, bucket: str, seconds: float) -> None:
@@ -130,15 +130,15 @@ class RunDirectory:
         self._buckets[bucket] = self._buckets.get(bucket, 0.0) + seconds
 
     def wait(self, seconds: float) -> None:
-        """The next attempt begins after that long in the queue."""
+        """Start the next attempt after this time in the queue."""
         self.attempt += 1
         self.spend("queue", seconds)
-        who = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": 0}
-        self.append("ledger.jsonl", [who | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets}])
+        identity = {"schema": "headway.ledger/1", "attempt": self.attempt, "generation": 0}
+        self.append("ledger.jsonl", [identity | {"start": self._opened_at, "end": self.clock, "buckets": self._buckets}])
         self._opened_at, self._buckets = self.clock, {}
 
     def skip(self, seconds: float) -> None:
-        """Time passes that no ledger line will cover."""
+        """Advance the clock by time that no ledger line covers."""
         self.clock += seconds
         self._opened_at = self.clock
 
@@ -167,7 +167,7 @@ def clean_run(path: Path, steps: int = 40, every: int = 10, job: str = "quicksta
 
 
 def one_failure(path: Path) -> RunDirectory:
-    """Rank 1 dies after step 27; the gang resumes from step 20 and trains to 40."""
+    """Rank 1 dies after step 27; all ranks resume from step 20 and train to 40."""
     run = RunDirectory(path)
     run.begin()
     run.train(27)
@@ -179,7 +179,7 @@ def one_failure(path: Path) -> RunDirectory:
 
 
 def two_failures_and_a_refusal(path: Path) -> RunDirectory:
-    """Fails after step 27 and resumes at 20; fails after 35 on n2, the checkpoint of step 30 is refused, so back to 20 again."""
+    """Fails after step 27 and resumes at 20; fails after 35 on n2, rejects the checkpoint of step 30 and resumes at 20 again."""
     run = RunDirectory(path, world_size=4)
     run.begin(hosts=("n1", "n2"))
     run.train(27)
@@ -197,7 +197,7 @@ def two_failures_and_a_refusal(path: Path) -> RunDirectory:
 
 
 def hang_and_lost_node(path: Path) -> RunDirectory:
-    """Two nodes and a spare: rank 1 hangs after step 12, back to 10; after step 14 node n2 is lost, and the spare n3 takes its slot."""
+    """Two nodes and a spare: rank 1 hangs after step 12, back to 10; after step 14 node n2 is lost, and the spare n3 replaces it."""
     run = RunDirectory(path, planned=20, world_size=4)
     run.spend("queue", 3.0)
     run.gang(slots=2, spares=1)
@@ -222,7 +222,7 @@ def hang_and_lost_node(path: Path) -> RunDirectory:
 
 
 def wrong_numbers(path: Path) -> RunDirectory:
-    """A passing fault and a spike, then node n2 is found to compute wrongly at step 15, and the run goes back to 10."""
+    """A transient fault and a spike, then node n2 is found to compute wrongly at step 15, and the run resumes from 10."""
     run = RunDirectory(path)
     run.begin(hosts=("n1", "n2"))
     found = "rank 1 computed what no other rank did"
@@ -239,7 +239,7 @@ def wrong_numbers(path: Path) -> RunDirectory:
 
 
 def still_running(path: Path) -> RunDirectory:
-    """One failure behind it, thirteen steps into the second generation, no verdict."""
+    """One failure, 13 steps in the second generation, no verdict."""
     run = RunDirectory(path)
     run.begin()
     run.train(15)

@@ -1,4 +1,4 @@
-"""What a real browser makes of the page: no request, no complaint, values on hover, room on a phone, contrast in both schemes."""
+"""A real browser shows the page: no request, no error, values on hover, no overflow on a phone, contrast in both schemes."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; apt-get install chromium"),
 ]
 
-# Every element with text of its own whose contrast with the ground behind it is under 4.5 (WCAG 2.2, 1.4.3 level AA).
+# Every element with its own text and a contrast with its background below 4.5 (WCAG 2.2, 1.4.3 level AA).
 FAINT_TEXT = """
 (() => {
   const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
@@ -57,13 +57,13 @@ def page(runs: Path) -> Path:
     return runs / "report.html"
 
 
-def test_the_page_loads_nothing_and_nothing_complains(browser: Browser, page: Path) -> None:
+def test_page_requests_nothing_and_logs_no_errors(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert [url for url in browser.requests() if not url.startswith("data:")] == [page.as_uri()]
     assert browser.complaints() == []
 
 
-def test_hovering_over_the_curve_names_the_nearest_step(browser: Browser, page: Path) -> None:
+def test_hovering_over_the_curve_shows_the_nearest_step(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.evaluate("document.querySelector('.tip').hidden") is True
     browser.evaluate("document.querySelector('.frame').scrollIntoView()")
@@ -76,14 +76,14 @@ def test_hovering_over_the_curve_names_the_nearest_step(browser: Browser, page: 
 
 
 @pytest.mark.parametrize("width", [360, 420, 800, 1400])
-def test_no_width_makes_the_page_itself_scroll_sideways(browser: Browser, page: Path, width: int) -> None:
+def test_page_does_not_scroll_horizontally_at_any_width(browser: Browser, page: Path, width: int) -> None:
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(page)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out_from_its_ground(browser: Browser, page: Path, scheme: str) -> None:
+def test_all_text_has_enough_contrast(browser: Browser, page: Path, scheme: str) -> None:
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     browser.open(page)
     body = browser.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -91,7 +91,7 @@ def test_all_text_stands_out_from_its_ground(browser: Browser, page: Path, schem
     assert browser.evaluate(FAINT_TEXT) == []
 
 
-def test_print_is_light_even_where_the_screen_is_dark(browser: Browser, page: Path) -> None:
+def test_printed_page_is_light_even_in_dark_mode(browser: Browser, page: Path) -> None:
     browser.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     browser.open(page)
     assert browser.evaluate("getComputedStyle(document.querySelector('section')).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,4 +1,4 @@
-"""`headway report RUN`: what it writes, prints and returns."""
+"""`headway report RUN` writes a page, prints a summary and returns its exit code."""
 
 import argparse
 import re
@@ -21,7 +21,7 @@ def headway_report(*argv: str) -> int:
     return report.run(parser.parse_args(argv))
 
 
-def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_below_headway_runs_gets_a_page_and_a_summary(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.one_failure(runs / "run")
     assert headway_report("run") == 0
     out, err = capsys.readouterr()
@@ -30,14 +30,14 @@ def test_a_run_under_headway_runs_gets_its_page_and_the_block(runs: Path, capsys
     assert (runs / "run" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
 
 
-def test_a_loop_that_saves_by_the_library_can_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_loop_that_saves_with_the_library_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loop").mkdir()
     create_handle_of_loop(contract.RunDirectory(tmp_path / "loop", 0), world_size=4)
     assert headway_report(str(tmp_path / "loop")) == 0
     assert "4 ranks (1 slot x 4)" in capsys.readouterr().out
 
 
-def test_without_headway_runs_a_name_is_looked_for_under_runs_here(
+def test_name_is_looked_up_in_runs_if_headway_runs_is_unset(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build.clean_run(runs / "run")
@@ -47,7 +47,7 @@ def test_without_headway_runs_a_name_is_looked_for_under_runs_here(
     assert capsys.readouterr().err == f"report: {Path('runs/run/report.html')}\n"
 
 
-def test_without_headway_runs_and_runs_here_a_name_is_looked_for_where_torchrun_puts_it(
+def test_name_is_looked_up_in_the_directory_of_torchrun_last(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     build.clean_run(tmp_path / "state" / "headway" / "runs" / "run")
@@ -58,14 +58,14 @@ def test_without_headway_runs_and_runs_here_a_name_is_looked_for_where_torchrun_
     assert capsys.readouterr().err == f"report: {tmp_path / 'state/headway/runs/run/report.html'}\n"
 
 
-def test_the_page_goes_where_it_is_told(runs: Path, tmp_path: Path) -> None:
+def test_page_is_written_to_the_given_path(runs: Path, tmp_path: Path) -> None:
     build.clean_run(runs / "run")
     assert headway_report(str(runs / "run"), "-o", str(tmp_path / "page.html")) == 0
     assert (tmp_path / "page.html").is_file()
     assert not (runs / "run" / "report.html").exists()
 
 
-def test_reporting_again_replaces_the_page_and_changes_nothing_in_it(runs: Path) -> None:
+def test_second_report_writes_an_identical_page(runs: Path) -> None:
     build.clean_run(runs / "run")
     page = runs / "run" / "report.html"
     assert headway_report("run") == 0
@@ -75,7 +75,7 @@ def test_reporting_again_replaces_the_page_and_changes_nothing_in_it(runs: Path)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "", "\x00", "empty"])
-def test_what_is_no_run_is_one_error_line_and_1(
+def test_path_that_is_not_a_run_prints_one_error_line_and_exits_1(
     runs: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "empty").mkdir()
@@ -88,7 +88,7 @@ def test_what_is_no_run_is_one_error_line_and_1(
     assert list(runs.rglob("*.html")) == []
 
 
-def test_a_damaged_run_is_one_error_line_and_1(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_run_prints_one_error_line_and_exits_1(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.clean_run(runs / "run")
     (runs / "run" / "ledger.jsonl").write_text("not a ledger\n", encoding="utf-8")
     assert headway_report("run") == 1
@@ -96,7 +96,7 @@ def test_a_damaged_run_is_one_error_line_and_1(runs: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("output", ["absent/page.html", "run", ""])
-def test_a_page_that_cannot_be_written_is_one_error_line_and_3(
+def test_unwritable_page_prints_one_error_line_and_exits_3(
     runs: Path, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build.clean_run(runs / "run")
@@ -106,7 +106,7 @@ def test_a_page_that_cannot_be_written_is_one_error_line_and_3(
     assert [path.name for path in runs.iterdir()] == ["run"]
 
 
-def test_a_run_still_being_written_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_run_can_be_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(runs / "run")
     run.begin()
     run.train(3)
@@ -116,7 +116,9 @@ def test_a_run_still_being_written_is_reported(runs: Path, capsys: pytest.Captur
     assert "no verdict yet" in capsys.readouterr().out
 
 
-def test_the_planners_step_stands_beside_the_measured_one(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planned_step_time_is_shown_next_to_the_measured_one(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     build.clean_run(runs / "run")
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     (tmp_path / "job.yaml").write_text(JOB.replace(", more", ""))
@@ -130,7 +132,7 @@ def test_the_planners_step_stands_beside_the_measured_one(runs: Path, tmp_path: 
     assert "planned: " in (runs / "run" / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_job_without_gpus_has_no_planned_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_without_gpus_has_no_planned_step_time(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.clean_run(runs / "run")
     job = Path(__file__).parents[2] / "examples/quickstart/job.yaml"
     assert headway_report("run", "--job", str(job)) == 1

@@ -1,4 +1,4 @@
-"""The loss curve keeps what matters of very long and very short runs."""
+"""The loss curve keeps the important points of very long and very short runs."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def points_of(losses: list[float]) -> list[CurvePoint]:
 
 
 @given(st.lists(LOSSES, max_size=300), st.integers(4, 60))
-def test_downsampling_keeps_both_ends_the_lowest_and_the_highest(losses: list[float], limit: int) -> None:
+def test_downsampling_keeps_both_ends_the_minimum_and_the_maximum(losses: list[float], limit: int) -> None:
     points = points_of(losses)
     kept = downsample(points, limit)
     assert len(kept) <= limit
@@ -36,7 +36,7 @@ def test_downsampling_keeps_both_ends_the_lowest_and_the_highest(losses: list[fl
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_steps_become_at_most_two_thousand_points_and_keep_one_spike(runs: Path) -> None:
+def test_100000_steps_become_at_most_2000_points_and_keep_a_spike(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=100_000)
     run.begin()
     run.train(100_000, every=1_000)
@@ -50,12 +50,12 @@ def test_a_hundred_thousand_steps_become_at_most_two_thousand_points_and_keep_on
     assert line.count("M") + line.count("L") == len(data)
 
 
-def test_two_thousand_points_bound_both_the_standing_and_the_taken_back_part() -> None:
+def test_kept_and_discarded_points_are_at_most_2000_together() -> None:
     assert STANDING_POINTS + 2 * TAKEN_BACK_POINTS <= 2_000
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
-def test_every_loss_has_its_own_place_inside_the_frame(losses: list[float]) -> None:
+def test_losses_keep_their_order_inside_the_frame(losses: list[float]) -> None:
     scale = scale_of(points_of(losses))
     assert scale.low <= min(losses) + 1e-6
     assert max(losses) <= scale.high + 1e-6
@@ -64,7 +64,7 @@ def test_every_loss_has_its_own_place_inside_the_frame(losses: list[float]) -> N
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_no_finite_loss_is_too_odd_for_an_axis(losses: list[float]) -> None:
+def test_axis_can_show_any_finite_loss(losses: list[float]) -> None:
     scale = scale_of(points_of(losses))
     assert scale.low < scale.high
     assert all(0 <= scale.y(loss) <= 1000 for loss in losses)
@@ -72,7 +72,7 @@ def test_no_finite_loss_is_too_odd_for_an_axis(losses: list[float]) -> None:
     assert 2 <= len(ticks(scale.low, scale.high, 5)) <= 12
 
 
-def test_ticks_are_round_and_inside() -> None:
+def test_ticks_are_round_numbers_inside_the_axis() -> None:
     assert ticks(1.0, 40.0, 5) == [10, 20, 30, 40]
     assert ticks(1.6, 2.1, 5) == [1.6, 1.7, 1.8, 1.9, 2.0, 2.1]
 
@@ -81,7 +81,7 @@ def test_ticks_too_close_to_see_are_thinned_from_the_left() -> None:
     assert thinned([0, 1, 5, 6, 7, 20], apart=6) == [0, 6, 20]
 
 
-def test_failure_resume_checkpoints_and_what_was_taken_back_stand_on_the_curve(runs: Path) -> None:
+def test_curve_shows_failures_resumes_checkpoints_and_discarded_steps(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     drawn = figure(summarize(runs / "run"))
     paths = dict(re.findall(r'<path class="([a-z-]+)" d="([^"]+)"', drawn.split("<figcaption>")[0]))
@@ -93,7 +93,7 @@ def test_failure_resume_checkpoints_and_what_was_taken_back_stand_on_the_curve(r
     assert re.findall(r'href="#failure-(\d)"', drawn) == ["1", "2"]
 
 
-def test_failures_at_the_same_place_share_one_badge(runs: Path) -> None:
+def test_failures_at_the_same_position_share_one_badge(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=1_000)
     run.begin()
     run.train(500)
@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_finite_leaves_a_gap(runs: Path, loss: float) -> None
     assert (standing.group(1).count("M"), standing.group(1).count("L")) == (2, 6)
 
 
-def test_a_run_without_one_finite_loss_says_so(runs: Path) -> None:
+def test_run_without_a_finite_loss_has_a_note_instead_of_a_curve(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     run.begin()
     run.step = 1

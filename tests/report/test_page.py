@@ -1,4 +1,4 @@
-"""The page is whole, escaped, and needs nothing beside itself."""
+"""The page is complete, escaped and self-contained."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ HOSTILE = "</script><script>alert('1')</script><img src=x onerror=\"alert(2)\">&
 
 
 class Elements(HTMLParser):
-    """Every start tag with its attributes; fails where an end tag closes something else."""
+    """Collects every start tag with its attributes; fails if an end tag closes another element."""
 
     VOID = ("meta", "link", "br")
 
@@ -59,13 +59,13 @@ def page(request: pytest.FixtureRequest, runs: Path) -> str:
     return render_page(summarize(runs / "run"))
 
 
-def test_every_story_gives_a_well_formed_page_with_language_and_title(page: str) -> None:
+def test_every_page_is_well_formed_with_language_and_title(page: str) -> None:
     tags = dict(Elements(page).found)
     assert page.startswith('<!doctype html>\n<html lang="en">')
     assert {"title", "style", "script", "h1", "main"} <= tags.keys()
 
 
-def test_no_page_refers_to_anything_outside_itself(page: str) -> None:
+def test_page_has_no_external_references(page: str) -> None:
     found = Elements(page).found
     policies = [attributes["content"] for _, attributes in found if attributes.get("http-equiv") == "Content-Security-Policy"]
     assert [str(policy).split(";")[0] for policy in policies] == ["default-src 'none'"]
@@ -76,7 +76,7 @@ def test_no_page_refers_to_anything_outside_itself(page: str) -> None:
     assert re.findall(r"https?:|//[a-z]|@import|url\(", page) == []
 
 
-def test_every_picture_says_in_words_what_it_shows(page: str) -> None:
+def test_every_picture_has_a_text_alternative(page: str) -> None:
     for tag, attributes in Elements(page).found:
         if tag == "svg" or attributes.get("role") == "img":
             assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true"
@@ -107,7 +107,7 @@ def test_text_from_the_records_never_becomes_an_element(runs: Path) -> None:
     assert sum(HOSTILE in text for text in elements.text) >= 11
 
 
-def test_the_page_holds_the_figures_of_the_summary(runs: Path) -> None:
+def test_page_has_the_figures_of_the_summary(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     summary = summarize(runs / "run")
     text = "\n".join(Elements(render_page(summary)).text)
@@ -118,7 +118,7 @@ def test_the_page_holds_the_figures_of_the_summary(runs: Path) -> None:
         assert expected in text
 
 
-def test_the_failures_table_has_one_row_a_failure_with_its_cost(runs: Path) -> None:
+def test_failures_table_has_a_row_with_its_cost_for_each_failure(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     rows = re.findall(r'<tr id="failure-\d">(.*?)</tr>', render_page(summarize(runs / "run")))
     cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
@@ -126,7 +126,7 @@ def test_the_failures_table_has_one_row_a_failure_with_its_cost(runs: Path) -> N
     assert cells[1] == ["2", "+26.8 s", "2", "no heartbeat for 30 s", "on n2", "35", "20", "15", "3.2 s"]
 
 
-def test_a_long_list_of_checkpoints_is_cut_to_the_newest_and_says_so(runs: Path) -> None:
+def test_long_list_of_checkpoints_shows_the_newest_and_a_note(runs: Path) -> None:
     build.clean_run(runs / "run", steps=150, every=1)
     page = render_page(summarize(runs / "run"))
     assert "50 earlier checkpoints not shown." in page
@@ -135,7 +135,7 @@ def test_a_long_list_of_checkpoints_is_cut_to_the_newest_and_says_so(runs: Path)
     assert "<td>150</td>" in table
 
 
-def test_the_segments_of_the_goodput_bar_fill_it(runs: Path) -> None:
+def test_segments_fill_the_goodput_bar(runs: Path) -> None:
     build.one_failure(runs / "run")
     page = render_page(summarize(runs / "run"))
     bar = page.split("<h2>Where the time went</h2>")[1].split("<ul")[0]
@@ -147,9 +147,7 @@ def test_the_same_summary_gives_the_same_bytes(runs: Path) -> None:
     assert render_page(summarize(runs / "run")) == render_page(summarize(runs / "run"))
 
 
-def test_a_page_that_cannot_be_rendered_leaves_the_old_one_and_nothing_beside_it(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_page_and_leaves_no_other_file(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build.clean_run(runs / "run")
     target = runs / "report.html"
     target.write_text("old", encoding="utf-8")
@@ -168,12 +166,12 @@ def test_a_plain_string_is_escaped_and_markup_is_not() -> None:
     assert element("p", "<b>", Markup("<i>"), title='"&') == '<p title="&quot;&amp;">&lt;b&gt;<i></p>'
 
 
-def test_a_style_that_would_end_early_is_refused() -> None:
+def test_style_that_would_end_early_is_rejected() -> None:
     with pytest.raises(ValueError, match="must not hold"):
         raw("style", "a{}</style>")
 
 
-def test_costs_events_and_marks_are_on_the_page(runs: Path) -> None:
+def test_page_shows_costs_events_and_marks(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     page = render_page(summarize(runs / "run"))
     costs = page.split('aria-label="What failures cost, by cause"')[1].split("</table>")[0]
@@ -185,7 +183,7 @@ def test_costs_events_and_marks_are_on_the_page(runs: Path) -> None:
     assert [float(left) for left, _ in marks] == sorted(float(left) for left, _ in marks)
 
 
-def test_the_clock_of_the_timeline_shows_its_start_its_middle_and_its_end(runs: Path) -> None:
+def test_timeline_has_times_at_its_start_middle_and_end(runs: Path) -> None:
     build.one_failure(runs / "run")
     found = re.search(r'<div class="clock"[^>]*>(.*?)</div>', render_page(summarize(runs / "run")))
     assert found is not None

@@ -1,4 +1,4 @@
-"""A run in a list: one word for what its records and its scheduler know."""
+"""A run in a list: one word for its state by its records and its scheduler."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ GONE = SubmissionOutcome("job", "7")
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    """Ten steps, a crash, and ten more."""
+    """Create a run with ten steps, a crash, and ten more."""
     run = RunDirectory(tmp_path / "r-1")
     run.begin()
     run.train(10)
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def test_facts_at_a_glance_are_those_of_the_summary(run: RunDirectory) -> None:
+def test_glance_has_the_facts_of_the_summary(run: RunDirectory) -> None:
     seen, summary = glance(Layout(run.path)), summarize(run.path)
     assert seen is not None
     assert (seen.run, seen.step, seen.steps, seen.loss) == (summary.run, summary.steps, summary.planned_steps, summary.last_loss)
@@ -58,7 +58,7 @@ def test_facts_at_a_glance_are_those_of_the_summary(run: RunDirectory) -> None:
         (None, False, "running"),
     ],
 )
-def test_a_run_without_a_verdict_is_what_its_job_is(
+def test_run_without_a_verdict_has_the_state_of_its_job(
     run: RunDirectory, scheduled: ScheduledJob | None, has_scheduler: bool, state: str
 ) -> None:
     found = standing("r-1", glance(Layout(run.path)), scheduled, GONE, has_scheduler)
@@ -79,7 +79,7 @@ def test_a_run_without_a_verdict_is_what_its_job_is(
         (None, None, "not submitted", ""),
     ],
 )
-def test_a_run_without_an_attempt_is_what_its_submission_is(
+def test_run_without_an_attempt_has_the_state_of_its_submission(
     scheduled: ScheduledJob | None, outcome: SubmissionOutcome | None, state: str, cause: str
 ) -> None:
     found = standing("small-llama-e9b53343-1", None, scheduled, outcome, True)

@@ -1,4 +1,4 @@
-"""What a summary says about runs whose every second and step is known."""
+"""Summaries of runs whose every second and step is known."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from . import run_directory as build
 from .run_directory import HASHES, SAVE_S, STEP_S, TOKENS, RunDirectory
 
 
-def test_a_clean_run_is_summed_up_from_its_records(runs: Path) -> None:
+def test_clean_run_is_summarized_from_its_records(runs: Path) -> None:
     build.clean_run(runs / "run")
     found = summarize(runs / "run")
     assert (found.run, found.job, found.verdict, found.exit_code) == ("run", "quickstart", "completed", 0)
@@ -33,20 +33,20 @@ def test_a_clean_run_is_summed_up_from_its_records(runs: Path) -> None:
     assert found.hashes == HASHES
 
 
-def test_a_failure_costs_the_steps_since_the_base_and_the_time_until_the_next_new_step(runs: Path) -> None:
+def test_failure_costs_the_steps_since_its_base_and_the_recovery_time(runs: Path) -> None:
     build.one_failure(runs / "run")
     found = summarize(runs / "run")
     (failure,) = found.failures
     assert (failure.cause, failure.rank, failure.host, failure.generation) == ("killed by SIGKILL", 1, "localhost", 1)
     assert (failure.at_step, failure.resumed_in, failure.resumed_from_step, failure.lost_steps) == (27, 2, 20, 7)
-    # restart 1.25 + rendezvous 0.75 + restore 0.5, and the first step itself
+    # Restart 1.25 + rendezvous 0.75 + restore 0.5, and the first step itself.
     assert failure.recovered_s == 2.5 + STEP_S
-    # seven lost steps, 0.5 to notice, 2.5 to be back; the rendezvous of the first start is no loss
+    # Seven lost steps, 0.5 to notice, 2.5 to recover; the rendezvous of the first start is not a loss.
     assert found.lost_s == 7 * STEP_S + 0.5 + 2.5
     assert found.steps == 40
 
 
-def test_steps_behind_a_resume_no_longer_stand(runs: Path) -> None:
+def test_steps_after_the_resumed_checkpoint_are_discarded(runs: Path) -> None:
     build.one_failure(runs / "run")
     found = summarize(runs / "run")
     taken_back = [(point.generation, point.step) for point in found.curve if not point.stands]
@@ -55,7 +55,7 @@ def test_steps_behind_a_resume_no_longer_stand(runs: Path) -> None:
     assert [commit.step for commit in found.commits if commit.resumed] == [20]
 
 
-def test_a_refused_checkpoint_sends_the_run_to_the_one_before(runs: Path) -> None:
+def test_run_resumes_from_an_older_checkpoint_after_a_rejected_one(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     found = summarize(runs / "run")
     first, second = found.failures
@@ -71,13 +71,13 @@ def test_a_refused_checkpoint_sends_the_run_to_the_one_before(runs: Path) -> Non
     assert found.hosts == ("n1", "n3")
 
 
-def test_the_start_that_refused_a_checkpoint_counts_as_lost_with_the_failure_before_it(runs: Path) -> None:
+def test_start_that_rejected_a_checkpoint_is_charged_to_the_failure(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     found = summarize(runs / "run")
     assert found.lost_s == pytest.approx((7 + 15) * STEP_S + 2 * 0.5 + 2.5 + 2.0 + 0.75)
 
 
-def test_a_gang_that_fails_before_it_has_its_state_loses_no_steps(runs: Path) -> None:
+def test_failure_before_the_state_is_loaded_loses_no_steps(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     run.begin()
     run.train(27)
@@ -90,7 +90,7 @@ def test_a_gang_that_fails_before_it_has_its_state_loses_no_steps(runs: Path) ->
     assert [failure.lost_steps for failure in summarize(runs / "run").failures] == [17, 0]
 
 
-def test_a_run_still_going_has_no_verdict_and_counts_what_is_recorded(runs: Path) -> None:
+def test_running_run_has_no_verdict_and_counts_its_records(runs: Path) -> None:
     build.still_running(runs / "run")
     found = summarize(runs / "run")
     assert (found.verdict, found.exit_code, found.cause) == (RUNNING, None, "")
@@ -108,13 +108,13 @@ def test_a_failure_that_ends_the_run_is_not_resumed(runs: Path) -> None:
     assert (failure.resumed_in, failure.resumed_from_step, failure.lost_steps, failure.recovered_s) == (None, None, None, None)
 
 
-def test_a_run_that_nobody_has_claimed_is_not_started(runs: Path) -> None:
+def test_run_without_a_claim_is_not_started(runs: Path) -> None:
     RunDirectory(runs / "run")
     found = summarize(runs / "run")
     assert (found.verdict, found.generations, found.attempts, found.goodput, found.curve) == (NOT_STARTED, 0, 0, None, ())
 
 
-def test_a_run_without_metrics_keeps_what_its_journal_knows(runs: Path) -> None:
+def test_run_without_metrics_is_summarized_from_its_journal(runs: Path) -> None:
     build.never_trained(runs / "run")
     found = summarize(runs / "run")
     assert (found.exit_code, found.steps, found.first_loss, found.tokens_per_s) == (83, 0, None, None)
@@ -123,7 +123,7 @@ def test_a_run_without_metrics_keeps_what_its_journal_knows(runs: Path) -> None:
     assert found.lost_s == 3 * 0.5 + 2 * 1.5
 
 
-def test_an_attempt_without_a_verdict_is_running_whatever_the_attempt_before_it_ended_with(runs: Path) -> None:
+def test_attempt_without_a_verdict_is_running_despite_earlier_verdicts(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     run.begin()
     run.train(10)
@@ -137,7 +137,7 @@ def test_an_attempt_without_a_verdict_is_running_whatever_the_attempt_before_it_
     assert (found.verdict, found.exit_code, found.attempts) == (RUNNING, None, 2)
 
 
-def test_time_between_two_attempts_that_no_ledger_line_covers_is_named(runs: Path) -> None:
+def test_time_between_attempts_outside_the_ledger_is_reported(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=20)
     run.begin()
     run.train(10)
@@ -154,7 +154,7 @@ def test_time_between_two_attempts_that_no_ledger_line_covers_is_named(runs: Pat
     assert found.lost_s == 0.0
 
 
-def test_a_wait_between_attempts_is_lost_when_a_failure_caused_it(runs: Path) -> None:
+def test_wait_between_attempts_counts_as_lost_after_a_failure(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=20)
     run.begin()
     run.train(12)
@@ -171,7 +171,7 @@ def test_a_wait_between_attempts_is_lost_when_a_failure_caused_it(runs: Path) ->
     assert found.not_recorded_s == pytest.approx(0.0)
 
 
-def test_a_wait_between_attempts_is_no_loss_after_a_preemption(runs: Path) -> None:
+def test_wait_between_attempts_is_not_lost_after_a_preemption(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=20)
     run.begin()
     run.train(3)
@@ -187,7 +187,7 @@ def test_a_wait_between_attempts_is_no_loss_after_a_preemption(runs: Path) -> No
     assert summarize(runs / "run").lost_s == 3 * STEP_S + 0.5 + 1.5
 
 
-def test_an_attempt_that_never_claims_is_no_generation_but_has_an_end(runs: Path) -> None:
+def test_attempt_without_a_claim_has_an_end_but_no_generation(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     (runs / "run" / "attempts" / "0").mkdir(parents=True)
     run.journal("end", verdict="retry_elsewhere", exit_code=81, cause="1 of 2 nodes joined; silent: [1]")
@@ -196,7 +196,7 @@ def test_an_attempt_that_never_claims_is_no_generation_but_has_an_end(runs: Path
     assert (found.exit_code, found.cause) == (81, "1 of 2 nodes joined; silent: [1]")
 
 
-def test_the_verdict_file_wins_over_the_journal(runs: Path) -> None:
+def test_verdict_file_overrides_the_journal(runs: Path) -> None:
     run = build.clean_run(runs / "run")
     run.clock += 1
     run.journal("end", verdict="retry here", exit_code=80, cause="told otherwise")
@@ -220,7 +220,7 @@ def test_a_loss_that_is_not_finite_stays_on_the_curve(runs: Path, loss: float) -
 
 
 @pytest.mark.parametrize("story", [build.clean_run, build.one_failure, build.two_failures_and_a_refusal, build.never_trained])
-def test_the_buckets_of_a_closed_run_sum_to_its_wall_time(runs: Path, story: Callable[[Path], RunDirectory]) -> None:
+def test_buckets_of_a_finished_run_sum_to_its_wall_time(runs: Path, story: Callable[[Path], RunDirectory]) -> None:
     story(runs / "run")
     found = summarize(runs / "run")
     assert sum(found.buckets.values()) == pytest.approx(found.wall_s)
@@ -231,7 +231,7 @@ def test_the_buckets_of_a_closed_run_sum_to_its_wall_time(runs: Path, story: Cal
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(reached=st.lists(st.integers(1, 25), min_size=0, max_size=5))
-def test_whatever_fails_each_step_stands_once_and_lost_steps_are_those_taken_back(
+def test_every_step_counts_once_and_lost_steps_are_the_discarded_ones(
     tmp_path_factory: pytest.TempPathFactory, reached: list[int]
 ) -> None:
     run = RunDirectory(tmp_path_factory.mktemp("runs") / "run", planned=None)
@@ -250,22 +250,22 @@ def test_whatever_fails_each_step_stands_once_and_lost_steps_are_those_taken_bac
     assert len(found.failures) == len(reached)
 
 
-def test_costs_are_told_apart_by_cause_and_sum_to_what_failures_cost(runs: Path) -> None:
+def test_costs_by_cause_sum_to_the_cost_of_failures(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     found = summarize(runs / "run")
-    # hang: 3.0 of silence, 0.5 until all had ended, two steps again, 0.5 to start; node lost: 0.5, four steps again, 1.7 to start
+    # Hang: 3.0 of silence, 0.5 until all ranks ended, two steps again, 0.5 to start; node lost: 0.5, four steps again, 1.7 to start.
     assert [(cost.kind, cost.count) for cost in found.costs] == [("hang", 1), ("node lost", 1)]
     assert [cost.seconds for cost in found.costs] == pytest.approx([3.0 + 0.5 + 2 * STEP_S + 0.5, 0.5 + 4 * STEP_S + 1.7])
     assert found.lost_s == pytest.approx(9.2)
     assert [failure.kind for failure in found.failures] == ["hang", "node lost"]
 
 
-def test_a_kind_that_is_not_told_is_a_crash(runs: Path) -> None:
+def test_failure_without_a_kind_is_a_crash(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     assert [(cost.kind, cost.count) for cost in summarize(runs / "run").costs] == [("crash", 2)]
 
 
-def test_seconds_of_spares_are_beside_the_wall_time(runs: Path) -> None:
+def test_seconds_of_spares_are_not_part_of_the_wall_time(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     found = summarize(runs / "run")
     assert sum(found.buckets.values()) == pytest.approx(found.wall_s)
@@ -274,14 +274,14 @@ def test_seconds_of_spares_are_beside_the_wall_time(runs: Path) -> None:
     assert found.node_s == pytest.approx(2 * found.wall_s + found.spare_idle_s)
 
 
-def test_the_ratio_without_the_queue_is_of_the_time_since_the_start(runs: Path) -> None:
+def test_ettr_excludes_the_time_in_the_queue(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     found = summarize(runs / "run")
     assert found.goodput == pytest.approx(found.buckets["productive"] / found.wall_s)
     assert found.ettr == pytest.approx(found.buckets["productive"] / (found.wall_s - 3.0))
 
 
-def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
+def test_events_are_described_in_their_generations(runs: Path) -> None:
     build.hang_and_lost_node(runs / "run")
     assert [(event.generation, event.kind, event.text) for event in summarize(runs / "run").events] == [
         (1, "hang", "rank 1 hung in compute for 3.0 s: its process is stopped (state T)"),
@@ -292,7 +292,7 @@ def test_events_stand_in_their_generations_in_words(runs: Path) -> None:
     ]
 
 
-def test_wrong_numbers_are_told_with_their_hosts_and_what_they_cost(runs: Path) -> None:
+def test_corruption_is_reported_with_its_hosts_and_cost(runs: Path) -> None:
     build.wrong_numbers(runs / "run")
     found = summarize(runs / "run")
     assert [(event.generation, event.kind, event.text) for event in found.events] == [
@@ -303,7 +303,7 @@ def test_wrong_numbers_are_told_with_their_hosts_and_what_they_cost(runs: Path) 
     assert [failure.kind for failure in found.failures] == ["corruption"]
 
 
-def test_a_journal_line_of_a_known_kind_without_what_it_needs_is_named(runs: Path) -> None:
+def test_journal_line_with_a_missing_field_is_reported(runs: Path) -> None:
     run = build.one_failure(runs / "run")
     run.journal("hang", section="compute")
     with pytest.raises(RunError, match=r"000002.jsonl:\d+: Hang: field 'ranks' is missing"):

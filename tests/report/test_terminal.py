@@ -1,4 +1,4 @@
-"""The block at the end of a run reads in a pipe, without colour and on a narrow terminal."""
+"""The summary at the end of a run is readable in a pipe, without colour and on a narrow terminal."""
 
 import io
 from pathlib import Path
@@ -21,7 +21,7 @@ def printed(run: Path, width: int = 120, encoding: str = "utf-8", terminal: bool
     return bytes_.getvalue().decode(encoding)
 
 
-def test_one_failure_takes_one_line_with_its_cost(runs: Path) -> None:
+def test_failure_has_one_line_with_its_cost(runs: Path) -> None:
     build.one_failure(runs / "run")
     lines = [line.strip() for line in printed(runs / "run").splitlines()]
     assert lines[0] == "run  completed (exit code 0)"
@@ -34,19 +34,19 @@ def test_one_failure_takes_one_line_with_its_cost(runs: Path) -> None:
     assert lines[-1] == "lost 6.5 s in 1 failure: 1 crash 6.5 s (killed by SIGKILL, rank 1; ETTR 0.690)"
 
 
-def test_refused_checkpoints_and_hashes_are_named(runs: Path) -> None:
+def test_rejected_checkpoints_and_hashes_are_listed(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     text = printed(runs / "run")
     assert "step-000000030.g000002/data-0-0.bin: chunk 3 of `layers.0.attention.wq`: xxh3_128 differs" in text
     assert "parameters  000000000000000000000000000a11ce" in text
 
 
-def test_a_run_without_failure_lost_nothing(runs: Path) -> None:
+def test_run_without_a_failure_reports_no_loss(runs: Path) -> None:
     build.clean_run(runs / "run")
     assert printed(runs / "run").splitlines()[-1] == "nothing lost: no failure (ETTR 0.889)"
 
 
-def test_a_failure_that_ended_the_run_says_so_and_a_restart_without_steps_too(runs: Path) -> None:
+def test_final_failure_and_restarts_without_steps_are_reported(runs: Path) -> None:
     build.never_trained(runs / "run")
     text = printed(runs / "run", width=200)
     assert text.startswith("run  stop: the user's error, or no progress (exit code 83)\n")
@@ -58,7 +58,7 @@ def test_a_failure_that_ended_the_run_says_so_and_a_restart_without_steps_too(ru
     assert text.splitlines()[-1].startswith("stop: the user's error, or no progress (exit code 83)")
 
 
-def test_a_script_counts_its_steps_itself(runs: Path) -> None:
+def test_steps_of_a_script_count_from_its_start(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=60, trainer="script")
     run.begin(load=False)
     run.step = 35
@@ -71,7 +71,7 @@ def test_a_script_counts_its_steps_itself(runs: Path) -> None:
     assert "failures  killed by SIGKILL, rank 1 on localhost after 35 steps since its start: restarted as generation 2" in lines
 
 
-def test_a_script_that_saves_with_headway_still_counts_its_steps_from_its_start(runs: Path) -> None:
+def test_steps_count_from_the_start_of_a_script_that_saves_with_headway(runs: Path) -> None:
     run = RunDirectory(runs / "run", planned=60, trainer="script")
     run.begin()
     run.step = 31
@@ -87,7 +87,7 @@ def test_a_script_that_saves_with_headway_still_counts_its_steps_from_its_start(
     assert "steps lost" not in text
 
 
-def test_a_run_still_going_claims_no_end(runs: Path) -> None:
+def test_running_run_is_not_reported_as_ended(runs: Path) -> None:
     build.still_running(runs / "run")
     text = printed(runs / "run")
     assert "no verdict yet: still running, or its runner is gone" in text
@@ -100,18 +100,18 @@ def test_no_line_is_wider_than_the_terminal(runs: Path) -> None:
     assert max(len(line) for line in printed(runs / "run", width=40).splitlines()) <= 40
 
 
-def test_a_pipe_gets_no_escape_codes_and_a_terminal_does(runs: Path) -> None:
+def test_escape_codes_are_printed_only_to_a_terminal(runs: Path) -> None:
     build.one_failure(runs / "run")
     assert "\x1b" not in printed(runs / "run")
     assert "\x1b" in printed(runs / "run", terminal=True)
 
 
-def test_a_pipe_that_knows_only_ascii_gets_only_ascii(runs: Path) -> None:
+def test_output_is_ascii_for_an_ascii_pipe(runs: Path) -> None:
     build.two_failures_and_a_refusal(runs / "run")
     assert printed(runs / "run", encoding="ascii").isascii()
 
 
-def test_nothing_in_the_records_can_steer_the_terminal(runs: Path) -> None:
+def test_control_characters_in_records_are_escaped(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     run.begin()
     run.fail("\x1b]0;owned\x07[red]\nexit", host="\x9b31m")
@@ -120,7 +120,7 @@ def test_nothing_in_the_records_can_steer_the_terminal(runs: Path) -> None:
     assert "\\x1b]0;owned\\x07[red]\\nexit" in text
 
 
-def test_a_long_list_of_failures_shows_the_newest_and_counts_the_rest(runs: Path) -> None:
+def test_long_list_of_failures_shows_the_newest_and_counts_the_rest(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     for rank in range(14):
         run.begin()
@@ -131,21 +131,21 @@ def test_a_long_list_of_failures_shows_the_newest_and_counts_the_rest(runs: Path
     assert [rank for rank in range(14) if f"rank {rank} on" in text] == list(range(4, 14))
 
 
-def test_many_different_failures_are_summed_up_by_cause(runs: Path) -> None:
+def test_many_different_failures_are_summarized_by_cause(runs: Path) -> None:
     run = RunDirectory(runs / "run")
     for number, cause in enumerate(["killed by SIGKILL"] * 3 + ["no heartbeat for 30 s"] * 2 + ["x" * 100, "exited with code 1"]):
         run.begin()
         run.train(3)
         run.fail(cause, rank=number)
-    told = " ".join(printed(runs / "run", width=400).splitlines()[-1].split())
-    told = told.split("(")[1]
+    causes = " ".join(printed(runs / "run", width=400).splitlines()[-1].split())
+    causes = causes.split("(")[1]
     assert (
-        told == f"killed by SIGKILL: 3 times; no heartbeat for 30 s: 2 times; {'x' * 77}...: 1 time; 1 other cause; ETTR 0.000)"
+        causes == f"killed by SIGKILL: 3 times; no heartbeat for 30 s: 2 times; {'x' * 77}...: 1 time; 1 other cause; ETTR 0.000)"
     )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_run_that_has_not_started_reads_well(runs: Path, encoding: str) -> None:
+def test_run_that_has_not_started_has_a_summary(runs: Path, encoding: str) -> None:
     RunDirectory(runs / "run")
     text = printed(runs / "run", encoding=encoding)
     assert "run  not started: no generation has claimed the run" in text

@@ -1,4 +1,4 @@
-"""How fast a run was: which steps count, both conventions of operations, and the times of a trace."""
+"""The speed of a run: which steps count, both conventions of FLOPs, and the times of a trace."""
 
 import gzip
 import json
@@ -24,11 +24,11 @@ def line(step: int, step_s: float, generation: int = 1, **more: Any) -> MetricsL
 
 
 def steps(*seconds: float, generation: int = 1, **more: Any) -> list[MetricsLine]:
-    """A generation whose warm-up is slow, and then these steps."""
+    """Return a generation with a slow warm-up, and then these steps."""
     return [line(number, each, generation, **more) for number, each in enumerate([99.0] * WARM_UP + list(seconds))]
 
 
-def test_the_median_leaves_out_the_warm_up_of_each_generation() -> None:
+def test_median_excludes_the_warm_up_of_each_generation() -> None:
     found = throughput(steps(1.0, 2.0) + steps(4.0, generation=2), None)
     assert found is not None
     assert (found.step_s, found.tokens_s, found.memory_bytes) == (2.0, 512.0, 500)
@@ -36,7 +36,7 @@ def test_the_median_leaves_out_the_warm_up_of_each_generation() -> None:
     assert throughput([line(1, 1.0)], CONFIG) is None
 
 
-def test_operations_are_those_of_a_rank_and_mfu_is_of_the_peak() -> None:
+def test_flops_are_per_rank_and_mfu_is_relative_to_the_peak() -> None:
     found = throughput(steps(2.0, 2.0, 2.0), CONFIG)
     assert found is not None
     causal, full = step_flops(MODEL, BATCH)
@@ -45,14 +45,14 @@ def test_operations_are_those_of_a_rank_and_mfu_is_of_the_peak() -> None:
     assert found.mfu_full == pytest.approx(full / 4 / 1e9)
 
 
-def test_a_batch_that_history_has_changed_counts_by_its_tokens() -> None:
+def test_batch_changed_by_history_counts_by_its_tokens() -> None:
     lines = [replace(each, tokens=2048) for each in steps(2.0)]
     found = throughput(lines, CONFIG)
     assert found is not None
     assert found.tflops_causal == 2 * step_flops(MODEL, BATCH)[0] / 2 / 2 / 1e12
 
 
-def test_waits_and_the_gpus_memory_are_shown_where_they_are_known() -> None:
+def test_waits_and_gpu_memory_are_shown_if_known() -> None:
     found = throughput(steps(1.0, 3.0, communication_s=0.5, device_bytes=7_000_000_000), CONFIG)
     assert found is not None
     assert (found.exposed, found.device_bytes) == (0.25, 7_000_000_000)
@@ -60,7 +60,7 @@ def test_waits_and_the_gpus_memory_are_shown_where_they_are_known() -> None:
     assert wording.memory(found) == "7 GB in tensors on the GPU, 500 B resident, at most, of rank 0"
 
 
-def test_words_name_both_conventions() -> None:
+def test_text_shows_both_conventions_of_flops() -> None:
     found = Throughput(9.84, 107_000.0, 1, None, None, 412.0, 436.0, 0.417, 0.441)
     assert wording.speed(found) == (
         "9.8 s a step (median), 107,000 tokens/s, 412 TFLOP/s a rank (436 with attention's full square), "
@@ -83,7 +83,7 @@ def written(folder: Path, *events: dict[str, Any]) -> Path:
     return file
 
 
-def test_communication_that_nothing_hides_is_exposed(tmp_path: Path) -> None:
+def test_communication_that_is_not_overlapped_is_exposed(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         kernel("gemm", 0, 4e6),
@@ -95,7 +95,7 @@ def test_communication_that_nothing_hides_is_exposed(tmp_path: Path) -> None:
     assert trace_times(file) == TraceTimes(10.0, 6.0, 5.0, 3.0)
 
 
-def test_a_trace_without_a_gpu_has_no_such_times(tmp_path: Path) -> None:
+def test_trace_without_a_gpu_has_no_gpu_times(tmp_path: Path) -> None:
     assert trace_times(written(tmp_path, {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 9})) is None
 
 
@@ -103,7 +103,7 @@ spans = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.booleans()
 
 
 @given(spans)
-def test_times_are_those_of_each_moment(tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int, bool]]) -> None:
+def test_times_match_a_count_of_each_moment(tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int, bool]]) -> None:
     events = [kernel("nccl" if sends else "gemm", begin * 1e6, (begin + length) * 1e6) for begin, length, sends in spans]
     found = trace_times(written(tmp_path_factory.mktemp("trace"), *events))
     assert found is not None

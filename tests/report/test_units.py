@@ -1,4 +1,4 @@
-"""Quantities as people read them, at the places where a unit changes."""
+"""Quantities in human-readable form, at the values where a unit changes."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_size(n_bytes: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("fraction", "text"), [(0, "0.0 %"), (1, "100.0 %"), (0.9999, "> 99.9 %"), (0.0001, "< 0.1 %"), (0.861, "86.1 %")]
 )
-def test_share_is_whole_only_when_it_is(fraction: float, text: str) -> None:
+def test_share_is_printed_as_100_percent_only_if_exact(fraction: float, text: str) -> None:
     assert units.share(fraction) == text
 
 
@@ -59,6 +59,6 @@ def test_moment_is_in_utc() -> None:
 
 
 @given(st.floats())
-def test_no_number_is_too_odd_for_a_word(value: float) -> None:
+def test_any_number_can_be_formatted(value: float) -> None:
     for words in (units.seconds, units.share, units.compact, units.loss, units.moment):
         assert words(value)

@@ -1,4 +1,4 @@
-"""What `headway import sbatch` makes of scripts as people write them: the job and the notes are an interface, as messages are."""
+"""`headway import sbatch` converts real-world scripts: the job and the notes are an interface, like messages."""
 
 import importlib.util
 import json
@@ -35,12 +35,12 @@ def _imported(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *optio
     return main(["import", "sbatch", f"{case}.sbatch", "--cluster", "cluster.yaml", "-o", "job.yaml", *options])
 
 
-def test_there_are_twenty_scripts_of_several_styles() -> None:
+def test_corpus_has_20_scripts_of_several_styles() -> None:
     assert len(CASES) >= 20
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_job_and_notes_are_exactly_as_recorded(
+def test_job_and_notes_match_the_recorded_ones(
     case: str, update_golden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _imported(case, tmp_path, monkeypatch) == 0
@@ -62,12 +62,12 @@ def test_job_passes_the_check(
     assert "error[" not in capsys.readouterr().out
 
 
-# Options whose value a job has in another notation.
+# Options whose values have another notation in a job.
 _NUMBERS = {"nodes", "gres", "gpus", "gpus-per-node", "gpus-per-task", "ntasks", "time", "job-name", "array", "nice"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_option_of_sbatch_is_in_the_job_or_in_a_note(case: str) -> None:
+def test_every_sbatch_option_is_in_the_job_or_in_a_note(case: str) -> None:
     source = (SCRIPTS / f"{case}.sbatch").read_text()
     reading = _read(case, source)
     job, noted = json.dumps(reading.job), {note.line for note in reading.notes}
@@ -77,7 +77,7 @@ def test_every_option_of_sbatch_is_in_the_job_or_in_a_note(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_added_to_a_script_is_never_dropped(case: str) -> None:
+def test_lines_added_to_a_script_are_never_dropped(case: str) -> None:
     lines = (SCRIPTS / f"{case}.sbatch").read_text().splitlines()
     at = max(index for index, line in enumerate(lines) if line.startswith("#SBATCH")) + 1
     added = ["#SBATCH --licenses=matlab:2", "frobnicate --now", "export ZETA=1", "coproc { sleep 1; }"]
@@ -97,7 +97,7 @@ def _read(case: str, source: str) -> Reading:
 
 
 def _lines(source: str, **variables: str) -> dict[str, Any]:
-    """The job of a script with these lines behind `#SBATCH --nodes=2 --gpus-per-node=4`."""
+    """Return the job of a script with these lines after `#SBATCH --nodes=2 --gpus-per-node=4`."""
     reading = read_script(f"#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4\n{source}\n", "gpus", variables)
     assert reading.job is not None, reading.notes
     return dict(reading.job)
@@ -132,7 +132,7 @@ def _unread(source: str) -> list[str]:
         ("C='torchrun t.py --a 1'; srun bash -c \"$C --b $SLURM_NNODES\"", ["--a", "1", "--b", "{nodes}"]),
     ],
 )
-def test_words_are_expanded_as_a_shell_expands_them(shell: str, expected: list[str]) -> None:
+def test_words_are_expanded_as_in_a_shell(shell: str, expected: list[str]) -> None:
     assert _lines(shell)["run"] == ["t.py", *expected]
 
 
@@ -140,7 +140,7 @@ def test_words_are_expanded_as_a_shell_expands_them(shell: str, expected: list[s
     ("option", "time"),
     [("90", "1h30m"), ("10:30", "10m30s"), ("1:00:00", "1h"), ("2-12", "2d12h"), ("1-0:30", "1d30m"), ("1-02:03:04", "1d2h3m4s")],
 )
-def test_every_notation_of_a_time_limit_is_read(option: str, time: str) -> None:
+def test_every_notation_of_a_time_limit_is_parsed(option: str, time: str) -> None:
     reading = read_script(f"#!/bin/sh\n#SBATCH -t {option}\ntorchrun t.py\n", "gpus")
     assert reading.job is not None
     assert reading.job["limits"] == {"attempt": {"time": time}}
@@ -156,14 +156,14 @@ def test_every_notation_of_a_time_limit_is_read(option: str, time: str) -> None:
         ("-N 2-4 -G 8", {"min": 2, "max": 4}, 4),
     ],
 )
-def test_nodes_and_gpus_are_read_from_every_notation(options: str, nodes: object, gpus: int) -> None:
+def test_nodes_and_gpus_are_parsed_from_every_notation(options: str, nodes: object, gpus: int) -> None:
     reading = read_script(f"#!/bin/sh\n#SBATCH {options}\ntorchrun t.py\n", "gpus")
     assert reading.job is not None
     assert (reading.job["nodes"], reading.job["gpus"]) == (nodes, gpus)
 
 
 @pytest.mark.parametrize("component", ["hetjob", "packjob"])
-def test_of_a_heterogeneous_job_the_first_component_is_read_and_the_others_are_listed(component: str) -> None:
+def test_heterogeneous_job_keeps_its_first_component_and_lists_the_others(component: str) -> None:
     lines = f"#SBATCH --gpus-per-node=4\n#SBATCH {component}\n#SBATCH -N 8 --partition=cpu\ntorchrun t.py"
     reading = read_script(f"#!/bin/sh\n#SBATCH --nodes=2\n{lines}\n", "gpus")
     assert reading.job is not None
@@ -174,7 +174,7 @@ def test_of_a_heterogeneous_job_the_first_component_is_read_and_the_others_are_l
     ]
 
 
-def test_given_values_take_the_place_of_the_environments() -> None:
+def test_given_values_replace_those_of_the_environment() -> None:
     assert _lines("torchrun t.py --out $SCRATCH/x", SCRATCH="/s")["run"] == ["t.py", "--out", "/s/x"]
     assert _unread("torchrun t.py --out $SCRATCH/x") == [
         (
@@ -195,7 +195,7 @@ def test_given_values_take_the_place_of_the_environments() -> None:
         ("source $HOME/v/bin/activate", ['. "${HOME}/v/bin/activate"']),
     ],
 )
-def test_set_up_has_no_variable_that_only_the_script_sets(shell: str, setup: list[str] | None) -> None:
+def test_setup_has_no_variable_that_only_the_script_sets(shell: str, setup: list[str] | None) -> None:
     assert _lines(f"{shell}; torchrun t.py").get("setup") == setup
     assert bool(_unread(f"{shell}; torchrun t.py")) == (setup is None)
 
@@ -220,30 +220,30 @@ def test_no_secret_is_in_the_job_or_in_a_note() -> None:
         ("srun /opt/venv/bin/torchrun train.py  # torchrun", "srun headway torchrun train.py  # torchrun"),
     ],
 )
-def test_the_one_word_change_is_the_exact_line(before: str, after: str) -> None:
+def test_one_word_change_shows_the_exact_line(before: str, after: str) -> None:
     edit = read_script(f"#!/bin/bash\n# torchrun\necho torchrun\n{before}\n", "gpus").edit
     assert edit is not None
     assert (edit.line, edit.before, edit.after) == (4, before, after)
 
 
 @pytest.mark.parametrize("line", ["headway torchrun train.py", "python train.py", "srun my-torchrun-like train.py"])
-def test_there_is_no_change_where_torchrun_does_not_start(line: str) -> None:
+def test_no_change_is_proposed_if_the_line_does_not_start_torchrun(line: str) -> None:
     assert read_script(f"#!/bin/bash\n{line}\n", "gpus").edit is None
 
 
-def test_the_plan_can_decide_no_variable_that_an_import_takes_over() -> None:
+def test_import_knows_every_variable_that_the_plan_decides() -> None:
     source = (ROOT / "jobspec" / "resolve" / "environment.py").read_text()
     decided = set(re.findall(r'EnvVar\("([A-Z_]+)"[^\n]*(?:_of\(|decided_by|`)', source))
     assert {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} <= decided <= set(DECIDED)
 
 
-def test_accelerates_options_become_the_variables_that_accelerate_sets() -> None:
+def test_accelerate_options_become_the_variables_that_accelerate_sets() -> None:
     launch = Path(str(importlib.util.find_spec("accelerate.utils.launch").origin))  # type: ignore[union-attr]
     known = launch.read_text()
     assert [name for name in ACCELERATE_VARIABLES.values() if f'"{name}"' not in known] == []
 
 
-def test_a_script_without_a_training_is_an_error(
+def test_script_that_starts_no_training_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -253,7 +253,7 @@ def test_a_script_without_a_training_is_an_error(
     assert not Path("job.yaml").exists()
 
 
-def test_an_existing_file_is_only_replaced_on_request(
+def test_existing_file_is_replaced_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,7 +276,7 @@ def test_an_existing_file_is_only_replaced_on_request(
         (["binary.sh"], 1, "binary.sh is not text in UTF-8: byte 0"),
     ],
 )
-def test_a_mistake_is_one_error(
+def test_mistake_is_one_error(
     words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

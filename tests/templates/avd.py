@@ -1,4 +1,4 @@
-"""Run by the Python that has pyavd: validates structured configurations by AVD's schema, and renders each as EOS has it."""
+"""Runs in the Python that has pyavd: validates structured configurations by AVD's schema, and renders each for EOS."""
 
 import json
 import sys

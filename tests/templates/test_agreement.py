@@ -1,4 +1,4 @@
-"""What files that were read back disagree about: told once, at the file that stands alone, or as the open link of the chain."""
+"""Disagreements of files that were read back: reported once, at the differing file, or as the broken link of the chain."""
 
 from collections.abc import Mapping
 
@@ -51,22 +51,22 @@ def found(**readings: Reading) -> list[Disagreement]:
     return list(disagreements(readings))
 
 
-def test_files_that_agree_say_nothing() -> None:
+def test_consistent_files_have_no_disagreement() -> None:
     assert found(env=nccl(), one=host(), two=host(), leaf=leaf(), spine=leaf()) == []
 
 
-def test_nothing_to_compare_is_no_disagreement() -> None:
+def test_single_file_has_no_disagreement() -> None:
     assert found() == []
     assert found(env=nccl(), other=Reading({})) == []
 
 
-def test_the_file_that_stands_alone_is_told_once_for_all_its_ends() -> None:
+def test_differing_file_is_reported_once_for_all_its_ends() -> None:
     (alone,) = found(one=host(cnp=50), two=host(), three=host())
     assert (alone.file, alone.end) == ("one", "mlx5_0, mlx5_1")
     assert alone.message == "the DSCP that marks cnp is 50, but 48 in most of the files"
 
 
-def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
+def test_job_with_a_different_dscp_than_the_others_is_found() -> None:
     assert [(each.file, each.end) for each in found(a=nccl(), b=nccl(), c=nccl(34))] == [("c", "NCCL")]
 
 
@@ -84,27 +84,27 @@ def test_a_sender_with_another_dscp_than_the_other_jobs_is_found() -> None:
         ((nccl(), host(), leaf(cnp_queue=3)), "wait in queue 3 behind the traffic that they should slow down"),
     ],
 )
-def test_an_open_link_of_the_chain_is_found_without_any_plan(readings: tuple[Reading, ...], message: str) -> None:
+def test_broken_link_of_the_chain_is_found_without_a_plan(readings: tuple[Reading, ...], message: str) -> None:
     problems = found(**{f"file{index}": reading for index, reading in enumerate(readings)})
     assert [problem for problem in problems if message in problem.message and not problem.doubtful]
 
 
-def test_a_fabric_without_pfc_or_without_ecn_anywhere_is_only_doubtful() -> None:
+def test_fabric_without_any_pfc_or_ecn_is_only_doubtful() -> None:
     lossy = leaf(pfc=dict.fromkeys(range(8), False), marking=dict.fromkeys(range(8)))
     assert [(each.doubtful, each.file) for each in found(env=nccl(), one=lossy)] == [(True, "one"), (True, "one")]
 
 
-def test_priorities_that_nobody_uses_may_differ() -> None:
+def test_unused_priorities_may_differ() -> None:
     both = {priority: priority in (3, 4) for priority in range(8)}
     assert found(env=nccl(), one=host(), leaf=leaf(pfc=both)) == []
 
 
-def test_two_files_that_differ_are_told_by_name_and_one_of_three_by_number() -> None:
+def test_one_of_two_differing_files_names_the_other() -> None:
     (tied,) = found(one=nccl(26), two=nccl(34))
     assert (tied.file, tied.message) == ("two", "the DSCP that marks collectives is 34, but 26 in one")
 
 
-def test_a_port_that_differs_from_the_others_of_its_file_is_the_one_that_is_told() -> None:
+def test_port_that_differs_from_the_others_of_its_file_is_reported() -> None:
     odd = QosView(queues={26: 4})
     same = QosView(queues={26: 3})
     reading = Reading({}, {"Ethernet0": odd, "Ethernet8": same, "Ethernet16": same})
@@ -113,12 +113,12 @@ def test_a_port_that_differs_from_the_others_of_its_file_is_the_one_that_is_told
     }
 
 
-def test_without_a_file_that_marks_the_collectives_the_chain_has_no_beginning() -> None:
+def test_chain_has_no_start_unless_a_file_marks_the_collectives() -> None:
     assert not carries_collectives([leaf()])
     assert carries_collectives([leaf(), nccl()])
 
 
-def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
+def test_sender_without_congestion_control_is_found_if_others_have_it() -> None:
     problems = found(env=nccl(), one=host(), two=host(reacts=False), leaf=leaf())
     assert [(each.file, each.message.partition(",")[0]) for each in problems] == [
         ("two", "the congestion control of priority 3 is off"),
@@ -126,7 +126,7 @@ def test_senders_that_do_not_slow_down_are_found_where_others_do() -> None:
     ]
 
 
-def test_two_files_of_one_switch_have_one_routing() -> None:
+def test_files_of_one_switch_must_agree_on_routing() -> None:
     one = RoutingView(4200000001, "10.255.128.0", frozenset({"Ethernet256", "Ethernet264"}), 64)
     two = RoutingView(4200000002, "10.255.128.1", frozenset({"Ethernet256"}), 2)
     readings = {"leaf/config_db.json": Reading({}, routing=one), "leaf/frr.conf": Reading({}, routing=two)}
@@ -146,7 +146,7 @@ def test_two_files_of_one_switch_have_one_routing() -> None:
     assert list(disagreements(elsewhere)) == []
 
 
-def test_files_with_the_same_views_are_compared_with_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_equal_views_are_compared_with_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fabric has hundreds of switches, and a tier's have equal queues."""
     plan = sonic_cluster()
     view = QosView(queues={26: 5}, says=frozenset())

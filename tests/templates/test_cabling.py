@@ -1,4 +1,4 @@
-"""Cables: planted mistakes are named, each once, from LLDP's and InfiniBand's reports; lists and graphs have every cable."""
+"""Cables: each planted mistake is reported once, from LLDP's and InfiniBand's reports; lists and graphs have every cable."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ Wires = dict[End, End]
 
 @cache
 def ethernet() -> ClusterPlan:
-    """Four units of two nodes, two rails, with a spare port on each leaf: eight leaves and four spines."""
+    """Return four units of two nodes, two rails, with a spare port on each leaf: eight leaves and four spines."""
     return Site(7, nics=2, switches={"ports": 4, "spine_ports": 15}, fabric={"shape": "rail-optimized"}).plan()
 
 
@@ -39,7 +39,7 @@ def wires(plan: ClusterPlan) -> Wires:
 
 
 def lldp(plan: ClusterPlan, cables: Wires, devices: Iterable[str] | None = None) -> list[SeenCables]:
-    """What each switch's lldpd prints: system and port of every neighbor; hosts send the name of a network interface."""
+    """Return the output of each switch's lldpd: system and port of every neighbor; hosts send the name of a network interface."""
     found = []
     for switch in devices or [switch.name for switch in plan.switches]:
         rows = [{port: neighbor(*far)} for (device, port), far in cables.items() if device == switch]
@@ -54,7 +54,7 @@ def neighbor(device: str, port: str) -> Mapping[str, object]:
 
 
 def ibnetdiscover(plan: ClusterPlan, cables: Wires) -> list[SeenCables]:
-    """What `ibnetdiscover` prints of the whole fabric."""
+    """Return the output of `ibnetdiscover` for the whole fabric."""
     lines = []
     for switch in plan.switches:
         lines.append(f'Switch\t64 "S-{switch.index:016x}{switch.role}"\t\t# "{switch.name}" base port 0 lid 3 lmc 0')
@@ -89,21 +89,21 @@ def cut(cables: Wires, *ends: End) -> None:
 
 
 def swap(cables: Wires, a: End, b: End) -> None:
-    """The cables in these two ends change places."""
+    """Swap the cables in these two ends."""
     far_a, far_b = cables[a], cables[b]
     connect(cables, a, far_b)
     connect(cables, b, far_a)
 
 
 def move(cables: Wires, end: End, place: End) -> None:
-    """The cable of `end` is in another place at its far end."""
+    """Move the far end of the cable of `end` to another port."""
     cut(cables, end)
     cut(cables, place)
     connect(cables, end, place)
 
 
 def leaf(number: int, port: int) -> End:
-    """Ports 0 and 1 are for nodes, 2 and 3 for spines; `port_names` makes names of them."""
+    """Return a port of a leaf: 0 and 1 are for nodes, 2 and 3 for spines; `port_names` names them."""
     return (f"rails-leaf-{number}", str(port))
 
 
@@ -115,7 +115,7 @@ def node(number: int, rail: int) -> End:
     return (f"gpu-{number}", f"mlx5_{rail}")
 
 
-# Each with what is to be found: the differences by kind.
+# Each with the expected differences by kind.
 PLANTED: Mapping[str, tuple[Callable[["Hands"], "Hands"], list[str]]] = {
     "uplinks of one leaf": (lambda hands: hands.swap(leaf(1, 2), leaf(1, 3)), ["swapped"]),
     "uplinks of two leaves at one spine": (lambda hands: hands.swap(leaf(1, 2), leaf(2, 2)), ["swapped"]),
@@ -149,7 +149,7 @@ PLANTED: Mapping[str, tuple[Callable[["Hands"], "Hands"], list[str]]] = {
 
 
 class Hands:
-    """Pulls the cables of a plan, whose ports are named as its devices name them."""
+    """Moves the cables of a plan, whose ports have the names of its devices."""
 
     def __init__(self, plan: ClusterPlan) -> None:
         self.cables = wires(plan)
@@ -191,14 +191,14 @@ def found(plan: ClusterPlan, reports: list[SeenCables]) -> list[Miscabling]:
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_cables_as_planned_are_no_difference(report: str) -> None:
+def test_cables_as_planned_have_no_difference(report: str) -> None:
     make, print_out = REPORTS[report]
     assert found(make(), print_out(make(), wires(make()))) == []
 
 
 @pytest.mark.parametrize("report", REPORTS)
 @pytest.mark.parametrize("planted", PLANTED)
-def test_each_planted_mistake_is_named_and_nothing_else(planted: str, report: str) -> None:
+def test_exactly_the_planted_mistakes_are_reported(planted: str, report: str) -> None:
     make, print_out = REPORTS[report]
     pull, kinds = PLANTED[planted]
     hands = Hands(make())
@@ -210,7 +210,7 @@ def test_each_planted_mistake_is_named_and_nothing_else(planted: str, report: st
         assert all(f"`{device}`" in each.message for device, _ in each.ends)
 
 
-def test_a_swapped_pair_says_which_cable_belongs_where() -> None:
+def test_swapped_pair_is_reported_with_the_right_ports() -> None:
     hands = Hands(ethernet())
     hands.swap(leaf(1, 0), leaf(2, 0))
     (difference,) = found(ethernet(), lldp(ethernet(), hands.cables))
@@ -220,38 +220,38 @@ def test_a_swapped_pair_says_which_cable_belongs_where() -> None:
     )
 
 
-def test_only_devices_with_a_report_are_judged() -> None:
+def test_only_devices_with_a_report_are_checked() -> None:
     hands = Hands(ethernet())
     hands.cut(leaf(1, 2), leaf(8, 0))
     assert [each.what for each in found(ethernet(), lldp(ethernet(), hands.cables, ["rails-leaf-1"]))] == ["missing"]
     assert found(ethernet(), lldp(ethernet(), hands.cables, ["rails-leaf-2"])) == []
 
 
-def test_a_host_is_known_by_its_name_where_its_interface_has_another() -> None:
+def test_host_is_matched_by_name_despite_other_interface_names() -> None:
     cables = wires(ethernet())
     renamed = {end: (far[0], "enp7s0np0") if far[0].startswith("gpu-") else far for end, far in cables.items()}
     assert found(ethernet(), lldp(ethernet(), renamed)) == []
 
 
-def test_a_management_port_is_not_judged() -> None:
+def test_management_port_is_not_checked() -> None:
     cables = wires(ethernet())
     cables["rails-leaf-1", "eth0"] = ("office-switch", "12")
     assert found(ethernet(), lldp(ethernet(), cables)) == []
 
 
-def test_the_rendered_netlist_is_the_planned_fabric() -> None:
+def test_rendered_netlist_matches_the_planned_fabric() -> None:
     plan = infiniband()
     files = {path.name: text for path, text in render_fabric(OpensmOptions(), plan.fabrics[0], plan).items()}
     assert found(plan, [read_cables(files["topology.net"], "", {})]) == []
 
 
 @pytest.mark.parametrize("text", ["{}", "[1", "hello", ""])
-def test_text_of_another_kind_is_refused(text: str) -> None:
+def test_text_of_another_kind_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="line 1: "):
         read_cables(text, "rails-leaf-1", {})
 
 
-def test_every_cable_is_in_the_table_the_graph_and_the_laboratory() -> None:
+def test_every_cable_is_in_the_table_the_graph_and_the_lab() -> None:
     plan = ethernet()
     rows = list(csv.DictReader(io.StringIO(csv_text(plan))))
     assert [(row["from"], row["from_port"], row["to"], row["to_port"]) for row in rows] == [
@@ -300,7 +300,7 @@ storage:
 """
 
 
-def test_the_verb_prints_differences_and_exits_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_prints_differences_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster, report = tmp_path / "cluster.yaml", tmp_path / "fabric.txt"
     cluster.write_text(CLUSTER)
     ports = "".join(f'[{n}]\t"H-{n}"[1](2)\t# "x" lid 1\n' for n in (1, 2, 4, 3))

@@ -1,4 +1,4 @@
-"""Arista's startup-config: AVD validates the same settings and renders the same commands, and what EOS cannot do is refused."""
+"""Arista's startup-config: AVD validates the same settings and renders the same commands; unsupported settings are rejected."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def fabric(classes: list[dict[str, Any]] | None = None, balancing: str = "ecmp",
 
 
 def options(plan: ClusterPlan, base: str = BASE, **given: Any) -> EosOptions:
-    """Options of every switch of the plan, with the base."""
+    """Return options for every switch of the plan, with the base."""
     chosen = EosOptions.model_validate_json(json.dumps({"base": "base.cfg", **given}))
     return chosen.with_bases({switch.name: read_blocks(base) for switch in plan.switches})
 
@@ -67,12 +67,12 @@ def problems(plan: ClusterPlan, **given: Any) -> list[Problem]:
     return list(check_switches(plan, {("rails", "eos"): options(plan, **given)}))
 
 
-def told(found: Iterable[Problem]) -> set[tuple[str, str]]:
+def summary(found: Iterable[Problem]) -> set[tuple[str, str]]:
     return {(".".join(map(str, each.path)), each.message) for each in found}
 
 
 def commands(text: str) -> Iterator[tuple[str, ...]]:
-    """Each command with those that it is below."""
+    """Yield each command with those above it."""
     inside: list[tuple[int, str]] = []
     for line in text.splitlines():
         words = line.strip()
@@ -84,7 +84,7 @@ def commands(text: str) -> Iterator[tuple[str, ...]]:
             yield tuple(each for _, each in inside)
 
 
-# --- what is rendered -------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 FABRICS = {
     "lossless": fabric(),
@@ -113,7 +113,7 @@ def test_avd_validates_the_settings_and_renders_the_same_commands() -> None:
 
 
 @pytest.mark.parametrize("classes", [name for name, classes in CLASSES.items() if classes and "differ" not in name])
-def test_reading_back_says_what_the_plan_says(classes: str) -> None:
+def test_rendered_files_read_back_as_the_plan(classes: str) -> None:
     plan = fabric(CLASSES[classes])
     qos = plan.fabric("rails").qos
     assert qos is not None
@@ -139,7 +139,7 @@ def test_reading_back_says_what_the_plan_says(classes: str) -> None:
         assert list(reading.faults()) == []
 
 
-def test_a_class_of_another_queue_than_its_number_is_mapped() -> None:
+def test_class_whose_queue_differs_from_its_number_is_mapped() -> None:
     plan = FABRICS["another priority"]
     text = text_of(plan, plan.switches[0])
     assert "qos map dscp 26 to traffic-class 4\n" in text
@@ -157,7 +157,7 @@ def test_a_class_of_another_queue_than_its_number_is_mapped() -> None:
         ({"speed": "400Gb/s", "lanes": 8}, ["Ethernet1/1", "Ethernet2/1", "Ethernet33/1", "Ethernet34/1"], {"400g-8"}),
     ],
 )
-def test_ports_are_named_by_cage_and_lane_and_all_others_are_shut(
+def test_ports_are_named_by_cage_and_lane_and_others_are_shut_down(
     switches: dict[str, Any], ports: list[str], speeds: set[str]
 ) -> None:
     plan = fabric(**switches)
@@ -170,7 +170,7 @@ def test_ports_are_named_by_cage_and_lane_and_all_others_are_shut(
     assert len(shut) + len(up) == 64 + sum(8 // int(each.split("-")[1]) - 1 for each in speeds) * len(parts)
 
 
-def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_as_one_network() -> None:
+def test_leaf_announces_its_loopback_and_its_node_links_as_one_network() -> None:
     plan = fabric()
     leaf = plan.switches[0]
     lines = text_of(plan, leaf).splitlines()
@@ -183,7 +183,7 @@ def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_as_one_network() -
     assert not any("aggregate-address" in line for line in text_of(plan, plan.switches[-1]).splitlines())
 
 
-def test_options_set_timers_the_guarantee_and_balancing() -> None:
+def test_options_set_timers_guaranteed_bandwidth_and_balancing() -> None:
     plan = fabric(balancing="dlb")
     text = text_of(plan, plan.switches[0], EosOptions(bfd_ms=100, bfd_multiplier=5, hold_s=30, guaranteed_percent=2))
     assert "   neighbor FABRIC bfd interval 100 min-rx 100 multiplier 5\n   neighbor FABRIC timers 10 30\n" in text
@@ -197,7 +197,7 @@ def test_options_set_timers_the_guarantee_and_balancing() -> None:
 # --- the site's base --------------------------------------------------------------------------------------------------
 
 
-def test_a_base_keeps_what_is_the_sites_and_loses_what_headway_decides() -> None:
+def test_settings_of_the_base_are_kept_unless_headway_decides_them() -> None:
     plan = fabric()
     found = set(commands(text_of(plan, plan.switches[0], options(plan, keep_ports=["Ethernet65"]))))
     assert {
@@ -221,12 +221,12 @@ def test_a_base_keeps_what_is_the_sites_and_loses_what_headway_decides() -> None
         ("hostname a\n{\n", "line 2: not a command of EOS"),
     ],
 )
-def test_a_base_of_another_form_is_refused_with_its_line(text: str, message: str) -> None:
+def test_base_in_another_form_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_blocks(text)
 
 
-# --- what EOS cannot do -----------------------------------------------------------------------------------------------
+# --- limits of EOS ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,19 +245,19 @@ def test_a_base_of_another_form_is_refused_with_its_line(text: str, message: str
         ),
     ],
 )
-def test_a_queue_that_eos_does_not_have_is_a_problem_of_its_field(classes: list[dict[str, Any]], path: str, message: str) -> None:
-    assert told(problems(fabric(classes))) == {(f"fabrics.1.{path}", message)}
+def test_queue_that_eos_does_not_have_is_a_problem_of_its_field(classes: list[dict[str, Any]], path: str, message: str) -> None:
+    assert summary(problems(fabric(classes))) == {(f"fabrics.1.{path}", message)}
 
 
-def test_a_speed_that_eos_has_no_word_for_is_a_problem() -> None:
+def test_speed_that_eos_does_not_have_is_a_problem() -> None:
     assert (100, 8) not in SPEEDS
-    assert told(problems(fabric(speed="100Gb/s", lanes=8, uplink_speed="800Gb/s"))) == {
+    assert summary(problems(fabric(speed="100Gb/s", lanes=8, uplink_speed="800Gb/s"))) == {
         ("fabrics.1.switches.speed", "EOS has no port of 100Gb/s over 8 lanes")
     }
 
 
-def test_a_kept_port_must_be_outside_of_the_plan_and_in_the_base() -> None:
-    found = told(problems(fabric(), keep_ports=["Ethernet1/1", "Ethernet66"]))
+def test_kept_port_must_be_in_the_base_and_not_in_the_plan() -> None:
+    found = summary(problems(fabric(), keep_ports=["Ethernet1/1", "Ethernet66"]))
     at = "fabrics.1.switches.os.0.options.keep_ports"
     leaf = "rails-leaf-1"
     assert (f"{at}.0", f"`Ethernet1/1` of `{leaf}` has a planned cable, so it cannot stay as the base has it") in found

@@ -1,4 +1,4 @@
-"""The stories: each renders to exactly its committed tree, twice the same, and every script of it is clean."""
+"""The examples: each renders to exactly its committed tree, always the same, and all of its scripts pass their linters."""
 
 import difflib
 import json
@@ -26,7 +26,7 @@ COMMITTED = sorted(path for path in EXAMPLES.glob("*/rendered/**/*") if path.is_
 SUBMITTED = [path for path in COMMITTED if path.parent.name in SCHEDULERS]
 SCRIPTS = [path for path in COMMITTED if path.suffix in {".sh", ".sbatch"} or path.read_bytes().startswith(b"#!")]
 
-# A spec's or a cluster's hash, and the part of one in a run's name.
+# The hash of a spec or a cluster, and the part of one in a run's name.
 _HASH = re.compile(r"\b[0-9a-f]{64}\b|(?<=-)[0-9a-f]{8}\b")
 
 needs_shellcheck = pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
@@ -63,12 +63,12 @@ def test_story_has_no_problems(story: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def shell_of(script: Path) -> str:
-    """The shell of the script's first line; nodes may have no other than a POSIX shell."""
+    """Return the shell of the script's first line; nodes may have only a POSIX shell."""
     return script.read_text().partition("\n")[0].removeprefix("#!/bin/")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
-def test_script_is_of_its_shell(script: Path) -> None:
+def test_script_has_valid_syntax_for_its_shell(script: Path) -> None:
     assert shell_of(script) == ("sh" if script.suffix == ".sbatch" else "bash")
     result = subprocess.run([shell_of(script), "-n", str(script)], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -76,13 +76,13 @@ def test_script_is_of_its_shell(script: Path) -> None:
 
 @needs_shellcheck
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
-def test_script_is_clean_for_shellcheck(script: Path) -> None:
+def test_script_passes_shellcheck(script: Path) -> None:
     command = ["shellcheck", f"--shell={shell_of(script)}", "--severity=style", str(script)]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
 
 
 @pytest.mark.parametrize("path", SUBMITTED, ids=named)
-def test_what_is_submitted_has_run_json_as_the_runner_reads_it_and_with_it_the_whole_spec(path: Path) -> None:
+def test_submitted_file_has_a_readable_run_json_and_the_full_spec(path: Path) -> None:
     data = submitted(path)
     run = from_json(RunConfig, data["run.json"])
     assert to_json(run) == data["run.json"]
@@ -93,7 +93,7 @@ def test_what_is_submitted_has_run_json_as_the_runner_reads_it_and_with_it_the_w
 
 
 @pytest.mark.parametrize("path", [path for path in SUBMITTED if path.suffix != ".yaml"], ids=named)
-def test_an_attempt_that_a_script_opens_keeps_the_whole_spec(path: Path, tmp_path: Path) -> None:
+def test_attempt_opened_by_a_script_records_the_full_spec(path: Path, tmp_path: Path) -> None:
     without_main = path.read_text().removesuffix("main\n").replace("trap 'not_opened $?' EXIT\n", "")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     directory = RunDirectory(tmp_path / "run", 2)
@@ -109,7 +109,7 @@ def test_an_attempt_that_a_script_opens_keeps_the_whole_spec(path: Path, tmp_pat
 
 
 @pytest.mark.parametrize("path", SUBMITTED, ids=named)
-def test_what_is_submitted_has_each_variable_of_the_plan_below_its_reason_and_source(path: Path) -> None:
+def test_submitted_file_has_each_variable_below_its_reason_and_source(path: Path) -> None:
     reader = reader_of(path)
     assert reader is not None
     found, lines = reader(path.read_text()).settings, [line.strip() for line in path.read_text().splitlines()]
@@ -126,7 +126,7 @@ def test_what_is_submitted_has_each_variable_of_the_plan_below_its_reason_and_so
     [
         ("two-node-slurm", "job.yaml", "lr: 0.003", "lr: 0.004", {"slurm/job.sbatch": 1}),
         ("two-node-slurm", "job.yaml", "every: 10 steps", "every: 15 steps", {"slurm/job.sbatch": 1}),
-        # The nodes, the slots and the mesh that the runner gets.
+        # The runner's nodes, slots and mesh.
         ("two-node-slurm", "job.yaml", "nodes: 2", "nodes: 1", {"slurm/job.sbatch": 3, "plan.json": 3}),
         ("two-node-roce", "job.yaml", "lr: 0.003", "lr: 0.004", {"slurm/job.sbatch": 1, "kubernetes/job.yaml": 1}),
         ("quickstart", "job.yaml", "lr: 0.003", "lr: 0.004", {"local/run.sh": 1}),
@@ -135,7 +135,7 @@ def test_what_is_submitted_has_each_variable_of_the_plan_below_its_reason_and_so
         ("two-node-roce", "kubernetes-cluster.yaml", "dscp: 26", "dscp: 34", {"kubernetes/job.yaml": 2}),
     ],
 )
-def test_an_edit_changes_each_value_in_one_place(
+def test_edit_changes_each_value_in_one_place(
     story: str, file: str, old: str, new: str, changed: dict[str, int], tmp_path: Path
 ) -> None:
     shutil.copytree(EXAMPLES / story, tmp_path / story)
@@ -150,21 +150,21 @@ def test_an_edit_changes_each_value_in_one_place(
             if count:
                 found.setdefault("/".join(path.parts[-2:]) if path.name != "plan.json" else path.name, set()).add(count)
     if "plan.json" in changed:
-        # One line for each rank that goes, and the brackets around one that is left.
+        # One line for each removed rank, and the brackets around a single one.
         assert found.pop("plan.json")
         changed = {name: count for name, count in changed.items() if name != "plan.json"}
     assert found == {name: {count} for name, count in changed.items()}
 
 
 def _changed_lines(before: str, after: str) -> int:
-    """The lines that an edit has changed, hashes apart, which change with any value."""
+    """Return the number of lines that an edit has changed, except for hashes, which change with any value."""
     old, new = (_HASH.sub("HASH", text).splitlines() for text in (before, after))
     blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return sum(max(end - begin, last - first) for tag, begin, end, first, last in blocks if tag != "equal")
 
 
 def submitted(path: Path) -> dict[str, str]:
-    """run.json and spec.json of a script or a manifest."""
+    """Return run.json and spec.json of a script or a manifest."""
     if path.suffix == ".yaml":
         (job,) = yaml.safe_load(path.read_text())["spec"]["replicatedJobs"]
         annotations = job["template"]["spec"]["template"]["metadata"]["annotations"]
@@ -177,7 +177,7 @@ def submitted(path: Path) -> dict[str, str]:
 
 
 def plan_of(path: Path) -> JobPlan:
-    """The plan from which the file is rendered."""
+    """Return the plan from which the file is rendered."""
     name, cluster = path.parts[-4:-2]
     (planned,) = (
         planned

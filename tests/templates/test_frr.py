@@ -1,4 +1,4 @@
-"""frr.conf: what is rendered from a plan, what FRR says about it, and what is read back, also from files of others."""
+"""frr.conf: rendering from a plan, validation by FRR, and reading files back, including those of other sources."""
 
 import dataclasses
 from pathlib import PurePosixPath
@@ -39,7 +39,7 @@ storage: [{name: runs, kind: posix, path: /runs, shared: true}]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterPlan:
-    """Four leaves, two of which nodes hang on, and two spines, with two links between each pair."""
+    """Return four leaves, two of them connected to nodes, and two spines, with two links between each pair."""
     path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
     path.write_text(CLUSTER)
     _, parsed, _ = read_spec(path)
@@ -64,7 +64,7 @@ def setting(text: str, key: str) -> str | None:
     return found.value if found else None
 
 
-# --- rendered ---------------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 
 def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
@@ -75,11 +75,11 @@ def test_every_file_reads_back_as_the_plan(cluster: ClusterPlan) -> None:
         assert view == RoutingView(switch.asn, switch.router_id, ports, len(ports) if switch.role == "leaf" else UPPER_PATHS)
 
 
-def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_and_nothing_by_rule(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_leaf_announces_only_its_loopback_and_its_links_to_nodes(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     text = text_of(leaf, cluster)
     announced = [line.split()[1] for line in text.splitlines() if line.startswith("  network ")]
     assert announced == ["10.255.128.1/32", "10.10.0.0/31", "10.10.0.2/31"]
-    # one route for the block of its node ports
+    # One route for the block of its node ports.
     assert (
         setting(text, f"router bgp {leaf.asn}|address-family ipv4 unicast|aggregate-address 10.10.0.0/29 summary-only") == "yes"
     )
@@ -87,9 +87,7 @@ def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_and_nothing_by_rul
     assert setting(text, f"router bgp {leaf.asn}|bgp network import-check") == "yes"
 
 
-def test_links_to_nodes_have_addresses_and_links_to_switches_only_say_that_they_are_there(
-    cluster: ClusterPlan, leaf: SwitchPlan
-) -> None:
+def test_links_to_nodes_have_addresses_and_links_to_switches_do_not(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     settings = {
         key: each.value for key, each in FRR.read(text_of(leaf, cluster)).settings.items() if key.startswith("interface ")
     }
@@ -104,7 +102,7 @@ def test_links_to_nodes_have_addresses_and_links_to_switches_only_say_that_they_
     }
 
 
-def test_groups_of_next_hops_stay_out_of_the_kernel(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_nexthop_groups_are_not_installed_in_the_kernel(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     assert setting(text_of(leaf, cluster), "zebra nexthop kernel enable") == "no"
 
 
@@ -119,12 +117,12 @@ def test_options_set_timers_and_bfd(cluster: ClusterPlan, leaf: SwitchPlan) -> N
     assert "bfd" not in text_of(leaf, cluster, FrrOptions(bfd_ms=None))
 
 
-def test_a_spine_without_leaves_still_gets_a_file(cluster: ClusterPlan) -> None:
+def test_spine_without_leaves_still_gets_a_file(cluster: ClusterPlan) -> None:
     lonely = dataclasses.replace(cluster.switches[-1], ports=())
     assert FRR.read(text_of(lonely, cluster)).routing == RoutingView(lonely.asn, lonely.router_id, frozenset(), UPPER_PATHS)
 
 
-def test_a_name_that_would_leave_its_line_is_refused(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_name_with_a_line_break_is_rejected(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     first, *rest = leaf.ports
     for port in (
         dataclasses.replace(first, peer_port="mlx5_0\nrouter bgp 1"),
@@ -135,7 +133,7 @@ def test_a_name_that_would_leave_its_line_is_refused(cluster: ClusterPlan, leaf:
             text_of(dataclasses.replace(leaf, ports=(port, *rest)), cluster)
 
 
-# --- FRR's own opinion ------------------------------------------------------------------------------------------------
+# --- validation by FRR ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +147,8 @@ def vtysh_here() -> None:
     "options", [FrrOptions(), FrrOptions(bfd_ms=None, hold_s=3), FrrOptions(bfd_ms=10, bfd_multiplier=255, hold_s=3600)], ids=repr
 )
 def test_vtysh_accepts_every_file(vtysh_here: None, cluster: ClusterPlan, options: FrrOptions) -> None:
-    said = {switch.name: refused_lines(text_of(switch, cluster, options)) for switch in cluster.switches}
-    assert said == {switch.name: [] for switch in cluster.switches}
+    refused = {switch.name: refused_lines(text_of(switch, cluster, options)) for switch in cluster.switches}
+    assert refused == {switch.name: [] for switch in cluster.switches}
 
 
 @pytest.mark.parametrize(
@@ -162,19 +160,19 @@ def test_vtysh_accepts_every_file(vtysh_here: None, cluster: ClusterPlan, option
         ("detect-multiplier 3", "detect-multiplier 256"),
     ],
 )
-def test_vtysh_names_the_line_of_a_planted_mistake(
+def test_vtysh_reports_the_line_of_a_planted_mistake(
     vtysh_here: None, cluster: ClusterPlan, leaf: SwitchPlan, right: str, wrong: str
 ) -> None:
     text = text_of(leaf, cluster).replace(right, wrong, 1)
     (line,) = [number for number, line in enumerate(text.splitlines(), 1) if wrong in line]
-    (said,) = refused_lines(text)
-    assert said.startswith(f"line {line}: % Unknown command")
+    (refused,) = refused_lines(text)
+    assert refused.startswith(f"line {line}: % Unknown command")
 
 
-# --- what FRR cannot do -----------------------------------------------------------------------------------------------
+# --- limits of FRR ----------------------------------------------------------------------------------------------------
 
 
-def test_classes_of_traffic_need_a_system_that_knows_queues(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_traffic_classes_require_a_system_with_queues(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     (problem,) = FRR.check(FrrOptions(), leaf, cluster)
     assert (problem.code, problem.path, problem.severity) == (
         "HW513",
@@ -183,13 +181,13 @@ def test_classes_of_traffic_need_a_system_that_knows_queues(cluster: ClusterPlan
     )
 
 
-def test_beside_such_a_system_or_without_classes_there_is_nothing_to_say(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_frr_with_such_a_system_or_without_classes_has_no_problem(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     (fabric,) = cluster.fabrics
     for other in (dataclasses.replace(fabric, os=("sonic", "frr")), dataclasses.replace(fabric, qos=None)):
         assert list(FRR.check(FrrOptions(), leaf, dataclasses.replace(cluster, fabrics=(other,)))) == []
 
 
-def test_a_file_has_at_most_as_many_paths_as_frr_takes(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_number_of_paths_is_at_most_that_of_frr(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     (fabric,) = cluster.fabrics
     silent = dataclasses.replace(cluster, fabrics=(dataclasses.replace(fabric, qos=None),))
     wide = tuple(dataclasses.replace(leaf.uplinks[0], index=index, name=f"Ethernet{index}") for index in range(257))
@@ -199,7 +197,7 @@ def test_a_file_has_at_most_as_many_paths_as_frr_takes(cluster: ClusterPlan, lea
     assert {role: view.max_paths for role, view in found.items() if view} == {"leaf": 256, "spine": UPPER_PATHS}
 
 
-# --- read back --------------------------------------------------------------------------------------------------------
+# --- reading back -----------------------------------------------------------------------------------------------------
 
 RUNNING = """\
 Building configuration...
@@ -250,14 +248,14 @@ end
 """
 
 
-def test_a_running_config_tells_who_can_exchange_routes() -> None:
-    """Not the group, nor who is shut down, has no AS to expect, or is taken out of the address family."""
+def test_neighbors_of_a_running_config_can_exchange_routes() -> None:
+    """This excludes the group, and neighbors that are shut down, have no AS, or are removed from the address family."""
     reading = FRR.read(RUNNING)
     assert reading.routing == RoutingView(4200000000, "10.0.0.7", frozenset({"10.9.0.1", "swp51"}), 64)
     assert reading.qos == {}
 
 
-def test_settings_are_named_by_where_they_stand_and_have_their_line() -> None:
+def test_settings_have_their_context_as_key_and_their_line() -> None:
     settings = FRR.read(RUNNING).settings
     bgp = "router bgp 64086.59904"
     expected = {
@@ -278,14 +276,14 @@ def test_settings_are_named_by_where_they_stand_and_have_their_line() -> None:
     }
 
 
-def test_indentation_and_blanks_mean_nothing_to_frr() -> None:
+def test_indentation_and_blank_lines_are_ignored() -> None:
     flat = "\n".join(" ".join(line.split()) for line in RUNNING.splitlines())
     assert FRR.read(flat) == FRR.read(RUNNING)
     assert FRR.read(RUNNING.replace("\n", "\r\n").replace("router bgp 6", "router  bgp   6")) == FRR.read(RUNNING)
 
 
-def test_blocks_need_no_exit() -> None:
-    """FRR before 8.0 wrote none."""
+def test_blocks_do_not_require_exit() -> None:
+    """FRR before 8.0 wrote no `exit`."""
     old = "\n".join(line for line in RUNNING.splitlines() if line.strip() not in {"exit", "exit-address-family"})
     assert FRR.read(old).routing == FRR.read(RUNNING).routing
     text = (
@@ -310,31 +308,31 @@ def test_blocks_need_no_exit() -> None:
         ("maximum-paths many", set(), None),
     ],
 )
-def test_who_is_a_neighbor_follows_from_all_its_lines(commands: str, neighbors: set[str], max_paths: int | None) -> None:
+def test_neighbors_follow_from_all_of_their_lines(commands: str, neighbors: set[str], max_paths: int | None) -> None:
     text = f"router bgp 65001\n{commands}\n"
     assert FRR.read(text).routing == RoutingView(65001, None, frozenset(neighbors), max_paths)
 
 
-def test_a_file_without_bgp_routes_nothing() -> None:
+def test_file_without_bgp_has_no_routing() -> None:
     assert FRR.read("frr defaults datacenter\ninterface lo\n ip address 10.0.0.1/32\n").routing == RoutingView()
     assert FRR.read("router bgp 65001 vrf storage\n neighbor e1 interface remote-as external\n").routing == RoutingView()
 
 
 @pytest.mark.parametrize("text", ["", "! nothing\n", '{"PORT": {}}\n', "NCCL_IB_TC=104\n"])
-def test_other_text_is_refused(text: str) -> None:
+def test_other_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="line 1: no `frr defaults`"):
         FRR.read(text)
 
 
 @given(st.lists(st.sampled_from([*RUNNING.splitlines(), "end", "exit", " exit", "  x", "no", "neighbor", "\t"])).map("\n".join))
-def test_lines_in_any_order_are_read_without_a_failure(text: str) -> None:
+def test_lines_in_any_order_are_read_without_an_error(text: str) -> None:
     lines = len(text.splitlines()) + 1
     reading = FRR.read(f"{text}\ninterface lo")
     assert all(1 <= each.line <= lines + 1 for each in reading.settings.values())
     assert reading.routing is not None
 
 
-def test_a_linux_switch_has_its_kernels_settings(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
+def test_linux_switch_gets_kernel_settings(cluster: ClusterPlan, leaf: SwitchPlan) -> None:
     text = FRR.render(FrrOptions(), leaf, cluster)[PurePosixPath(SYSCTL)]
     values = {name: each.value for name, each in sysctl.read(text).settings.items()}
     assert values["net.ipv4.ip_forward"] == values["net.ipv4.fib_multipath_hash_policy"] == "1"
@@ -351,7 +349,7 @@ def test_a_linux_switch_has_its_kernels_settings(cluster: ClusterPlan, leaf: Swi
         ("conf.all.rp_filter = 0", "conf.all.rp_filter = 1", "HW850"),
     ],
 )
-def test_kernel_settings_that_lose_packets_are_found(
+def test_kernel_settings_that_drop_packets_are_found(
     cluster: ClusterPlan, leaf: SwitchPlan, old: str, new: str, code: str
 ) -> None:
     text = FRR.render(FrrOptions(), leaf, cluster)[PurePosixPath(SYSCTL)]
@@ -359,6 +357,6 @@ def test_kernel_settings_that_lose_packets_are_found(
     assert [fault.code for fault in sysctl.read(text.replace(old, new, 1)).faults()] == [code]
 
 
-def test_a_setting_without_a_value_is_an_error_with_its_line() -> None:
+def test_setting_without_a_value_is_an_error_with_its_line() -> None:
     with pytest.raises(ValueError, match="line 2: no `NAME = VALUE`"):
         sysctl.read("# kernel\nnet.ipv4.ip_forward\n")

@@ -1,4 +1,4 @@
-"""Growth towards `grow_to`: files of switches, hosts and jobs that exist keep every byte, and no cable moves."""
+"""Growth toward `grow_to`: files of existing switches, hosts and jobs keep every byte, and no cable moves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from tests.templates.test_cabling import lldp
 
 OPTIONS: Mapping[str, Any] = {"sonic": SonicOptions(), "frr": FrrOptions(), "nvue": NvueOptions(), "eos": EosOptions()}
 
-# A leaf with two speeds, planes of dual-port adapters, pods, nodes that share a leaf, leaves that are stated and still without nodes.
+# A leaf with two speeds, planes of dual-port adapters, pods, nodes that share a leaf, stated leaves still without nodes.
 SHAPES: Mapping[str, tuple[Site, int]] = {
     "two speeds": (Site(5, nics=2, switches={"model": "SN5600", "node_ports": 8}, group={"nic": "ConnectX-7"}), 20),
     "planes": (Site(3, nics=4, switches={"ports": 16}, fabric={"planes": 2}), 30),
@@ -82,7 +82,7 @@ def assert_only_adds(before: Rendered, after: Rendered) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(sites(), st.lists(st.integers(1, 12), min_size=1, max_size=2), st.sampled_from([*OPTIONS, "opensm"]))
-def test_no_byte_changes_and_no_cable_moves_on_the_way_to_grow_to(site: Site, steps: list[int], kind: str) -> None:
+def test_growing_to_grow_to_changes_no_byte_and_moves_no_cable(site: Site, steps: list[int], kind: str) -> None:
     nodes, transport = min(site.nodes, 12), "infiniband" if kind == "opensm" else "roce"
     now = grown(replace(site, nodes=nodes, transport=transport), grow_to=nodes + sum(steps))
     try:
@@ -102,7 +102,7 @@ def test_no_byte_changes_and_no_cable_moves_on_the_way_to_grow_to(site: Site, st
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("transport", ["roce", "infiniband"])
-def test_no_byte_of_any_shape_changes(shape: str, transport: str) -> None:
+def test_growth_changes_no_byte_in_any_shape(shape: str, transport: str) -> None:
     site, goal = SHAPES[shape]
     if transport == "infiniband":
         site = replace(
@@ -116,7 +116,7 @@ def test_no_byte_of_any_shape_changes(shape: str, transport: str) -> None:
         before = after
 
 
-def test_only_ports_that_nobody_plans_are_shut() -> None:
+def test_only_unplanned_ports_are_shut_down() -> None:
     plan = grown(Site(5, nics=2, switches={"model": "SN5600"}, fabric={"shape": "rail-optimized"}), grow_to=20).plan()
     (leaf, *_) = plan.switches
     rows = json.loads(SWITCHES["sonic"].render(SonicOptions(), leaf, plan)[PurePosixPath("config_db.json")])["PORT"]
@@ -125,10 +125,10 @@ def test_only_ports_that_nobody_plans_are_shut() -> None:
     assert sum(row["admin_status"] == "down" for row in rows.values()) == len(rows) - len(leaf.ports) > 0
 
 
-def test_a_node_in_the_port_of_one_to_come_gives_that_one_its_own() -> None:
+def test_node_at_the_port_of_a_future_node_swaps_ports_with_it() -> None:
     site = grown(Site(3, nics=2, switches={"ports": 16}, fabric={"shape": "rail-optimized"}), grow_to=8)
     pins = pinned(replace(site, nodes=7).plan())
-    # The first node is where the seventh would be.
+    # The first node is at the port of the seventh.
     moved = pins.nodes[6].model_copy(update={"name": "gpu-1"})
     inventory = pins.model_copy(update={"nodes": (moved,)})
     before, after = (resolve_cluster(replace(site, nodes=nodes).spec(), [inventory]) for nodes in (3, 8))
@@ -138,8 +138,8 @@ def test_a_node_in_the_port_of_one_to_come_gives_that_one_its_own() -> None:
     ]
 
 
-def test_the_group_with_gpus_grows_and_moves_no_other() -> None:
-    # The manager's node is listed behind the GPUs', and keeps its port.
+def test_group_with_gpus_grows_without_moving_others() -> None:
+    # The manager's node is listed after the GPU nodes, and keeps its port.
     first = grown(Site(3, nics=2, switches={"ports": 16}, ends=1), grow_to=7).plan()
     last = grown(Site(6, nics=2, switches={"ports": 16}, ends=1), grow_to=7).plan()
     assert first.group("gpu").grow_to == 6
@@ -147,7 +147,7 @@ def test_the_group_with_gpus_grows_and_moves_no_other() -> None:
     assert {link.a_port for plan in (first, last) for link in plan.links if link.b == "ufm-1"} == {"Ethernet0"}
 
 
-# --- what else has a part in it ---------------------------------------------------------------------------------------
+# --- files of jobs, the audit, cables and the plan --------------------------------------------------------------------
 
 _CLUSTER = """apiVersion: headway/v1alpha1
 kind: Cluster
@@ -200,7 +200,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", _OPTIONS)
-def test_no_byte_of_a_jobs_files_changes(tmp_path: Path, scheduler: str) -> None:
+def test_growth_changes_no_byte_of_the_files_of_a_job(tmp_path: Path, scheduler: str) -> None:
     files = []
     for count in (5, 8, 24):
         folder = cluster_file(tmp_path / str(count), count, scheduler=scheduler).parent
@@ -222,12 +222,12 @@ def readings(folder: Path) -> dict[str, Reading]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("os", MODELS)
-def test_a_port_for_a_node_to_come_is_no_mistake_set_up_or_shut(
+def test_port_for_a_future_node_may_be_configured_or_shut_down(
     tmp_path: Path, os: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = cluster_file(tmp_path / "now", 5, os)
     assert main(["render", str(cluster)]) == 0
-    # As a site has them that sets up a port when its cable comes: the same fabric without a goal, with its sizes written out.
+    # As at a site that configures a port when its cable arrives: the same fabric without a goal, with explicit sizes.
     (planned,) = compile_documents([cluster], kinds=("Cluster",)).clusters
     shut = replace(planned.plan, switches=tuple(replace(each, ports=planned.plan.cabled(each)) for each in planned.plan.switches))
     names = [switch.name for switch in planned.plan.switches]
@@ -248,7 +248,7 @@ def test_a_port_for_a_node_to_come_is_no_mistake_set_up_or_shut(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("os", MODELS)
-def test_a_wrong_port_for_a_node_to_come_is_an_error(tmp_path: Path, os: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_port_for_a_future_node_is_an_error(tmp_path: Path, os: str, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = cluster_file(tmp_path, 5, os)
     assert main(["render", str(cluster)]) == 0
     (plan,) = (each.plan for each in compile_documents([cluster], kinds=("Cluster",)).clusters)
@@ -266,7 +266,7 @@ def test_a_wrong_port_for_a_node_to_come_is_an_error(tmp_path: Path, os: str, ca
     assert "10.77.0.0/31" in capsys.readouterr().out
 
 
-def test_a_node_to_come_has_no_cable_yet_and_may_have_it() -> None:
+def test_future_node_has_no_planned_cable_but_may_have_one() -> None:
     site = grown(Site(5, nics=2, switches={"ports": 16}, fabric={"shape": "rail-optimized"}), grow_to=7)
     now, later = site.plan(), replace(site, nodes=7).plan()
     cabling = PlannedCables(now)
@@ -274,7 +274,7 @@ def test_a_node_to_come_has_no_cable_yet_and_may_have_it() -> None:
     assert list(miscablings(cabling, lldp(now, dict(cabling.far)))) == []
     wires = dict(PlannedCables(later).far)
     assert list(miscablings(cabling, lldp(later, wires))) == []
-    # The two that have come early are in each other's ports.
+    # The two nodes that arrived early are in each other's ports.
     ends = [
         (link.a, link.a_port) for node in ("gpu-6", "gpu-7") for link in later.links if (link.b, link.b_port) == (node, "mlx5_0")
     ]
@@ -285,7 +285,7 @@ def test_a_node_to_come_has_no_cable_yet_and_may_have_it() -> None:
     assert (found.what, found.ends) == ("swapped", frozenset({one, two, far_one, far_two}))
 
 
-def test_the_cluster_file_and_its_plan_show_what_is_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_shows_ports_for_future_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(cluster_file(tmp_path, 5))]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "ports set up for 3 that are to come" in text

@@ -1,4 +1,4 @@
-"""A node's files: the script sets what the classes say, on a machine's own files, and is read back as what it does."""
+"""A node's files: the script configures the classes on a machine's files, and is read back as the settings that it makes."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ storage:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[PurePosixPath, str]:
-    """The files of gpu-1."""
+    """Return the files of gpu-1."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     compiled = compile_documents([tmp_path / "cluster.yaml"])
     assert len(compiled.clusters) == 1, list(compiled.problems)
@@ -50,7 +50,7 @@ def files(tmp_path: Path) -> dict[PurePosixPath, str]:
     return render_host(planned.plan.nodes[0], planned.plan)
 
 
-def test_adapters_of_another_driver_get_no_script(tmp_path: Path) -> None:
+def test_adapters_with_another_driver_get_no_script(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("nics: [mlx5_0", "nic: BCM57608, nics: [mlx5_0"))
     compiled = compile_documents([tmp_path / "cluster.yaml"])
     (cluster,) = compiled.clusters
@@ -58,7 +58,7 @@ def test_adapters_of_another_driver_get_no_script(tmp_path: Path) -> None:
     assert render_host(cluster.plan.nodes[0], cluster.plan) == {}
 
 
-def test_script_is_read_back_as_the_classes_that_it_was_rendered_from(files: dict[PurePosixPath, str]) -> None:
+def test_script_reads_back_as_the_classes_of_its_fabric(files: dict[PurePosixPath, str]) -> None:
     views = read(files[SCRIPT]).qos
     assert set(views) == {"mlx5_0", "mlx5_1"}
     assert views["mlx5_0"] == QosView(
@@ -80,7 +80,7 @@ def test_script_is_read_back_as_the_classes_that_it_was_rendered_from(files: dic
     assert views["mlx5_1"] == views["mlx5_0"]
 
 
-def test_settings_of_the_script_are_one_for_all_its_adapters_and_stand_in_their_lines(files: dict[PurePosixPath, str]) -> None:
+def test_settings_of_the_script_apply_to_all_adapters_and_have_lines(files: dict[PurePosixPath, str]) -> None:
     lines = files[SCRIPT].splitlines()
     settings = read(files[SCRIPT]).settings
     assert {key: setting.value for key, setting in settings.items()} == {
@@ -102,14 +102,14 @@ def test_settings_of_the_script_are_one_for_all_its_adapters_and_stand_in_their_
     assert all(setting.value in lines[setting.line - 1] for setting in settings.values())
 
 
-def test_an_adapter_that_a_line_more_sets_otherwise_is_an_end_of_its_own(files: dict[PurePosixPath, str]) -> None:
+def test_adapter_with_an_overriding_line_is_a_separate_end(files: dict[PurePosixPath, str]) -> None:
     reading = read(files[SCRIPT] + "dcb app replace dev eth0 dscp-prio 26:2\n")
     assert set(reading.qos) == {"mlx5_0", "mlx5_1", "eth0"}
     assert (reading.qos["mlx5_0"].priorities[26], reading.qos["eth0"].priorities) == (4, {26: 2})
     assert reading.settings["eth0|dscp-prio|26"].value == "2"
 
 
-def test_a_flush_takes_back_the_priorities_before_it(files: dict[PurePosixPath, str]) -> None:
+def test_flush_removes_the_priorities_before_it(files: dict[PurePosixPath, str]) -> None:
     later = files[SCRIPT].replace("  dcb app add dev", '  dcb app flush dev "$netdev" dscp-prio\n  dcb app add dev')
     assert set(read(later).qos["mlx5_0"].priorities) == {48}
 
@@ -118,20 +118,20 @@ def test_unit_runs_the_script_before_jobs_can_start(files: dict[PurePosixPath, s
     lines = files[UNIT].splitlines()
     assert f"ExecStart={SCRIPT}" in lines
     assert "Before=slurmd.service kubelet.service" in lines
-    # A node whose adapters lack a setting starts all the same; the unit has failed there.
+    # A node whose adapters do not have a setting starts nevertheless; its unit has failed.
     assert "WantedBy=multi-user.target slurmd.service kubelet.service" in lines
     assert not [line for line in lines if line.startswith("Required")]
 
 
 @pytest.mark.parametrize("text", ["", "echo hello\n", "set_qos 'mlx5_0\n"])
-def test_text_that_is_no_such_script_is_refused_with_its_line(text: str) -> None:
+def test_text_that_is_not_such_a_script_is_rejected_with_its_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^line 1: "):
         read(text)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
 @pytest.mark.parametrize("driver", ["nvidia", "kernel"])
-def test_script_writes_each_number_where_each_driver_keeps_it(
+def test_script_writes_each_number_to_the_file_of_each_driver(
     files: dict[PurePosixPath, str], driver: str, tmp_path: Path
 ) -> None:
     sys_tree = tmp_path / "sys"
@@ -149,9 +149,7 @@ def test_script_writes_each_number_where_each_driver_keeps_it(
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
-def test_an_adapter_that_is_missing_leaves_no_other_one_without_and_fails_the_unit(
-    files: dict[PurePosixPath, str], tmp_path: Path
-) -> None:
+def test_missing_adapter_fails_the_unit_after_the_others_are_configured(files: dict[PurePosixPath, str], tmp_path: Path) -> None:
     sys_tree = tmp_path / "sys"
     _sys_of_mlx5(sys_tree, "nvidia")
     (sys_tree / "class/infiniband/mlx5_0/device").unlink()
@@ -161,15 +159,15 @@ def test_an_adapter_that_is_missing_leaves_no_other_one_without_and_fails_the_un
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
-def test_a_setting_that_the_driver_does_not_have_is_named(files: dict[PurePosixPath, str], tmp_path: Path) -> None:
-    """Under kernel lockdown, and with other drivers, debugfs has no such file."""
+def test_setting_that_the_driver_does_not_have_is_reported(files: dict[PurePosixPath, str], tmp_path: Path) -> None:
+    """With kernel lockdown, and with other drivers, debugfs does not have the file."""
     sys_tree = tmp_path / "sys"
     _sys_of_mlx5(sys_tree, "kernel")
     shutil.rmtree(sys_tree / "kernel/debug")
     done = _run(files[SCRIPT], sys_tree, tmp_path)
     assert done.returncode == 1
-    said = "headway-qos: neither /sys/class/net/eth0/ecn/roce_np/cnp_dscp nor /sys/kernel/debug/mlx5/0000:10:00.0/cc_params/np_cnp_dscp"
-    assert said in done.stderr
+    expected = "headway-qos: neither /sys/class/net/eth0/ecn/roce_np/cnp_dscp nor /sys/kernel/debug/mlx5/0000:10:00.0/cc_params/np_cnp_dscp"
+    assert expected in done.stderr
 
 
 STORAGE = """
@@ -193,7 +191,7 @@ storage:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
 @pytest.mark.parametrize("driver", ["nvidia", "kernel"])
-def test_script_of_a_storage_network_marks_what_its_file_systems_send(driver: str, tmp_path: Path) -> None:
+def test_script_of_a_storage_network_marks_packets_of_file_systems(driver: str, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(STORAGE)
     (cluster,) = compile_documents([tmp_path / "cluster.yaml"]).clusters
     text = render_host(cluster.plan.nodes[0], cluster.plan)[SCRIPT.with_name("headway-qos-files")]
@@ -209,8 +207,8 @@ def test_script_of_a_storage_network_marks_what_its_file_systems_send(driver: st
     assert (done.returncode, done.stderr) == (1, "headway-qos-files: no adapter mlx5_0, or it has no network interface\n")
 
 
-def test_addresses_and_routes_are_those_of_the_plan() -> None:
-    """One table for each adapter: its address, its leaf, and nothing that depends on another adapter."""
+def test_addresses_and_routes_match_the_plan() -> None:
+    """Each adapter has one table: its address, its leaf, and nothing that depends on another adapter."""
     plan = sonic_cluster()
     text = render_host(plan.nodes[1], plan)[SCRIPT]
     calls = [line for line in text.splitlines() if line.startswith("set_address ")]
@@ -224,7 +222,7 @@ def test_addresses_and_routes_are_those_of_the_plan() -> None:
 
 
 def _run(text: str, sys_tree: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
-    """The script with `sys_tree` in the place of /sys; `dcb` and `ethtool`, which speak to the adapter, write into `log`."""
+    """Run the script with `sys_tree` instead of /sys; `dcb` and `ethtool`, which access the adapter, write to `log`."""
     programs, script = scratch / "bin", scratch / "headway-qos"
     programs.mkdir()
     for name, code in (("dcb", 0), ("ethtool", 78), ("modprobe", 1), ("mountpoint", 0)):
@@ -239,7 +237,7 @@ _EXTRA = {"nvidia": {"np": "1", "rp": "1", "tc": "106"}, "kernel": {}}
 
 
 def _sys_of_mlx5(root: Path, driver: str) -> None:
-    """Two adapters as NVIDIA's driver or the kernel's own shows them."""
+    """Create two adapters as NVIDIA's driver or that of the kernel shows them."""
     for index in (0, 1):
         bus = f"0000:{index + 1}0:00.0"
         device = root / "devices" / bus

@@ -1,4 +1,4 @@
-"""The manifest: what it asks Kubernetes for, that no value leaves its place, and what the script of a pod does."""
+"""The manifest: its requests to Kubernetes, the quoting of values, and the script of a pod."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ fabrics:
   - {name: rails, role: scale-out, transport: roce, classes: [{name: roce, carries: collectives, dscp: 26, lossless: true}]}
 """
 LEAST: Object = {"image": "registry.example.com/headway:1", "mounts": [{"path": "/scratch", "claim": "scratch"}]}
-# What YAML would take for something else, or a shell, or Kubernetes.
+# Values that YAML, a shell or Kubernetes would misinterpret.
 HOSTILE = [
     "it's",
     'a "b" \\',
@@ -88,7 +88,7 @@ def manifest(folder: Path, options: Object, **documents: str) -> str:
 
 
 def objects(text: str) -> dict[str, Object]:
-    """The manifest's objects by their kind."""
+    """Return the manifest's objects by their kind."""
     return {found["kind"]: found for found in yaml.safe_load_all(text)}
 
 
@@ -104,7 +104,7 @@ def pod_of(text: str) -> Object:
 
 
 def data_of(text: str) -> dict[str, str]:
-    """The files that the pods get, by name: annotations with headway's prefix."""
+    """Return the files for the pods by name: annotations with headway's prefix."""
     annotations = job_of(text)["template"]["metadata"]["annotations"]
     return {key.removeprefix("headway/"): value for key, value in annotations.items() if key.startswith("headway/")}
 
@@ -115,10 +115,10 @@ def container_of(text: str) -> Object:
     return container
 
 
-# --- what it asks for -------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_one_pod_a_slot_and_restarts_as_a_whole(tmp_path: Path) -> None:
+def test_job_has_one_pod_per_slot_and_restarts_all_of_them(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST)
     job = job_of(text)
     assert (job["completions"], job["parallelism"], job["completionMode"], job["backoffLimit"]) == (2, 2, "Indexed", 0)
@@ -134,7 +134,7 @@ def test_a_job_is_one_pod_a_slot_and_restarts_as_a_whole(tmp_path: Path) -> None
     assert [(rule["action"], rule["onJobFailureReasons"]) for rule in failure["rules"]] == [("FailJobSet", ["PodFailurePolicy"])]
 
 
-def test_with_spares_a_killed_pod_comes_again_and_the_attempt_goes_on(tmp_path: Path) -> None:
+def test_killed_pod_is_replaced_without_a_new_attempt_with_spares(tmp_path: Path) -> None:
     spared = JOB.replace("nodes: 2", "nodes: 1").replace("{grace: 12.5s}", "{grace: 12.5s, spares: 1}")
     text = manifest(tmp_path, LEAST, job=spared)
     job = job_of(text)
@@ -146,54 +146,54 @@ def test_with_spares_a_killed_pod_comes_again_and_the_attempt_goes_on(tmp_path: 
     assert 'while [ "$index" -lt 2 ]' in data_of(text)["pod.sh"]
 
 
-def test_the_address_of_a_webhook_comes_from_a_secret_that_may_be_absent(tmp_path: Path) -> None:
+def test_webhook_address_comes_from_an_optional_secret(tmp_path: Path) -> None:
     job = JOB.replace("{grace: 12.5s}", "{grace: 12.5s, notify: {webhook_env: RUN_WEBHOOK}}")
     (variable,) = [each for each in container_of(manifest(tmp_path, LEAST, job=job))["env"] if each["name"] == "RUN_WEBHOOK"]
     secret = {"name": "headway-webhooks", "key": "RUN_WEBHOOK", "optional": True}
     assert variable == {"name": "RUN_WEBHOOK", "valueFrom": {"secretKeyRef": secret}}
 
 
-def test_all_objects_have_one_name_and_namespace(tmp_path: Path) -> None:
+def test_all_objects_have_the_same_name_and_namespace(tmp_path: Path) -> None:
     found = objects(manifest(tmp_path, LEAST | {"namespace": "research"}))
     assert list(found) == ["JobSet"]
     assert len({each["metadata"]["name"] for each in found.values()}) == 1
     assert {each["metadata"]["namespace"] for each in found.values()} == {"research"}
 
 
-def test_pods_get_no_token_and_no_rights(tmp_path: Path) -> None:
+def test_pods_get_no_token_and_no_permissions(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST)
     assert pod_of(text)["automountServiceAccountToken"] is False
     assert container_of(text)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def test_an_account_is_used_and_none_is_made(tmp_path: Path) -> None:
+def test_given_service_account_is_used_and_none_created(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"service_account": "training"})
     assert list(objects(text)) == ["JobSet"]
     assert pod_of(text)["serviceAccountName"] == "training"
     assert "serviceAccountName" not in pod_of(manifest(tmp_path, LEAST))
 
 
-def test_cpu_time_is_asked_for_and_not_limited(tmp_path: Path) -> None:
+def test_cpu_is_requested_but_not_limited(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST)
     assert container_of(text)["resources"] == {"requests": {"cpu": "4"}}
     text = manifest(tmp_path, LEAST | {"memory": "64Gi"})
     assert container_of(text)["resources"] == {"requests": {"cpu": "4", "memory": "64Gi"}, "limits": {"memory": "64Gi"}}
 
 
-def test_gpus_and_rdma_devices_are_whole_and_may_lock_memory(tmp_path: Path) -> None:
+def test_gpus_and_rdma_devices_are_limits_and_may_lock_memory(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"rdma": {"resource": "rdma/shared", "count": 2}}, nodes=GPUS)
     devices = {"nvidia.com/gpu": "8", "rdma/shared": "2"}
     assert container_of(text)["resources"] == {"requests": {"cpu": "96", **devices}, "limits": devices}
     assert container_of(text)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
 
 
-def test_amds_gpus_have_their_own_resource_and_hyperthreads_are_counted(tmp_path: Path) -> None:
+def test_amd_gpus_have_their_resource_and_hyperthreads_are_counted(tmp_path: Path) -> None:
     amd = GPUS.replace("gpu: H100-SXM-80", "gpu: MI300X-192").replace("cpus: 96", "cpus: 96, threads_per_core: 2")
     assert container_of(manifest(tmp_path, LEAST, nodes=amd))["resources"]["limits"] == {"amd.com/gpu": "8"}
     assert container_of(manifest(tmp_path, LEAST, nodes=amd))["resources"]["requests"]["cpu"] == "192"
 
 
-def test_restricted_pods_have_what_the_level_demands(tmp_path: Path) -> None:
+def test_restricted_pods_meet_the_requirements_of_the_level(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST | {"restricted": True, "user": 1000, "fs_group": 7, "rdma": {"resource": "rdma/shared"}})
     assert pod_of(text)["securityContext"] == {
         "runAsUser": 1000,
@@ -221,7 +221,7 @@ scheduler:
 """
 
 
-def test_a_jobs_request_is_merged_into_the_options_of_its_cluster(tmp_path: Path) -> None:
+def test_request_of_a_job_is_merged_into_the_options_of_its_cluster(tmp_path: Path) -> None:
     options = {
         "local_queue": "default",
         "labels": {"site": "a"},
@@ -247,11 +247,11 @@ def test_a_jobs_request_is_merged_into_the_options_of_its_cluster(tmp_path: Path
     assert container["resources"]["limits"] == {"hugepages-2Mi": "5Gi"}
 
 
-def test_a_pod_has_time_to_save_when_it_is_told_to_end(tmp_path: Path) -> None:
+def test_grace_period_of_a_pod_leaves_time_to_save(tmp_path: Path) -> None:
     assert pod_of(manifest(tmp_path, LEAST))["terminationGracePeriodSeconds"] == 13 + 30
 
 
-def test_a_time_limit_ends_an_attempt_and_does_not_use_up_restarts(tmp_path: Path) -> None:
+def test_time_limit_ends_an_attempt_without_counting_as_a_restart(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST, job=JOB + 'limits: {attempt: {time: "1:30:05"}}\n')
     assert job_of(text)["activeDeadlineSeconds"] == 5405
     rules = objects(text)["JobSet"]["spec"]["failurePolicy"]["rules"]
@@ -278,7 +278,7 @@ def test_mounts_are_claims_or_directories_of_the_node(tmp_path: Path) -> None:
     assert mounted["/etc/headway"] == ({"downwardAPI": {"items": items}}, True)
 
 
-def test_a_jobs_mounts_are_directories_of_the_node_beside_the_clusters(tmp_path: Path) -> None:
+def test_mounts_of_a_job_are_added_as_directories_of_the_node(tmp_path: Path) -> None:
     job = JOB + "mounts: [{source: /mnt/corpus, target: /data}, {source: /cache, read_only: false}]\n"
     text = manifest(tmp_path, LEAST, job=job)
     volumes = {volume.pop("name"): volume for volume in pod_of(text)["volumes"]}
@@ -289,7 +289,7 @@ def test_a_jobs_mounts_are_directories_of_the_node_beside_the_clusters(tmp_path:
     assert len(volumes) == len(mounted) == 5
 
 
-def test_the_jobs_image_takes_the_place_of_the_clusters_which_then_needs_none(tmp_path: Path) -> None:
+def test_image_of_the_job_replaces_that_of_the_cluster(tmp_path: Path) -> None:
     image = f"registry.example.com/team/train@sha256:{'0123456789abcdef' * 4}"
     job = f"{JOB}code: {{image: '{image}'}}\n"
     assert container_of(manifest(tmp_path, LEAST))["image"] == LEAST["image"]
@@ -297,14 +297,14 @@ def test_the_jobs_image_takes_the_place_of_the_clusters_which_then_needs_none(tm
     assert container_of(manifest(tmp_path, {"mounts": LEAST["mounts"]}, job=job))["image"] == image
 
 
-def test_the_jobs_variables_stand_beside_the_plans_with_their_reason(tmp_path: Path) -> None:
+def test_variables_of_the_job_are_added_with_their_reason(tmp_path: Path) -> None:
     text = manifest(tmp_path, LEAST, job=JOB + 'environment: {GREETING: "it\'s $HOME"}\n')
     environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
     assert (environment["OMP_NUM_THREADS"], environment["GREETING"]) == ("2", "it's $$HOME")
     assert "# set by the job\n                    #   `environment` of the job\n" in text
 
 
-def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:
+def test_placement_and_user_of_pods_are_optional(tmp_path: Path) -> None:
     options: Object = {
         "node_selector": {"pool": "training", "fast": "true"},
         "tolerations": [{"key": "a/b"}, {"key": "c", "value": "d", "effect": "NoExecute", "seconds": 0}],
@@ -327,7 +327,7 @@ def test_where_and_as_whom_pods_run_is_optional(tmp_path: Path) -> None:
     assert "imagePullPolicy" not in without["containers"][0]
 
 
-def test_the_runner_is_told_by_a_configuration_that_goes_with_the_jobset(tmp_path: Path) -> None:
+def test_runner_gets_its_configuration_from_the_jobset(tmp_path: Path) -> None:
     plan = planned(tmp_path, LEAST).plan
     data = data_of(manifest(tmp_path, LEAST))
     assert from_json(RunConfig, data["run.json"]) == plan.run
@@ -335,7 +335,7 @@ def test_the_runner_is_told_by_a_configuration_that_goes_with_the_jobset(tmp_pat
     assert with_shared(spec, run) == plan.kept_spec
 
 
-def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> None:
+def test_every_variable_is_below_its_reason_and_source(tmp_path: Path) -> None:
     plan = planned(tmp_path, LEAST, nodes=GPUS).plan
     text = manifest(tmp_path, LEAST, nodes=GPUS)
     environment = {each["name"]: each.get("value") for each in container_of(text)["env"]}
@@ -346,11 +346,11 @@ def test_every_variable_stands_under_its_reason_and_source(tmp_path: Path) -> No
         assert lines[at - 2 : at] == [f"# {variable.reason}", f"#   {variable.source}"]
 
 
-def test_the_head_names_what_a_namespace_must_allow_its_pods(tmp_path: Path) -> None:
+def test_header_lists_what_the_namespace_must_allow(tmp_path: Path) -> None:
     assert "Pod Security" not in manifest(tmp_path, LEAST)
     mounts = [*LEAST["mounts"], {"path": "/data", "host_path": "/mnt/data"}]
     own = JOB + "mounts: [{source: /data}]\n"
-    for options, nodes, job, wanted in (
+    for options, nodes, job, privileges in (
         (LEAST, GPUS, JOB, "IPC_LOCK"),
         (LEAST | {"host_network": True}, CPUS, JOB, "hostNetwork"),
         (LEAST | {"mounts": mounts}, CPUS, JOB, "hostPath"),
@@ -358,7 +358,7 @@ def test_the_head_names_what_a_namespace_must_allow_its_pods(tmp_path: Path) -> 
         (LEAST | {"mounts": mounts, "host_network": True}, GPUS, JOB, "IPC_LOCK, hostNetwork, hostPath"),
     ):
         line = manifest(tmp_path, options, nodes=nodes, job=job).splitlines()[2]
-        assert line.startswith(f"# The namespace must allow its pods {wanted} (Pod Security `privileged`, not `baseline`)")
+        assert line.startswith(f"# The namespace must allow its pods {privileges} (Pod Security `privileged`, not `baseline`)")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_the_head_names_what_a_namespace_must_allow_its_pods(tmp_path: Path) -> 
         {"mounts": [{"path": "/a/../dev", "claim": "a"}]},
     ],
 )
-def test_a_form_that_no_pod_can_have_is_no_option(option: Object) -> None:
+def test_invalid_form_of_a_pod_setting_is_rejected(option: Object) -> None:
     with pytest.raises(ValidationError, match=r"string_pattern_mismatch|string_too_long"):
         KubernetesOptions.model_validate_json(json.dumps(LEAST | option))
 
@@ -390,11 +390,11 @@ def test_a_form_that_no_pod_can_have_is_no_option(option: Object) -> None:
         {"mounts": [{"path": "/", "claim": "a.b"}, {"path": "/a//b/", "host_path": "/a.b/.c/d.."}]},
     ],
 )
-def test_a_form_that_pods_can_have_is_an_option(option: Object) -> None:
+def test_valid_form_of_a_pod_setting_is_accepted(option: Object) -> None:
     KubernetesOptions.model_validate_json(json.dumps(LEAST | option))
 
 
-# --- no value leaves its place ----------------------------------------------------------------------------------------
+# --- quoting ----------------------------------------------------------------------------------------------------------
 
 
 def test_rendering_twice_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_hostile_values_arrive_as_they_are(value: str, tmp_path: Path) -> None:
+def test_hostile_values_arrive_unchanged(value: str, tmp_path: Path) -> None:
     found = planned(tmp_path, LEAST)
     run = dataclasses.replace(found.plan.run, data=dataclasses.replace(found.plan.run.data, options={"paths": [value]}))  # type: ignore[type-var]
     variable = EnvVar("HOSTILE", value, value if len(value.splitlines()) == 1 else "why", "where")
@@ -417,17 +417,17 @@ def test_hostile_values_arrive_as_they_are(value: str, tmp_path: Path) -> None:
 
 
 @given(texts)
-def test_quoted_text_reads_back_as_it_was(text: str) -> None:
+def test_quoted_text_round_trips(text: str) -> None:
     assert yaml.safe_load(f"a: {quote(text)}\nb: {quote({text: [text, 1, None]})}") == {"a": text, "b": {text: [text, 1, None]}}
 
 
 @given(st.lists(texts, max_size=4).map("\n".join), st.sampled_from(["", "\n", "\n\n"]))
-def test_blocks_read_back_as_they_were(text: str, end: str) -> None:
+def test_block_texts_round_trip(text: str, end: str) -> None:
     assert yaml.safe_load(f"a:\n  b: {block(text + end, 4)}\n  # comment\n  c: 1\n") == {"a": {"b": text + end, "c": 1}}
 
 
 @given(texts)
-def test_a_comment_stays_on_its_line_or_is_refused(text: str) -> None:
+def test_comment_stays_on_its_line_or_is_rejected(text: str) -> None:
     if len(text.splitlines()) > 1:
         with pytest.raises(ValueError, match="several lines"):
             comment(text)
@@ -459,7 +459,7 @@ echo "sleep $*" >>"$CALLS"
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """How the script ended and what it called."""
+    """Exit code and calls of the script."""
 
     code: int
     pid: int
@@ -469,7 +469,7 @@ class Done:
 
 
 def prepare(data: Mapping[str, str], folder: Path) -> Path:
-    """The script with its other files in `folder`, and stand-ins for python3 and sleep in `folder/tools`."""
+    """Write the script with its other files to `folder`, and stand-ins for python3 and sleep to `folder/tools`."""
     (folder / "tools").mkdir(parents=True)
     for name, text in data.items():
         (folder / name).write_text(text.replace("/etc/headway/", f"{folder}/") if name == "pod.sh" else text)
@@ -503,7 +503,7 @@ def wait_for_text(path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
+def test_pod_opens_the_attempt_and_then_execs_the_runner(tmp_path: Path) -> None:
     data = data_of(manifest(tmp_path, LEAST | {"setup": ["export FROM_SETUP='a b'"]}))
     done = run_script(data, tmp_path / "pod", CODE="82")
     assert done.code == 82
@@ -519,12 +519,12 @@ def test_a_pod_opens_the_attempt_and_becomes_the_runner(tmp_path: Path) -> None:
     assert "nodes=case-0123abcd-7-node-0-0.case-0123abcd-7,case-0123abcd-7-node-0-1.case-0123abcd-7 " in submitted.calls[2]
 
 
-def test_an_attempt_that_cannot_be_opened_starts_no_runner_and_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
+def test_pod_that_cannot_open_the_attempt_waits_without_a_runner(tmp_path: Path) -> None:
     done = run_script(data_of(manifest(tmp_path, LEAST)), tmp_path / "pod", TAKEN="1")
     assert (done.code, len(done.calls), done.calls[-1]) == (75, 2, "sleep 60")
 
 
-def test_a_failed_setup_waits_before_it_uses_up_a_restart(tmp_path: Path) -> None:
+def test_failed_setup_waits_before_it_counts_as_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": [". /nowhere/activate"]})), folder)
     done = subprocess.run(["sh", str(script)], env=environment(folder), stderr=subprocess.DEVNULL, check=False, timeout=30)
@@ -532,7 +532,7 @@ def test_a_failed_setup_waits_before_it_uses_up_a_restart(tmp_path: Path) -> Non
     assert (folder / "calls").read_text() == "sleep 60\n"
 
 
-def test_a_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
+def test_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": ["false"]})), folder)
     held, holding = os.pipe()
@@ -548,7 +548,7 @@ def test_a_signal_ends_the_wait_of_a_failed_pod(tmp_path: Path) -> None:
     assert (folder / "calls").read_text() == "sleep 60\n"
 
 
-def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_path: Path) -> None:
+def test_signal_before_the_runner_ends_the_pod_as_preempted(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     setup = [f"echo >{folder}/ready", f"while [ ! -e {folder}/go ]; do command -p sleep 0.02; done"]
     script = prepare(data_of(manifest(tmp_path, LEAST | {"setup": setup})), folder)
@@ -560,7 +560,7 @@ def test_a_signal_before_the_runner_is_there_ends_the_pod_as_asked_to_stop(tmp_p
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
-def test_the_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
+def test_pod_script_passes_shellcheck(tmp_path: Path) -> None:
     script = prepare(data_of(manifest(tmp_path, LEAST)), tmp_path / "pod")
     command = ["shellcheck", "--shell=sh", "--severity=style", str(script)]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""

@@ -1,4 +1,4 @@
-"""What every operating system states in its row of the table is checked for all of them in one place."""
+"""The limits that every operating system states in its row of the table are checked in one place."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +27,7 @@ def problems(kind: str, plan: ClusterPlan) -> list[Problem]:
 
 
 @pytest.mark.parametrize("kind", ROUTED)
-def test_more_uplinks_than_equal_paths_are_a_problem_of_a_leaf_only(kind: str) -> None:
+def test_more_uplinks_than_equal_paths_are_a_problem_only_of_a_leaf(kind: str) -> None:
     plan, paths, title = fabric(kind, classes=[]), SWITCHES[kind].most_paths, SWITCHES[kind].title
     assert paths is not None
     leaf, spine = plan.switches[0], plan.switches[-1]
@@ -45,7 +45,7 @@ def test_more_uplinks_than_equal_paths_are_a_problem_of_a_leaf_only(kind: str) -
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ROUTED if SWITCHES[kind].host_name_length])
-def test_a_name_longer_than_a_host_name_is_a_problem(kind: str) -> None:
+def test_name_longer_than_a_host_name_is_a_problem(kind: str) -> None:
     found = check_switches(fabric(kind, fabric="f" * 60), {("f" * 60, kind): SWITCHES[kind].options()})
     length = SWITCHES[kind].host_name_length
     message = f"{SWITCHES[kind].title} accepts host names of at most {length} characters, but `{'f' * 60}-leaf-1` has 67"
@@ -53,7 +53,7 @@ def test_a_name_longer_than_a_host_name_is_a_problem(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ROUTED)
-def test_a_scheme_that_the_files_do_not_have_is_a_problem(kind: str) -> None:
+def test_balancing_scheme_that_the_system_does_not_have_is_a_problem(kind: str) -> None:
     has = SWITCHES[kind].balancing or ()
     for scheme in ("ecmp", "ucmp", "qp-hash", "dlb", "adaptive", "spray"):
         found = [each for each in problems(kind, fabric(kind, balancing=scheme)) if each.path == ("fabrics", 1, "balancing")]
@@ -61,7 +61,7 @@ def test_a_scheme_that_the_files_do_not_have_is_a_problem(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "vendor", "other"), [("nvue", "NVIDIA", "7060X6-64PE"), ("eos", "Arista", "SN5600")])
-def test_a_system_needs_a_model_that_it_runs_on(kind: str, vendor: str, other: str) -> None:
+def test_system_requires_a_supported_switch_model(kind: str, vendor: str, other: str) -> None:
     title = SWITCHES[kind].title
     ((path, message),) = {(each.path, each.message) for each in problems(kind, fabric(kind, model=None))}
     assert path == ("fabrics", 1, "switches")
@@ -73,7 +73,7 @@ def test_a_system_needs_a_model_that_it_runs_on(kind: str, vendor: str, other: s
         assert (("fabrics", 1, "switches", *place), message) in found
 
 
-def test_a_cage_is_split_into_four_at_most() -> None:
+def test_cage_is_split_into_at_most_four_ports() -> None:
     for kind in ("nvue", "eos"):
         assert problems(kind, fabric(kind, lanes=2, speed="100Gb/s")) == []
         found = {each.path for each in problems(kind, fabric(kind, lanes=1, speed="50Gb/s"))}
@@ -82,14 +82,14 @@ def test_a_cage_is_split_into_four_at_most() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nvue", "eos"])
-def test_a_fabric_without_a_base_is_one_warning(kind: str) -> None:
+def test_fabric_without_a_base_has_one_warning(kind: str) -> None:
     plan = fabric(kind)
     (found,) = check_switches(plan, {("rails", kind): SWITCHES[kind].options()})
     assert (found.code, found.severity) == ("HW513", Severity.WARNING)
     assert found.path == ("fabrics", 1, "switches", "os", 0, "kind")
 
 
-def test_a_port_is_placed_by_the_lanes_of_its_cage() -> None:
+def test_position_of_a_port_follows_from_the_lanes_of_its_cage() -> None:
     assert place_of("Ethernet260", 4, 8) == PortPlace(33, 1, 2, 4)
     assert place_of("Ethernet260", 4, 4) == PortPlace(66, 0, 1, 0)
     names = {kind: SWITCHES[kind].port_name for kind in ("nvue", "eos")}

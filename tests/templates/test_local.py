@@ -1,4 +1,4 @@
-"""The local script: one runner a slot, the worst of their codes, the verdict file above it, signals handed on."""
+"""The local script: one runner per slot, the worst exit code unless there is a verdict file, and forwarded signals."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def script(tmp_path: Path) -> Path:
 
 @contextmanager
 def started(script: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The script with stand-ins for its tools; its whole session ends with the block."""
+    """Start the script with stand-ins for its tools; its whole session ends with the block."""
     tools = script.parent / "tools"
     tools.mkdir()
     (tools / "python3").write_text(PYTHON)
@@ -69,7 +69,7 @@ def started(script: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 @pytest.mark.parametrize(("code", "verdict", "ends"), [("0", None, 1), ("82", None, 83), ("9", "80", 80), ("9", "0", 0)])
-def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, code: str, verdict: str | None, ends: int) -> None:
+def test_exit_code_is_the_worst_code_unless_there_is_a_verdict(script: Path, code: str, verdict: str | None, ends: int) -> None:
     with started(script, CODE=code, **({"VERDICT": verdict} if verdict else {})) as process:
         assert process.wait(30) == ends
     calls = (script.parent / "calls").read_text().splitlines()
@@ -81,7 +81,7 @@ def test_the_worst_code_counts_unless_a_verdict_says_otherwise(script: Path, cod
     )
 
 
-def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(script: Path) -> None:
+def test_run_gets_its_configuration_and_its_spec(script: Path) -> None:
     with started(script) as process:
         process.wait(30)
     assert json.loads((script.parent / "stdin").read_text())["steps"] == 100
@@ -90,7 +90,7 @@ def test_the_run_gets_its_configuration_and_the_spec_that_it_was_made_from(scrip
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_every_runner_and_the_script_waits_for_them(script: Path, number: signal.Signals) -> None:
+def test_signal_reaches_every_runner_and_the_script_waits_for_them(script: Path, number: signal.Signals) -> None:
     ready = script.parent / "ready"
     with started(script, WAIT=str(ready)) as process:
         end = time.monotonic() + 30
@@ -102,7 +102,7 @@ def test_a_signal_reaches_every_runner_and_the_script_waits_for_them(script: Pat
         assert process.wait(30) == 82
 
 
-def test_a_spare_is_a_runner_and_a_node_more(script: Path) -> None:
+def test_spare_adds_a_runner_and_a_node(script: Path) -> None:
     job = (script.parent / "job.yaml").read_text().replace("nodes: 2", "nodes: 1").replace("{grace: 12.5s}", "{spares: 1}")
     (script.parent / "job.yaml").write_text(job)
     planned = load_job_plan(script.parent / "job.yaml")
@@ -116,7 +116,7 @@ def test_a_spare_is_a_runner_and_a_node_more(script: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "kubernetes"])
-def test_a_pinned_commit_is_refused_where_nothing_starts_it(kind: str, tmp_path: Path) -> None:
+def test_pinned_commit_is_rejected_if_the_scheduler_cannot_start_it(kind: str, tmp_path: Path) -> None:
     cluster = re.sub(r"(?s)scheduler:.*?node_groups:", f"scheduler: {{kind: {kind}}}\nnode_groups:", CLUSTER)
     (tmp_path / "cluster.yaml").write_text(cluster.replace("runs of 'lab'", "/scratch/runs"))
     (tmp_path / "job.yaml").write_text(JOB + f"code: {{commit: {'a' * 40}}}\n")

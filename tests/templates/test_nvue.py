@@ -1,4 +1,4 @@
-"""Cumulus Linux's startup.yaml: reading it back says what the plan says, and what it cannot do is refused at its field."""
+"""Cumulus Linux's startup.yaml reads back as the plan, and unsupported settings are rejected at their field."""
 
 import json
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def fabric(classes: list[dict[str, Any]] | None = None, balancing: str = "ecmp",
 
 
 def options(plan: ClusterPlan, **given: Any) -> NvueOptions:
-    """Options of every switch of the plan, with the base above."""
+    """Return options for every switch of the plan, with the base above."""
     chosen = NvueOptions.model_validate_json(json.dumps({"base": "base.yaml", **given}))
     return chosen.with_bases({switch.name: read_tree(BASE) for switch in plan.switches})
 
@@ -61,16 +61,16 @@ def problems(plan: ClusterPlan, **given: Any) -> list[Problem]:
     return list(check_switches(plan, {("rails", "nvue"): options(plan, **given)}))
 
 
-def told(found: Iterable[Problem]) -> set[tuple[str, str]]:
+def summary(found: Iterable[Problem]) -> set[tuple[str, str]]:
     return {(".".join(map(str, each.path)), each.message) for each in found}
 
 
-# --- what is rendered -------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["SN4700", "SN5600", "SN3700"])
 @pytest.mark.parametrize("classes", [name for name, classes in CLASSES.items() if classes and "differ" not in name])
-def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
+def test_rendered_files_read_back_as_the_plan(classes: str, model: str) -> None:
     plan = fabric(CLASSES[classes], model=model, speed="200Gb/s")
     qos = plan.fabric("rails").qos
     assert qos is not None
@@ -114,7 +114,7 @@ def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
         ("SN3700", "100Gb/s", ["swp1s0", "swp1s1", "swp17s0", "swp17s1"], {"swp1": "2x", "swp17": "2x"}),
     ],
 )
-def test_ports_are_parts_of_cages(model: str, speed: str, names: list[str], breakouts: dict[str, str]) -> None:
+def test_ports_are_breakouts_of_cages(model: str, speed: str, names: list[str], breakouts: dict[str, str]) -> None:
     plan = fabric(model=model, speed=speed)
     interfaces = tree_of(plan, plan.switches[0])["interface"]
     assert [name for name, row in interfaces.items() if "description" in row] == names
@@ -124,7 +124,7 @@ def test_ports_are_parts_of_cages(model: str, speed: str, names: list[str], brea
     assert speeds == {speed.replace("Gb/s", "G")}
 
 
-def test_the_other_end_of_a_cable_has_its_own_name() -> None:
+def test_description_of_a_port_names_the_peer_and_its_port() -> None:
     plan = fabric(model="SN5600", speed="400Gb/s")
     described = {
         (switch.name, name): row["description"]
@@ -137,7 +137,7 @@ def test_the_other_end_of_a_cable_has_its_own_name() -> None:
         assert described.get((peer, port), f"{switch} {name}") == f"{switch} {name}"
 
 
-def test_transceivers_that_do_not_negotiate_are_forced() -> None:
+def test_speed_is_forced_if_transceivers_do_not_negotiate() -> None:
     links = [
         next(row["link"] for name, row in tree_of(plan, plan.switches[0])["interface"].items() if name.startswith("swp1"))
         for plan in (fabric(model="SN4700"), fabric(model="SN5400"))
@@ -145,7 +145,7 @@ def test_transceivers_that_do_not_negotiate_are_forced() -> None:
     assert ["auto-negotiate" in link for link in links] == [True, False]
 
 
-def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_as_one_network() -> None:
+def test_leaf_announces_its_loopback_and_its_node_links_as_one_network() -> None:
     plan = fabric()
     leaf, spine = plan.switches[0], plan.switches[-1]
     families = [tree_of(plan, each)["vrf"]["default"]["router"]["bgp"]["address-family"] for each in (leaf, spine)]
@@ -155,12 +155,12 @@ def test_a_leaf_announces_its_loopback_and_its_links_to_nodes_as_one_network() -
     assert "aggregate-route" not in families[1]["ipv4-unicast"]
 
 
-def test_the_headroom_is_for_the_longest_cable() -> None:
+def test_headroom_is_computed_for_the_longest_cable() -> None:
     plan = fabric(spine_cable="70m")
     assert tree_of(plan, plan.switches[0])["qos"]["pfc"]["default-global"]["cable-length"] == "70"
 
 
-def test_adaptive_routing_is_on_for_links_between_switches() -> None:
+def test_adaptive_routing_is_enabled_on_links_between_switches() -> None:
     plan = fabric(balancing="adaptive")
     tree = tree_of(plan, plan.switches[0])
     on = {name for name, row in tree["interface"].items() if row.get("router") == {"adaptive-routing": {"state": "enabled"}}}
@@ -168,7 +168,7 @@ def test_adaptive_routing_is_on_for_links_between_switches() -> None:
     assert "adaptive-routing" not in tree_of(fabric(), fabric().switches[0])["router"]
 
 
-def test_options_set_timers_and_the_buffer() -> None:
+def test_options_set_timers_and_buffer() -> None:
     plan = fabric()
     chosen = options(plan, bfd_ms=100, bfd_multiplier=5, hold_s=30, lossless_percent=80)
     tree = tree_of(plan, plan.switches[0], chosen)
@@ -187,7 +187,7 @@ def test_options_set_timers_and_the_buffer() -> None:
 # --- the site's base --------------------------------------------------------------------------------------------------
 
 
-def test_a_base_keeps_what_is_the_sites_and_loses_what_headway_decides() -> None:
+def test_settings_of_the_base_are_kept_unless_headway_decides_them() -> None:
     plan = fabric()
     text = text_of(plan, plan.switches[0], options(plan, keep_ports=["swp65"]))
     (document,) = yaml.load(text, yaml.CBaseLoader)
@@ -221,12 +221,12 @@ def test_a_base_keeps_what_is_the_sites_and_loses_what_headway_decides() -> None
         ("- set: " + "{a: " * 40 + "b" + "}" * 40, "nested deeper"),
     ],
 )
-def test_a_base_of_another_form_is_refused_with_its_line(text: str, message: str) -> None:
+def test_base_in_another_form_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_tree(text)
 
 
-def test_a_tree_is_written_as_it_was_read() -> None:
+def test_tree_round_trips_through_its_text() -> None:
     words: Tree = {"a b": "on", "swp10": {}, "swp2": {"x": "yes: no", "y": 5}, "10": "1.5"}
     text = tree_text(words, ("a comment",))
     assert read_tree(text) == read_tree(tree_text(read_tree(text), ()))
@@ -240,10 +240,10 @@ def test_names_may_be_ranges() -> None:
     assert list(members("swp1-3,5,swp7s0-1")) == ["swp1", "swp2", "swp3", "5", "swp7s0", "swp7s1"]
 
 
-# --- what Cumulus Linux cannot do -------------------------------------------------------------------------------------
+# --- limits of Cumulus Linux ------------------------------------------------------------------------------------------
 
 
-def test_the_lossless_queue_is_the_one_that_has_the_buffer() -> None:
+def test_lossless_queue_must_be_the_one_with_the_buffer() -> None:
     plan = fabric([{**ROCE, "priority": 4, "queue": 3}, CNP])
     assert problems(plan) == []
     pfc = tree_of(plan, plan.switches[0])["qos"]
@@ -254,13 +254,13 @@ def test_the_lossless_queue_is_the_one_that_has_the_buffer() -> None:
         {"4": {}},
         {"traffic-class": "3"},
     )
-    found = told(problems(fabric([{**ROCE, "queue": 5}, CNP])))
+    found = summary(problems(fabric([{**ROCE, "queue": 5}, CNP])))
     assert found == {("fabrics.1.classes.0.queue", "Cumulus Linux has the lossless buffer in queue 3, but `roce` is in queue 5")}
 
 
-def test_one_class_is_lossless() -> None:
+def test_more_than_one_lossless_class_is_rejected() -> None:
     second = {"name": "bulk", "carries": "checkpoints", "dscp": 8, "lossless": True}
-    ((path, message),) = told(problems(fabric([ROCE, CNP, second])))
+    ((path, message),) = summary(problems(fabric([ROCE, CNP, second])))
     assert path == "fabrics.1.classes.2.lossless"
     assert message == "Cumulus Linux keeps one buffer for lossless traffic, and another class before has it"
 
@@ -272,12 +272,12 @@ def test_one_class_is_lossless() -> None:
         ("SN5600", "800Gb/s", "adaptive routing needs links of 200 or 400Gb/s between switches, and these have 800Gb/s"),
     ],
 )
-def test_adaptive_routing_needs_its_asic_and_speeds(model: str, speed: str, message: str) -> None:
-    assert told(problems(fabric(balancing="adaptive", model=model, speed=speed))) == {("fabrics.1.balancing", message)}
+def test_adaptive_routing_requires_its_asic_and_speeds(model: str, speed: str, message: str) -> None:
+    assert summary(problems(fabric(balancing="adaptive", model=model, speed=speed))) == {("fabrics.1.balancing", message)}
 
 
-def test_a_kept_port_must_be_outside_of_the_plan_and_in_the_base() -> None:
-    found = told(problems(fabric(), keep_ports=["swp1", "swp66"]))
+def test_kept_port_must_be_in_the_base_and_not_in_the_plan() -> None:
+    found = summary(problems(fabric(), keep_ports=["swp1", "swp66"]))
     leaf = "rails-leaf-1"
     assert (
         "fabrics.1.switches.os.0.options.keep_ports.0",

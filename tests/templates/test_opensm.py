@@ -1,4 +1,4 @@
-"""opensm's files: the settings that follow from a fabric, the roots that an inventory knows, and reading them back."""
+"""opensm's files: settings that follow from a fabric, roots from an inventory, and reading them back."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ def settings(cluster: ClusterPlan, **options: Any) -> dict[str, str]:
     return {name: setting.value for name, setting in read(files(cluster, **options)["opensm.conf"]).settings.items()}
 
 
-def test_static_routes_are_up_and_down_without_service_levels() -> None:
+def test_static_routing_is_up_down_without_service_levels() -> None:
     assert settings(plan()) == {
         "routing_engine": "updn",
         "partition_config_file": "/etc/opensm/partitions.conf",
@@ -50,18 +50,18 @@ def test_static_routes_are_up_and_down_without_service_levels() -> None:
 
 
 @pytest.mark.parametrize(("routing", "engines"), [(None, "ar_updn,updn"), ("ftree", "ar_ftree,ftree"), ("minhop", "minhop")])
-def test_adaptive_routing_has_its_engine_first(routing: str | None, engines: str) -> None:
+def test_engine_of_adaptive_routing_comes_first(routing: str | None, engines: str) -> None:
     assert settings(plan(balancing="adaptive"), routing=routing)["routing_engine"] == engines
 
 
-def test_collectives_of_a_service_level_have_a_lane_for_themselves() -> None:
+def test_collectives_with_a_service_level_have_a_separate_lane() -> None:
     found = settings(plan(service_level=3))
     assert found["qos"] == "TRUE"
     assert found["qos_sl2vl"].split(",") == ["1" if level == 3 else "0" for level in range(16)]
     assert found["qos_vlarb_low"] == "0:16,1:64"
 
 
-def test_sharp_is_a_stated_choice() -> None:
+def test_sharp_is_enabled_only_on_request() -> None:
     assert "sharp_enabled" not in settings(plan())
     assert settings(plan(sharp=True))["sharp_enabled"] == "2"
 
@@ -79,7 +79,7 @@ def test_unknown_roots_are_reported_once() -> None:
     def problems(cluster: ClusterPlan) -> list[str]:
         return [found.message for switch in cluster.switches for found in check(OpensmOptions(), switch, cluster)]
 
-    # A new cluster has no GUIDs yet.
+    # A new cluster has no GUIDs.
     assert problems(plan()) == []
     assert problems(plan({"rails-spine-1": "0x00000000000000a1"})) == [
         "1 of the 2 roots of the tree have no GUID, from `rails-spine-2` on: opensm finds the roots itself"
@@ -87,12 +87,12 @@ def test_unknown_roots_are_reported_once() -> None:
     assert problems(plan({"rails-spine-1": "0x00000000000000a1", "rails-spine-2": "0x00000000000000a2"})) == []
 
 
-def test_one_partition_has_all_ports() -> None:
+def test_all_ports_are_in_one_partition() -> None:
     text = files(plan(), ipoib=False)["partitions.conf"]
     assert text.splitlines()[-1] == "Default=0x7fff, sl=0, defmember=full : ALL, ALL_SWITCHES=full, SELF=full ;"
 
 
-def test_files_of_the_fabric_are_in_its_folder_and_can_be_read_back() -> None:
+def test_files_of_the_fabric_are_in_its_folder_and_read_back() -> None:
     cluster = plan()
     tree = render_cluster(cluster, {("rails", "opensm"): OpensmOptions()})
     folder = PurePosixPath("site/fabrics/rails")
@@ -105,14 +105,14 @@ def test_files_of_the_fabric_are_in_its_folder_and_can_be_read_back() -> None:
     assert reader(tree[folder / "opensm.conf"]).settings["routing_engine"].value == "updn"
 
 
-def test_what_opensm_writes_itself_is_read_without_what_is_not_set() -> None:
+def test_unset_options_in_files_from_opensm_are_skipped() -> None:
     found = read("#\n# options\nrouting_engine (null)\nqos FALSE\nsweep_interval 10 # seconds\n").settings
     assert {name: setting.value for name, setting in found.items()} == {"qos": "FALSE", "sweep_interval": "10"}
     with pytest.raises(ValueError, match="this is not an opensm"):
         read("frr defaults datacenter\n")
 
 
-def test_nccl_gets_the_service_level_and_sharp_and_no_network_that_keeps_the_plugin_out() -> None:
+def test_nccl_gets_service_level_and_sharp_without_excluding_the_plugin() -> None:
     cluster = plan(sharp=True, service_level=3)
     found = {each.name: each.value for each in resolve_environment(cluster, cluster.groups[0])}
     assert (found["NCCL_IB_SL"], found["NCCL_COLLNET_ENABLE"]) == ("3", "1")
@@ -136,11 +136,11 @@ def test_nccl_gets_the_service_level_and_sharp_and_no_network_that_keeps_the_plu
         ("subnet_prefix 0x0", "subnet_prefix"),
     ],
 )
-def test_a_setting_that_harms_any_fabric_is_reported(line: str, key: str) -> None:
+def test_setting_that_harms_any_fabric_is_reported(line: str, key: str) -> None:
     assert [(fault.code, fault.key) for fault in read(f"qos FALSE\n{line}\n").faults()] == [("HW870", key)]
 
 
-def test_opensms_own_defaults_have_no_fault() -> None:
+def test_defaults_of_opensm_have_no_fault() -> None:
     # opensm --create-config of opensm 3.3.23 writes these.
     text = (
         "routing_engine (null)\nroot_guid_file (null)\nlmc 0\nsweep_interval 10\nsweep_on_trap TRUE\nsubnet_timeout 18\n"
@@ -150,7 +150,7 @@ def test_opensms_own_defaults_have_no_fault() -> None:
 
 
 @pytest.mark.parametrize("name", ["root-guids", "partitions.conf", "ib-node-name-map", "topology.net"])
-def test_a_line_that_is_missing_next_to_opensm_conf_is_reported(name: str) -> None:
+def test_line_missing_next_to_opensm_conf_is_reported(name: str) -> None:
     example = Path(__file__).parents[2] / "examples" / "infiniband"
     (cluster,) = compile_documents([example / "cluster.yaml"], kinds=("Cluster",)).clusters
     path = example / "rendered" / "pod-of-31" / "fabrics" / "compute" / name

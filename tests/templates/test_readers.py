@@ -1,4 +1,4 @@
-"""Scripts, units and manifests that others wrote are read as what they do; no text is more than refused."""
+"""Foreign scripts, units and manifests are read as the settings that they make; any other text is rejected."""
 
 import contextlib
 from pathlib import Path
@@ -38,11 +38,11 @@ def on(*priorities: int) -> dict[int, bool]:
         ("sudo bash -e -lc 'a \"b c\"; d' name", [("sudo", "bash", "-e", "-lc", 'a "b c"; d', "name"), ("a", "b c"), ("d",)]),
     ],
 )
-def test_text_is_split_into_commands_as_a_shell_does(text: str, expected: list[tuple[str, ...]]) -> None:
+def test_text_is_split_into_commands_as_in_a_shell(text: str, expected: list[tuple[str, ...]]) -> None:
     assert [command.words for command in commands(text)] == expected
 
 
-def test_a_word_has_its_line_and_a_command_the_file_that_it_writes() -> None:
+def test_word_has_its_line_and_command_its_output_file() -> None:
     one, two, three = commands("#\na \\\n  b >x 2>y\nc 'd' \\\n>>z | e >&2 f\n")
     assert (one.words, one.lines, one.target, one.piped) == (("a", "b"), (2, 3), "x", False)
     assert (two.words, two.lines, two.target, two.piped) == (("c", "d"), (4, 4), "z", False)
@@ -83,27 +83,27 @@ def test_a_word_has_its_line_and_a_command_the_file_that_it_writes() -> None:
         "NCCL_IB_TC='104 '",
     ],
 )
-def test_every_way_to_give_a_job_its_traffic_class_is_seen(text: str) -> None:
+def test_every_way_to_set_the_traffic_class_of_a_job_is_found(text: str) -> None:
     assert nccl.read(text).qos == {"NCCL": QosView(marks={"collectives": 26})}
 
 
 @pytest.mark.parametrize(
     ("value", "dscp"), [("0104", 17), ("0x60", 24), ("0", 0), ("-1", None), ("08", 0), ("", None), ("high", None), ("360", 26)]
 )
-def test_a_traffic_class_is_the_number_that_nccl_makes_of_it(value: str, dscp: int | None) -> None:
+def test_traffic_class_is_parsed_as_in_nccl(value: str, dscp: int | None) -> None:
     reading = nccl.read(f"export NCCL_IB_TC={value}\n")
     assert reading.qos["NCCL"].marks == ({} if dscp is None else {"collectives": dscp})
     assert reading.settings["NCCL_IB_TC"].value == value
 
 
 @pytest.mark.parametrize("value", ["$((26 << 2))", "${TC:-104}", "$TC", "`tc`", "104$X"])
-def test_a_value_that_the_shell_makes_is_a_setting_and_no_mark(value: str) -> None:
+def test_value_computed_by_the_shell_is_a_setting_and_not_a_mark(value: str) -> None:
     reading = nccl.read(f"export A=1 NCCL_IB_TC={value}\n")
     assert reading.settings["NCCL_IB_TC"].value == value
     assert reading.qos["NCCL"].marks == {}
 
 
-def test_values_have_no_quotes_and_stand_in_their_lines() -> None:
+def test_values_have_no_quotes_and_have_their_line() -> None:
     found = nccl.read('A=\'b c\' \\\n  B="d\\"e"\n\nC=f#g\nexport D=  # none\nHCA==mlx5_0,mlx5_1\n').settings
     assert {name: (setting.value, setting.line) for name, setting in found.items()} == {
         "A": ("b c", 1),
@@ -115,7 +115,7 @@ def test_values_have_no_quotes_and_stand_in_their_lines() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "python train.py\n", "# NCCL_IB_TC=96\n", "a=b\n"])
-def test_text_without_variables_is_refused(text: str) -> None:
+def test_text_without_variables_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"^line 1: "):
         nccl.read(text)
 
@@ -128,7 +128,7 @@ def container(name: str, *env: str, indent: int = 4) -> str:
     return "".join(f"{' ' * indent}{line}\n" for line in lines)
 
 
-def test_a_manifest_that_headway_rendered_is_read_back() -> None:
+def test_rendered_manifest_is_read_back() -> None:
     text = MANIFEST.read_text()
     reading = nccl.read_manifest(text)
     assert reading.qos == {"NCCL": QosView(marks={"collectives": 26})}
@@ -158,7 +158,7 @@ def test_every_container_of_every_document_is_read() -> None:
     }
 
 
-def test_an_alias_is_what_it_stands_for() -> None:
+def test_alias_is_resolved() -> None:
     text = "x: &tc {name: NCCL_IB_TC, value: '104'}\ny: {env: &env [*tc]}\nz: [{name: a, env: *env}, {env: *none}]\n"
     assert nccl.read_manifest(text).qos == {"NCCL": QosView(marks={"collectives": 26})}
 
@@ -166,7 +166,7 @@ def test_an_alias_is_what_it_stands_for() -> None:
 @pytest.mark.parametrize(
     "value", ["valueFrom: {configMapKeyRef: {name: a, key: b}}", "value: $(TC)", "value: [104]", "values: 1"]
 )
-def test_a_value_that_the_manifest_does_not_hold_is_a_setting_and_no_mark(value: str) -> None:
+def test_value_from_elsewhere_in_a_manifest_is_a_setting_and_not_a_mark(value: str) -> None:
     reading = nccl.read_manifest(f"env:\n- name: NCCL_IB_TC\n  {value}\n")
     assert set(reading.settings) == {"NCCL_IB_TC"}
     assert reading.qos["NCCL"].marks == {}
@@ -185,7 +185,7 @@ def test_a_value_that_the_manifest_does_not_hold_is_a_setting_and_no_mark(value:
         ("%YAML 3.0\n---\na", 1),
     ],
 )
-def test_text_that_is_no_manifest_is_refused_with_its_line(text: str, line: int) -> None:
+def test_text_that_is_not_a_manifest_is_rejected_with_its_line(text: str, line: int) -> None:
     with pytest.raises(ValueError, match=f"^line {line}: "):
         nccl.read_manifest(text)
 
@@ -221,7 +221,7 @@ def test_aliases_that_nest_are_read() -> None:
         "if ! mlnx_qos -i eth0 --trust dscp; then mlnx_qos -i eth0 --dscp2prio set,26,3; fi",
     ],
 )
-def test_the_priority_of_a_dscp_is_seen_however_it_is_set(command: str) -> None:
+def test_every_way_to_set_the_priority_of_a_dscp_is_found(command: str) -> None:
     views = hosts.read(f"#!/bin/sh\n{command}\n").qos
     assert views["eth0"].priorities[26] == 3
     assert views.keys() == {"eth0"}
@@ -243,7 +243,7 @@ def test_the_priority_of_a_dscp_is_seen_however_it_is_set(command: str) -> None:
         ("echo dcb app flush dev eth0 dscp-prio", {26: 3, 2: 5}),
     ],
 )
-def test_priorities_that_a_later_command_takes_back_are_gone(command: str, priorities: dict[int, int]) -> None:
+def test_priorities_removed_by_a_later_command_are_dropped(command: str, priorities: dict[int, int]) -> None:
     view = hosts.read(f"dcb app add dev eth0 dscp-prio 26:3 2:5\n{command}\n").qos["eth0"]
     assert view.priorities == priorities
     assert view.says == FACTS
@@ -262,7 +262,7 @@ def test_priorities_that_a_later_command_takes_back_are_gone(command: str, prior
         ("mlnx_qos -i eth0 --pfc 0,0,0,1,0,0,0,0\ndcb pfc set dev eth0 prio-pfc all:off", on()),
     ],
 )
-def test_pfc_is_seen_however_it_is_set(command: str, pfc: dict[int, bool]) -> None:
+def test_every_way_to_set_pfc_is_found(command: str, pfc: dict[int, bool]) -> None:
     assert hosts.read(command).qos == {"eth0": QosView(pfc=pfc, says=FACTS)}
 
 
@@ -299,11 +299,11 @@ def test_pfc_is_seen_however_it_is_set(command: str, pfc: dict[int, bool]) -> No
         ("echo 1 > /sys/class/net/eth0/ecn/roce_np/enable/3", "eth0", QosView(reacts={3: False})),
     ],
 )
-def test_marks_and_congestion_control_are_seen_and_no_class_must_be_said_with_them(command: str, end: str, view: QosView) -> None:
+def test_marks_and_congestion_control_are_found_without_a_class(command: str, end: str, view: QosView) -> None:
     assert hosts.read(command).qos == {end: view}
 
 
-def test_what_an_adapter_takes_from_variables_is_unknown_and_not_missing() -> None:
+def test_value_from_a_variable_is_unknown_and_not_missing() -> None:
     text = "dcb app replace dev $dev dscp-prio $dscp:$prio\nmlnx_qos -i eth0 --pfc $PFC --trust dscp\n"
     reading = hosts.read(text)
     assert reading.qos["host"] == QosView(says=frozenset({"PFC of priority"}))
@@ -315,7 +315,7 @@ def test_what_an_adapter_takes_from_variables_is_unknown_and_not_missing() -> No
     }
 
 
-def test_a_whole_script_of_several_adapters_is_read() -> None:
+def test_script_for_several_adapters_is_read() -> None:
     text = """#!/bin/bash
     for dev in eth0 eth1; do
         mlnx_qos -i "$dev" --trust dscp \\
@@ -348,7 +348,7 @@ def test_a_whole_script_of_several_adapters_is_read() -> None:
         "echo 5; cat x | tee /sys/class/infiniband/mlx5_0/tc/1/traffic_class\n",
     ],
 )
-def test_text_that_sets_no_qos_is_refused(text: str) -> None:
+def test_text_that_sets_no_qos_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"^line 1: "):
         hosts.read(text)
 
@@ -372,7 +372,7 @@ TEXTS = st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=40)
 @pytest.mark.slow
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
-def test_no_text_is_more_than_refused(text: str) -> None:
+def test_any_text_is_read_or_rejected(text: str) -> None:
     for read in (hosts.read, nccl.read, nccl.read_manifest):
         reading = Reading({})
         with contextlib.suppress(ValueError):
@@ -383,8 +383,8 @@ def test_no_text_is_more_than_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "piece", ['"', "'", '"$(', "$((", "${", "`", "\\", "sh -c ", '"\\"', "a=", "a/", "\\\n", "[", "- ", "{a: ", ";", "#", ">"]
 )
-def test_a_long_text_of_one_kind_takes_no_longer_than_its_length(piece: str) -> None:
-    """A pattern that goes back over what it has matched would not end."""
+def test_reading_time_is_linear_in_the_length_of_a_text(piece: str) -> None:
+    """A pattern with backtracking would not end."""
     text = piece * 20_000
     for read in (hosts.read, nccl.read, nccl.read_manifest):
         with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""A script as trainer: its arguments hold the plan's values, what it is not told is said, and its file is looked for."""
+"""A script as trainer: its arguments contain the plan's values, values that it does not get are reported, its file is searched."""
 
 import json
 import re
@@ -45,9 +45,9 @@ steps: 100
 seed: 7
 """
 
-# Not beside the model's sizes, and not beside an interval in steps.
+# Excluded by the model's sizes, or by an interval in steps.
 ABSENT = {"model.preset", "model.max_positions", "checkpoint.shared.seconds"}
-# What FULL leaves at its default, or open.
+# Fields that FULL leaves at their default, or unset.
 UNSAID = {
     # Values that follow from others.
     "batch.accumulation",
@@ -72,7 +72,7 @@ UNSAID = {
 def planned(
     folder: Path, *argv: str, cluster: str = "slurm", more: str = "", module: bool = False
 ) -> tuple[tuple[PlannedJob, ...], list[Problem]]:
-    """The plans of a job with that script, and what was found on the way."""
+    """Return the plans of a job with that script, and the problems."""
     head = "apiVersion: headway/v1alpha1\nkind: {}\nname: {}\n"
     for name, scheduler in SCHEDULERS.items():
         (folder / f"{name}.yaml").write_text(f"{head.format('Cluster', name)}scheduler: {scheduler}{REST}")
@@ -84,7 +84,7 @@ def planned(
 
 
 def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> list[str]:
-    """The arguments as run.json has them; a plan without a problem."""
+    """Return the arguments in run.json of a plan without a problem."""
     (plan,), problems = planned(folder, *argv, more=more, module=module)
     assert [problem for problem in problems if problem.is_error] == []
     run = from_json(RunConfig, to_json(plan.plan.run))
@@ -112,7 +112,7 @@ def argv_of(folder: Path, *argv: str, more: str = "", module: bool = False) -> l
         ("{{layout.tp}}", "{layout.tp}"),
     ],
 )
-def test_an_argument_holds_what_the_plan_has_decided(argument: str, filled: str, tmp_path: Path) -> None:
+def test_argument_is_filled_with_the_value_of_the_plan(argument: str, filled: str, tmp_path: Path) -> None:
     assert argv_of(tmp_path, "train.py", argument, more=FULL) == ["train.py", filled]
 
 
@@ -120,25 +120,25 @@ def test_an_argument_holds_what_the_plan_has_decided(argument: str, filled: str,
     ("layout", "expected"),
     [("{}", "1F1B false"), ("{tp: 2}", "1F1B true"), ("{pp: 2, virtual_stages: 2}", "Interleaved1F1B false")],
 )
-def test_what_a_layout_leaves_to_its_degrees_has_a_value_whatever_they_are(layout: str, expected: str, tmp_path: Path) -> None:
+def test_derived_values_of_a_layout_are_filled_for_any_degrees(layout: str, expected: str, tmp_path: Path) -> None:
     more = f"layout: {layout}\n"
     assert argv_of(tmp_path, "train.py", "{layout.schedule} {layout.sequence_parallel}", more=more)[1] == expected
 
 
-def test_every_name_has_a_value_where_the_job_says_all(tmp_path: Path) -> None:
+def test_every_name_has_a_value_if_the_job_sets_every_field(tmp_path: Path) -> None:
     others = [name for name in NAMES if name not in ABSENT]
     filled = argv_of(tmp_path, *(f"{{{name}}}" for name in others), more=FULL)
     assert not {"None", "null", ""} & set(filled)
     assert len(filled) == len(others)
 
 
-def test_every_name_is_of_the_plan_or_a_field_of_the_job() -> None:
+def test_every_name_is_from_the_plan_or_a_field_of_the_job() -> None:
     assert {section_of(name) for name in NAMES} - set(TrainingJob.model_fields) == {"runs", "run_directory", "world_size"}
     assert len(set(NAMES)) == len(NAMES)
 
 
 @given(st.text())
-def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
+def test_doubled_braces_become_braces_and_other_text_is_unchanged(text: str) -> None:
     written = text.replace("{", "{{").replace("}", "}}")
     assert list(mistakes(written, {})) == []
     assert fill(written, {}) == text
@@ -159,15 +159,15 @@ def test_doubled_braces_are_braces_and_all_else_stays(text: str) -> None:
         ("seed}", "write `}}` for a literal brace"),
     ],
 )
-def test_a_name_that_nothing_fills_is_told_what_was_meant(argument: str, hint: str, tmp_path: Path) -> None:
+def test_unknown_name_is_rejected_with_a_suggestion(argument: str, hint: str, tmp_path: Path) -> None:
     plans, problems = planned(tmp_path, "train.py", argument, more=FULL)
     (found,) = [problem for problem in problems if problem.is_error]
     assert (found.code, found.hint, found.path) == ("HW312", hint, ("trainer", "options", "argv", 1))
     assert plans == ()
 
 
-def not_told(folder: Path, *argv: str, more: str) -> list[str]:
-    """The names in the one warning about what no argument has; the plan stands all the same."""
+def unpassed(folder: Path, *argv: str, more: str) -> list[str]:
+    """Return the names in the one warning about values that no argument has; the plan exists nevertheless."""
     (_,), problems = planned(folder, "train.py", *argv, more=more)
     assert {(problem.code, problem.path, problem.is_error) for problem in problems} <= {
         ("HW313", ("trainer", "options", "argv"), False)
@@ -176,22 +176,22 @@ def not_told(folder: Path, *argv: str, more: str) -> list[str]:
 
 
 def all_of(more: str) -> list[str]:
-    """Arguments with every name that such a job gives a value."""
+    """Return arguments with every name that has a value in such a job."""
     return [f"{{{name}}}" for name in NAMES if name not in ABSENT and (section_of(name) in more or name == "world_size")]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if section_of(name) in yaml.safe_load(FULL) and name not in UNSAID])
-def test_a_value_of_the_job_that_no_argument_has_is_named(name: str, tmp_path: Path) -> None:
-    told = [argument for argument in all_of(FULL) if argument != f"{{{name}}}"]
-    # One value of the model is enough, and `headway.checkpoint` goes by the job's checkpoints in a script that uses it.
+def test_value_of_the_job_that_no_argument_has_is_reported(name: str, tmp_path: Path) -> None:
+    arguments = [argument for argument in all_of(FULL) if argument != f"{{{name}}}"]
+    # One value of the model is sufficient, and `headway.checkpoint` follows the job's checkpoints in a script that uses it.
     expected = [] if section_of(name) in ("model", "checkpoint") else [name]
-    assert not_told(tmp_path, *told, more=FULL) == expected
+    assert unpassed(tmp_path, *arguments, more=FULL) == expected
 
 
-def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted(tmp_path: Path) -> None:
+def test_four_of_many_unpassed_values_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
     (_,), problems = planned(tmp_path, "train.py", more=FULL)
     (found,) = problems
-    said = len(yaml.safe_load(FULL)["overlap"]) + len(yaml.safe_load(FULL)["precision"])
+    count = len(yaml.safe_load(FULL)["overlap"]) + len(yaml.safe_load(FULL)["precision"])
     others = [
         "model",
         "seed",
@@ -204,7 +204,9 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
     ]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
     others += ["optimizer.lr", "optimizer.schedule", "optimizer.decay_steps"]
-    assert found.message == (f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {said + len(others) - 4} more")
+    assert found.message == (
+        f"not passed to the script: `model`, `seed`, `steps`, `layout.pp` and {count + len(others) - 4} more"
+    )
     assert found.hint == "pass it, for example as `{model.layers}`, or leave out what the script does not read"
 
 
@@ -223,28 +225,28 @@ def test_of_many_values_that_no_argument_has_four_are_named_and_the_rest_counted
         ("seed: 0\nresilience: {timeouts: {collective: 10m}}\n", []),
     ],
 )
-def test_what_a_job_says_otherwise_than_by_default_is_to_be_handed_over(more: str, expected: list[str], tmp_path: Path) -> None:
-    assert not_told(tmp_path, more=more) == expected
+def test_values_that_differ_from_their_default_must_be_passed(more: str, expected: list[str], tmp_path: Path) -> None:
+    assert unpassed(tmp_path, more=more) == expected
 
 
-def test_a_script_with_the_path_of_the_config_is_told_of_the_model(tmp_path: Path) -> None:
+def test_path_of_the_config_passes_the_model_to_the_script(tmp_path: Path) -> None:
     sizes = {"vocab_size": 256, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 176}
     (tmp_path / "llama.json").write_text(json.dumps({"model_type": "llama", **sizes}))
     more = "model: {config: llama.json}\n"
-    assert not_told(tmp_path, "--config=jobs/llama.json", more=more) == []
-    assert not_told(tmp_path, more=more) == ["model"]
+    assert unpassed(tmp_path, "--config=jobs/llama.json", more=more) == []
+    assert unpassed(tmp_path, more=more) == ["model"]
 
 
-def test_a_pipeline_whose_schedule_nobody_says_is_not_held_to_the_rules_of_one(tmp_path: Path) -> None:
+def test_pipeline_without_a_schedule_is_not_checked_against_schedule_rules(tmp_path: Path) -> None:
     more = "layout: {{pp: 8, virtual_stages: 2{}}}\nbatch: {{global: 4 sequences, micro: 1, sequence: 128}}\n"
-    told = ["{layout.pp}", "{layout.virtual_stages}", "{batch.global}", "{batch.micro}", "{batch.sequence}"]
-    _, problems = planned(tmp_path, "train.py", *told, more=more.format(""))
+    arguments = ["{layout.pp}", "{layout.virtual_stages}", "{batch.global}", "{batch.micro}", "{batch.sequence}"]
+    _, problems = planned(tmp_path, "train.py", *arguments, more=more.format(""))
     assert [(problem.code, problem.is_error) for problem in problems] == [("HW320", False)]
-    _, problems = planned(tmp_path, "train.py", *told, more=more.format(", schedule: 1F1B"))
+    _, problems = planned(tmp_path, "train.py", *arguments, more=more.format(", schedule: 1F1B"))
     assert {problem.code for problem in problems} == {"HW319", "HW320"}
 
 
-def test_data_is_left_to_the_script(tmp_path: Path) -> None:
+def test_data_of_a_script_is_rejected(tmp_path: Path) -> None:
     plans, problems = planned(tmp_path, "train.py", more="data: {kind: files, options: {paths: [a.txt]}}\n")
     (found,) = problems
     assert (found.code, found.path, found.hint) == ("HW208", ("data",), "leave `data` out")
@@ -252,15 +254,15 @@ def test_data_is_left_to_the_script(tmp_path: Path) -> None:
     assert plans == ()
 
 
-def test_a_job_that_says_nothing_of_training_is_fine(tmp_path: Path) -> None:
+def test_job_without_training_fields_is_valid(tmp_path: Path) -> None:
     (_,), problems = planned(tmp_path, "train.py")
     assert problems == []
 
 
-# --- what a trainer needs ---------------------------------------------------------------------------------------------
+# --- fields that a trainer requires -----------------------------------------------------------------------------------
 
 
-def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Path) -> None:
+def test_builtin_trainer_requires_fields_that_a_script_may_omit(tmp_path: Path) -> None:
     planned(tmp_path, "train.py")
     job = tmp_path / "job.yaml"
     job.write_text(re.sub("trainer: .*", "", job.read_text()))
@@ -278,7 +280,7 @@ def test_the_builtin_trainer_lacks_all_that_a_script_may_leave_out(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", [".", "..", "elsewhere"])
-def test_a_script_is_looked_for_here_and_from_the_job_upwards(
+def test_script_is_searched_in_the_working_folder_and_up_from_the_job(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("repository/jobs", "repository/elsewhere"):
@@ -292,13 +294,13 @@ def test_a_script_is_looked_for_here_and_from_the_job_upwards(
     assert found == []
 
 
-def test_a_script_of_another_scheduler_or_a_module_is_not_looked_for(tmp_path: Path) -> None:
+def test_script_on_another_scheduler_or_module_is_not_searched(tmp_path: Path) -> None:
     for cluster, module in (("slurm", False), ("pods", False), ("here", True)):
         _, problems = planned(tmp_path, "no-such.train", cluster=cluster, module=module)
         assert problems == []
 
 
-def test_a_module_is_started_as_one(tmp_path: Path) -> None:
+def test_module_is_started_with_m(tmp_path: Path) -> None:
     assert argv_of(tmp_path, "research.train", "--fast", module=True) == ["-m", "research.train", "--fast"]
 
 
@@ -308,19 +310,19 @@ def test_a_module_is_started_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "file"), [("here", "local/run.sh"), ("slurm", "slurm/job.sbatch"), ("pods", "kubernetes/job.yaml")]
 )
-def test_what_is_submitted_holds_the_finished_arguments(cluster: str, file: str, tmp_path: Path) -> None:
+def test_submitted_file_contains_the_filled_arguments(cluster: str, file: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     awkward = """it's "quoted" $HOME `date` \\ RUN_JSON {{}} é"""
     (plan,), problems = planned(tmp_path, "train.py", "--tp={layout.tp}", awkward, cluster=cluster, more="layout: {tp: 2}\n")
     assert [problem.code for problem in problems] == ["HW703"], "`$HOME` is taken literally, with a warning"
     text = {path.relative_to(f"case/{cluster}").as_posix(): text for path, text in plan.files().items()}[file]
-    run = from_json(RunConfig, _handed_over(text))
+    run = from_json(RunConfig, _submitted_run(text))
     assert run.trainer.kind == "script"
     assert run.trainer.options == {"argv": ["train.py", "--tp=2", awkward.replace("{{}}", "{}")], "logs": True}
 
 
-def _handed_over(text: str) -> str:
-    """run.json in a script or in a manifest."""
+def _submitted_run(text: str) -> str:
+    """Return run.json of a script or a manifest."""
     if text.startswith("#!"):
         (found,) = re.findall(r"<<'RUN_JSON'[^\n]*\n(.*?)\nRUN_JSON\n", text, re.DOTALL)
         return str(found)
@@ -331,19 +333,19 @@ def _handed_over(text: str) -> str:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_lists_every_name_and_no_other() -> None:
+def test_page_lists_exactly_the_names() -> None:
     section = PAGE.partition("### Values of the plan\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`.*`) \| .* \|$", section, re.MULTILINE)
     assert [name for row in rows for name in re.findall("`([^`]+)`", row)] == list(NAMES)
 
 
-def test_what_the_page_shows_stands_in_the_example() -> None:
+def test_excerpt_on_the_page_is_in_the_example() -> None:
     shown = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
     job = (ROOT / "examples/own-script/job.yaml").read_text().splitlines()
     assert set(shown.splitlines()) <= set(job)
 
 
-# --- commands, conditions, and what is known when the run is opened ----------------------------------------------------
+# --- commands, conditions, and values known when the run is opened ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,13 +361,13 @@ def test_what_the_page_shows_stands_in_the_example() -> None:
         ("{{?layout.tp}}", "{?layout.tp}"),
     ],
 )
-def test_an_argument_is_kept_where_its_condition_holds(argument: str, kept: str | None, tmp_path: Path) -> None:
+def test_argument_is_kept_if_its_condition_holds(argument: str, kept: str | None, tmp_path: Path) -> None:
     more = "layout: {tp: 2}\nbatch: {global: 64 sequences, micro: 2, sequence: 8}\ncheckpoint: {tiers: [{kind: shared, every: 10 steps}]}\n"
     more += "precision: {compute: fp32}\n"
     assert argv_of(tmp_path, "train.py", argument, more=more)[1:] == ([] if kept is None else [kept])
 
 
-def test_the_runs_name_and_directory_are_filled_in_when_the_run_is_opened(tmp_path: Path) -> None:
+def test_name_and_directory_of_the_run_are_filled_in_when_it_is_opened(tmp_path: Path) -> None:
     (plan,), _ = planned(tmp_path, "train.py", "--out={run_directory}/a", "--name={run}-{{x}}", "--lr={{}}")
     config = from_json(RunConfig, to_json(plan.plan.run))
     assert config.trainer.options["late"] == [1, 2]

@@ -1,4 +1,4 @@
-"""What is decided for a script: only what its arguments hold."""
+"""Decisions for a script are limited to the fields in its arguments."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from headway.jobspec.spec.layout import Layout
 from headway.templates.trainers.script.limits import limits
 from headway.templates.trainers.script.options import ScriptOptions
 
-# What is left of the ranks, for a script too.
+# The remaining ranks, also for a script.
 FREE = {("layout", "dp_shard")}
 LAYOUT = {("layout", field) for field in Layout.model_fields} - FREE
 
@@ -15,20 +15,20 @@ def limited(*arguments: str) -> set[tuple[str, ...]]:
     return set(limits(ScriptOptions(argv=("train.py", *arguments))))
 
 
-def test_a_script_that_is_told_nothing_has_all_ranks_in_one_axis_and_keeps_all_activations() -> None:
+def test_script_without_arguments_limits_the_whole_layout_and_recompute() -> None:
     assert limited() == LAYOUT | {("recompute",)}
 
 
 @pytest.mark.parametrize("field", sorted(LAYOUT))
-def test_a_field_that_an_argument_holds_is_not_limited(field: tuple[str, ...]) -> None:
+def test_field_passed_as_an_argument_is_not_limited(field: tuple[str, ...]) -> None:
     assert LAYOUT - limited(f"--it={{{'.'.join(field)}}}") == {field}
 
 
-def test_a_brace_that_stands_for_itself_holds_nothing() -> None:
+def test_doubled_brace_passes_no_field() -> None:
     assert limited("{{layout.tp}}", "layout.pp") == limited()
 
 
-def test_what_counts_for_an_untold_script_is_what_the_language_means_by_leaving_it_out() -> None:
+def test_limits_of_unpassed_fields_are_their_defaults() -> None:
     for (_, field), (values, _) in (
         (path, limit) for path, limit in limits(ScriptOptions(argv=("a",))).items() if len(path) == 2
     ):

@@ -1,4 +1,4 @@
-"""The batch script: what it asks Slurm for, and what it does with each verdict, run against a stand-in of Slurm's commands."""
+"""The batch script: its requests to Slurm and its reaction to each verdict, with stand-ins for Slurm's commands."""
 
 import json
 import os
@@ -49,7 +49,7 @@ SRUN = (
     " --cpu-bind=none"
 )
 
-# Each command writes down how it was called; srun leaves the verdict and what is excluded, as the runner does.
+# Each command records its arguments; srun writes the verdict and the excluded nodes, like the runner.
 RECORD = '#!/bin/bash\nprintf "%s\\n" "${0##*/} $*" >>"$CALLS"\n'
 COMMANDS = {
     "scontrol": """case $* in
@@ -65,7 +65,7 @@ requeue*)
 ping) if (($(grep -c requeue "$CALLS") <= ${AWAY:-0})); then echo "Slurmctld(primary) at a is DOWN"; else echo "is UP"; fi ;;
 esac
 """,
-    # The script waits for the verdict, and then for srun, in the background, where a pipe of the test is not to stay open.
+    # The script waits for the verdict, and then for srun, in the background, where it must not keep a pipe of the test open.
     "sleep": "exec >/dev/null 2>&1\ncase $1 in 5) exec /bin/sleep 0.02 ;; 43) exec /bin/sleep 2 ;; esac\n",
     "curl": 'cat >"${CALLS%/*}/curl.config"\n',
     "srun": """echo "nodes=$HEADWAY_NODES setup=$FROM_SETUP" >>"$CALLS"
@@ -87,7 +87,7 @@ def script(tmp_path: Path) -> str:
 
 
 def rendered(folder: Path, more: str = "", options: str = "", runs: str = "runs of 'lab'") -> str:
-    """The script of the job with more fields, on the cluster with more options of Slurm."""
+    """Return the script of the job with more fields, on the cluster with more options of Slurm."""
     cluster = CLUSTER.replace("{partition: main", f"{{{options}partition: main").replace("runs of 'lab'", runs)
     (folder / "cluster.yaml").write_text(cluster)
     (folder / "job.yaml").write_text(JOB + more)
@@ -98,7 +98,7 @@ def rendered(folder: Path, more: str = "", options: str = "", runs: str = "runs 
 
 
 def problems(folder: Path, more: str = "", options: str = "", runs: str = "runs of 'lab'") -> list[tuple[str, str]]:
-    """Codes and messages of the same job."""
+    """Return codes and messages of the same job."""
     cluster = CLUSTER.replace("{partition: main", f"{{{options}partition: main").replace("runs of 'lab'", runs)
     (folder / "cluster.yaml").write_text(cluster)
     (folder / "job.yaml").write_text(JOB + more)
@@ -106,12 +106,12 @@ def problems(folder: Path, more: str = "", options: str = "", runs: str = "runs 
 
 
 def found(folder: Path) -> list[Problem]:
-    """What is told of the folder's job."""
+    """Return the problems of the folder's job."""
     return list(compile_documents([folder / "job.yaml"]).problems)
 
 
 def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
-    """The script's exit code and the commands that it ran."""
+    """Return the script's exit code and the commands that it ran."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     for name, body in COMMANDS.items():
@@ -136,13 +136,13 @@ def run(script: str, folder: Path, **variables: str) -> tuple[int, list[str]]:
 
 
 def _of_sbatch(script: str) -> dict[str, str]:
-    """The variables in which sbatch gives a script what its directives ask for."""
+    """Return the variables in which sbatch passes the values of a script's directives."""
     variables = {"nodes": "SLURM_JOB_NUM_NODES", "cpus-per-task": "SLURM_CPUS_PER_TASK"}
     asked = dict(each.removeprefix("--").split("=", 1) for each in directives(script) if "=" in each)
     return {variable: asked[name] for name, variable in variables.items()}
 
 
-def test_directives_stand_before_any_command_and_leave_tasks_to_srun(script: str) -> None:
+def test_directives_precede_all_commands_and_leave_tasks_to_srun(script: str) -> None:
     head = script.partition("set -eu\n")[0].splitlines()
     assert all(line.startswith("#") for line in head)
     directives = [line.removeprefix("#SBATCH --") for line in head if line.startswith("#SBATCH")]
@@ -169,7 +169,7 @@ def without_hash(text: str) -> str:
     return re.sub(r"case-[0-9a-f]{8}-", "case-HASH-", text)
 
 
-def test_a_run_opens_its_directory_in_the_storage_and_starts_one_runner_a_node(script: str, tmp_path: Path) -> None:
+def test_run_opens_its_directory_and_starts_one_runner_per_node(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path)
     assert code == 0
     attempt = f"{tmp_path}/runs of 'lab'/case-HASH-7/attempts/0"
@@ -185,7 +185,7 @@ def test_a_run_opens_its_directory_in_the_storage_and_starts_one_runner_a_node(s
     assert (folder / "job.sbatch").read_text() == script
 
 
-def test_the_runner_opens_the_attempt_with_its_configuration_and_the_whole_spec(script: str, tmp_path: Path) -> None:
+def test_attempt_is_opened_with_its_configuration_and_the_full_spec(script: str, tmp_path: Path) -> None:
     run(script, tmp_path)
     (folder,) = tmp_path.glob("runs of 'lab'/*")
     directory = RunDirectory(folder)
@@ -201,23 +201,21 @@ def test_the_runner_opens_the_attempt_with_its_configuration_and_the_whole_spec(
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_requeued_run_is_the_next_attempt_and_may_lie_elsewhere(script: str, tmp_path: Path) -> None:
+def test_requeued_run_is_the_next_attempt_in_any_directory(script: str, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUNS=str(tmp_path / "else where"))
     (call,) = (without_hash(call) for call in calls if call.startswith("srun --job-name=runner"))
     assert call.endswith(f"headway.runner {tmp_path}/else where/case-HASH-7/attempts/3/run.json --attempt 3 --open")
 
 
 @pytest.mark.parametrize(("restarts", "skipped"), [("0", 0), ("3", 3), ("4", 0), ("9", 1)])
-def test_no_step_of_the_last_attempts_has_the_number_of_the_runners(
-    script: str, restarts: str, skipped: int, tmp_path: Path
-) -> None:
+def test_runner_step_has_a_number_that_no_earlier_attempt_used(script: str, restarts: str, skipped: int, tmp_path: Path) -> None:
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT=restarts)
     steps = [call.split()[1] for call in calls if call.startswith("srun ")]
     assert steps == [*["--job-name=skip"] * skipped, "--job-name=runner"]
 
 
 @pytest.mark.parametrize("verdict", ["80", "81", "82"])
-def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, verdict: str, tmp_path: Path) -> None:
+def test_script_does_nothing_if_slurm_has_already_requeued_the_job(script: str, verdict: str, tmp_path: Path) -> None:
     known = {"SLURM_RESTART_COUNT": "1", "CODE": "1", "VERDICT": verdict, "SUSPECTS": "n2"}
     code, calls = run(script, tmp_path, RESTARTS="2", **known)
     assert code == int(verdict)
@@ -225,7 +223,7 @@ def test_a_script_that_slurm_has_requeued_already_changes_nothing(script: str, v
     assert "Slurm has already requeued job 7" in (tmp_path / "printed").read_text()
 
 
-def test_a_script_requeues_nothing_while_it_does_not_know_how_often_slurm_has(script: str, tmp_path: Path) -> None:
+def test_script_does_not_requeue_without_the_restart_count_of_slurm(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, RESTARTS="", CODE="1", VERDICT="82")
     assert code == 82
     assert "scontrol requeue 7" not in calls
@@ -241,7 +239,7 @@ def earlier(folder: Path, attempt: int, **files: str) -> Path:
     return path
 
 
-def test_a_run_is_resumed_by_its_name(script: str, tmp_path: Path) -> None:
+def test_run_is_resumed_by_its_name(script: str, tmp_path: Path) -> None:
     earlier(tmp_path, 4, job="6")
     _, calls = run(script, tmp_path, SLURM_RESTART_COUNT="3", HEADWAY_RUN="old")
     assert calls[-2].endswith("/runs of 'lab'/old/attempts/5/run.json --attempt 5 --open")
@@ -251,7 +249,7 @@ def test_a_run_is_resumed_by_its_name(script: str, tmp_path: Path) -> None:
     ("job", "why"),
     [("8", "its job 8 is RUNNING; wait for its end, or cancel it: scancel 8"), ("", "there is no such run in runs of 'lab'")],
 )
-def test_a_run_that_another_job_has_or_nobody_is_not_resumed(job: str, why: str, script: str, tmp_path: Path) -> None:
+def test_run_of_another_job_or_missing_run_is_not_resumed(job: str, why: str, script: str, tmp_path: Path) -> None:
     if job:
         earlier(tmp_path, 0, job=job)
     code, calls = run(script, tmp_path, HEADWAY_RUN="old")
@@ -263,7 +261,7 @@ def test_a_run_that_another_job_has_or_nobody_is_not_resumed(job: str, why: str,
 @pytest.mark.parametrize(
     ("outcome", "code"), [(None, 0), ("job 7", 0), ("void no job of it was listed within 30 s", 75), ("job 6", 75)]
 )
-def test_the_job_of_a_submission_records_itself_and_a_late_one_never_has_the_run(
+def test_job_records_itself_in_its_submission_and_a_late_one_is_refused(
     script: str, outcome: str | None, code: int, tmp_path: Path
 ) -> None:
     submission = tmp_path / "runs" / "old" / "submissions" / "1"
@@ -294,7 +292,7 @@ def test_the_job_of_a_submission_records_itself_and_a_late_one_never_has_the_run
         ("1", "81", "n2", 81, ["requeue 7", "update jobid=7 excnodelist=n2"]),
     ],
 )
-def test_the_verdict_decides_what_slurm_is_told(
+def test_verdict_decides_on_requeue_and_excluded_nodes(
     script: str, tmp_path: Path, *, code: str, verdict: str, suspects: str, ends: int, does: list[str]
 ) -> None:
     ended, calls = run(script, tmp_path, CODE=code, SUSPECTS=suspects, **({"VERDICT": verdict} if verdict else {}))
@@ -304,7 +302,7 @@ def test_the_verdict_decides_what_slurm_is_told(
 
 
 @pytest.mark.parametrize("verdict", ["80", "81"])
-def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path: Path, verdict: str) -> None:
+def test_rejected_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path: Path, verdict: str) -> None:
     code, calls = run(script, tmp_path, CODE="1", VERDICT=verdict, SUSPECTS="n2", REQUEUE="1")
     assert code == int(verdict)
     assert not [call for call in calls if "excnodelist" in call]
@@ -320,7 +318,7 @@ def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path:
             "ExcNodeList=n[3,8] Comment=headway:not-opened:1:n3",
             ["requeue 7", "update jobid=7 excnodelist=n1,n8", "comment=headway:not-opened:2:n3,n1"],
         ),
-        # An attempt that was opened lies between.
+        # An attempt that was opened is between them.
         (
             "5",
             "Comment=headway:not-opened:3:n2,n3",
@@ -330,7 +328,7 @@ def test_a_refused_requeue_keeps_the_verdict_as_exit_code(script: str, tmp_path:
     ],
 )
 @pytest.mark.parametrize("fault", ["setup", "open"])
-def test_a_host_that_cannot_open_the_attempt_is_excluded_and_the_third_holds_the_job(
+def test_host_that_cannot_open_the_attempt_is_excluded_the_third_holds(
     fault: str, restarts: str, job: str, does: list[str], tmp_path: Path
 ) -> None:
     script = (
@@ -343,7 +341,7 @@ def test_a_host_that_cannot_open_the_attempt_is_excluded_and_the_third_holds_the
 
 
 @pytest.mark.parametrize("runs", ["runs", "{}/runs"])
-def test_the_comment_that_counts_attempts_keeps_the_submission_by_which_the_job_is_found(runs: str, tmp_path: Path) -> None:
+def test_comment_with_the_count_of_attempts_keeps_the_submission(runs: str, tmp_path: Path) -> None:
     script = rendered(tmp_path).replace("export FROM_SETUP", "false; export FROM_SETUP")
     place = f"{tmp_path}/runs/old/submissions/1"
     known = {
@@ -359,7 +357,7 @@ def test_the_comment_that_counts_attempts_keeps_the_submission_by_which_the_job_
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_neither_an_attempt_of_another_script_nor_a_signal_excludes_a_host(script: str, taken: bool, tmp_path: Path) -> None:
+def test_attempt_of_another_script_or_a_signal_excludes_no_host(script: str, taken: bool, tmp_path: Path) -> None:
     if taken:
         stem = re.findall(r"run=(case-[0-9a-f]{8})-", script)[0]
         (tmp_path / f"runs of 'lab'/{stem}-7/attempts/0").mkdir(parents=True)
@@ -369,7 +367,7 @@ def test_neither_an_attempt_of_another_script_nor_a_signal_excludes_a_host(scrip
 
 
 def test_three_attempts_that_do_not_start_hold_the_job_with_a_verdict(tmp_path: Path) -> None:
-    # As in a run whose first attempt did start.
+    # As in a run whose first attempt started.
     script = with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
     (earlier(tmp_path, 0) / "nodes").mkdir()
     (tmp_path / "runs of 'lab'/old/attempts/0/nodes/1.json").touch()
@@ -384,7 +382,7 @@ def test_three_attempts_that_do_not_start_hold_the_job_with_a_verdict(tmp_path: 
     verdict = read_verdict(RunDirectory(tmp_path / "runs of 'lab'/old", 3))
     cause = "3 attempts in a row ended before the runner of any node had started, the last with exit code 1"
     assert verdict == Verdict("old", 3, 0, "stop", cause, 83)
-    # One notice; its address is on no command line.
+    # One notice; its address is not on a command line.
     (notice,) = (call for call in calls if call.startswith("curl "))
     body = json.loads(notice.partition(" --data ")[2])
     assert Notice(**body) == Notice(**{**body, "cause": cause, "attempt": 3, "run": "old", "kind": "stop"})
@@ -405,7 +403,7 @@ def lost(folder: Path, attempt: int, *, job: str = "7", started: bool = True, **
 
 
 def held(folder: Path, script: str, **variables: str) -> tuple[bool, str | None, bool]:
-    """Whether the next attempt of the run `old` holds the job, the cause in its verdict, and whether it has started the runner."""
+    """Return whether the next attempt of the run `old` holds the job, the cause in its verdict, and whether it started the runner."""
     code, calls = run(script, folder, HEADWAY_RUN="old", RUN_WEBHOOK="https://alerts.example.com/7", **variables)
     holds = "scontrol requeuehold 7" in calls
     newest = max(int(path.name) for path in folder.glob("runs of 'lab'/old/attempts/*"))
@@ -419,34 +417,30 @@ def notifying(tmp_path: Path) -> str:
     return with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
 
 
-def test_the_fifth_attempt_that_ends_without_a_verdict_holds_the_job_and_a_release_tries_again(
-    notifying: str, tmp_path: Path
-) -> None:
+def test_fifth_attempt_without_a_verdict_holds_the_job_until_released(notifying: str, tmp_path: Path) -> None:
     for attempt in range(4):
         lost(tmp_path, attempt)
     dies = {"CODE": "137", "STARTS": "", "HEADWAY_RUN": "old"}
     assert held(tmp_path, notifying, CODE="137", STARTS="") == (True, f"{FRUITLESS}, the last with exit code 137", True)
     (tmp_path / "calls").unlink()
-    # A release: the verdict of the hold ends the row.
+    # After a release, the verdict of the hold resets the count.
     code, calls = run(notifying, tmp_path, **dies)
     assert (code, "scontrol requeue 7" in calls) == (81, True)
 
 
-def test_a_job_that_slurm_requeues_after_five_such_attempts_is_held_before_it_starts_again(
-    notifying: str, tmp_path: Path
-) -> None:
+def test_job_requeued_after_five_such_attempts_is_held_before_it_starts(notifying: str, tmp_path: Path) -> None:
     for attempt in range(5):
         lost(tmp_path, attempt)
     assert held(tmp_path, notifying) == (True, FRUITLESS, False)
 
 
-def test_attempts_that_never_started_neither_count_nor_end_the_row(notifying: str, tmp_path: Path) -> None:
+def test_attempts_that_never_started_neither_count_nor_reset_the_count(notifying: str, tmp_path: Path) -> None:
     for attempt in range(7):
         lost(tmp_path, attempt, started=attempt not in (2, 6))
     assert held(tmp_path, notifying) == (True, FRUITLESS, False)
 
 
-def test_attempts_with_the_verdict_to_try_again_count_unless_they_exclude_a_further_host(notifying: str, tmp_path: Path) -> None:
+def test_retry_verdicts_count_unless_they_exclude_another_host(notifying: str, tmp_path: Path) -> None:
     for attempt in range(5):
         lost(tmp_path, attempt)
         if attempt != 2:
@@ -462,13 +456,13 @@ def test_attempts_with_the_verdict_to_try_again_count_unless_they_exclude_a_furt
         {"excused": "step 10 is committed"},
         {"verdict.json": RETRY.replace("81", "82")},
         {"verdict.json": RETRY, "exclude": "n9"},
-        # Of the run's earlier job: its owner has submitted the run again.
+        # An attempt of the run's earlier job: its owner has submitted the run again.
         {"job": "6"},
         {"started": False},
     ],
 )
 @pytest.mark.parametrize("starts", [True, False])
-def test_a_run_with_progress_or_a_reason_is_not_held(
+def test_run_with_progress_or_a_known_reason_is_not_held(
     fourth: dict[str, Any], starts: bool, notifying: str, tmp_path: Path
 ) -> None:
     for attempt in range(5 - starts):
@@ -477,13 +471,13 @@ def test_a_run_with_progress_or_a_reason_is_not_held(
     assert held(tmp_path, notifying, **ends) == (False, None, True)
 
 
-def test_a_verdict_or_a_stop_of_the_fifth_attempt_itself_is_obeyed(notifying: str, tmp_path: Path) -> None:
+def test_preemption_of_the_fifth_attempt_does_not_hold_the_job(notifying: str, tmp_path: Path) -> None:
     for attempt in range(4):
         lost(tmp_path, attempt)
     assert held(tmp_path, notifying, CODE="82", STARTS="")[0] is False
 
 
-def test_what_an_earlier_verdict_excludes_stays_excluded_without_another(script: str, tmp_path: Path) -> None:
+def test_hosts_excluded_by_an_earlier_verdict_stay_excluded(script: str, tmp_path: Path) -> None:
     earlier(tmp_path, 0, exclude="n8")
     earlier(tmp_path, 1, exclude="n3,n8")
     (earlier(tmp_path, 2) / "nodes").mkdir()
@@ -492,7 +486,7 @@ def test_what_an_earlier_verdict_excludes_stays_excluded_without_another(script:
     assert calls[-1] == "scontrol update jobid=7 excnodelist=n3,n8"
 
 
-def test_a_verdict_waits_for_a_slurmctld_that_restarts(script: str, tmp_path: Path) -> None:
+def test_verdict_waits_for_a_restarting_slurmctld(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2", AWAY="2")
     assert code == 81
     done = [call for call in calls if call.startswith(("scontrol", "sleep")) and "show" not in call]
@@ -501,13 +495,13 @@ def test_a_verdict_waits_for_a_slurmctld_that_restarts(script: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_verdict_waits_for_no_slurmctld_without_end(script: str, tmp_path: Path) -> None:
+def test_verdict_does_not_wait_for_slurmctld_forever(script: str, tmp_path: Path) -> None:
     code, calls = run(script, tmp_path, CODE="82", VERDICT="82", AWAY="1000")
     assert code == 82
     assert calls.count("scontrol requeue 7") == 60
 
 
-# --- what a cluster asks sbatch for ----------------------------------------------------------------------------------
+# --- sbatch options of a cluster --------------------------------------------------------------------------------------
 
 RACKS = """\
 apiVersion: headway/v1alpha1
@@ -533,7 +527,7 @@ def directives(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
 
 
-def test_a_cluster_says_more_to_sbatch_by_fields_and_by_whole_options(tmp_path: Path) -> None:
+def test_cluster_adds_sbatch_options_by_fields_and_directives(tmp_path: Path) -> None:
     options = """constraint: "nvme&ib", reservation: training, exclude: "n[3-4],n9", directives: [--mail-type=FAIL, '--comment="a b"'], """
     added = [each for each in directives(rendered(tmp_path, options=options)) if each not in directives(rendered(tmp_path))]
     assert added == [
@@ -545,7 +539,7 @@ def test_a_cluster_says_more_to_sbatch_by_fields_and_by_whole_options(tmp_path: 
     ]
 
 
-def test_a_retry_elsewhere_still_leaves_out_what_the_cluster_does(tmp_path: Path) -> None:
+def test_retry_elsewhere_still_excludes_the_nodes_of_the_cluster_file(tmp_path: Path) -> None:
     script = rendered(tmp_path, options='exclude: "n[3-4]", ')
     _, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2")
     assert calls[-1] == "scontrol update jobid=7 excnodelist=n[3-4],n2"
@@ -561,7 +555,7 @@ def test_a_retry_elsewhere_still_leaves_out_what_the_cluster_does(tmp_path: Path
         ("--mem=0", "mem"),
     ],
 )
-def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, own: str, tmp_path: Path) -> None:
+def test_option_that_the_batch_script_sets_is_rejected(directive: str, own: str, tmp_path: Path) -> None:
     assert problems(tmp_path, options=f"directives: [{directive}], ") == [
         ("HW210", f"`--{own}` is set by the batch script itself, and Slurm would use the last of two")
     ]
@@ -574,21 +568,21 @@ def test_an_option_that_the_batch_script_sets_itself_is_refused(directive: str, 
         ("--export=NONE", "`--export` is not supported: the ranks need the variables of the batch script"),
     ],
 )
-def test_an_option_that_would_break_the_run_is_refused_with_the_reason(directive: str, why: str, tmp_path: Path) -> None:
+def test_option_that_would_break_the_run_is_rejected_with_the_reason(directive: str, why: str, tmp_path: Path) -> None:
     assert problems(tmp_path, options=f"directives: [{directive}], ") == [("HW210", why)]
 
 
 REQUEST = "scheduler: {slurm: {%s}}\n"
 
 
-def test_a_jobs_request_takes_the_place_of_the_clusters_values_or_is_added_to_them(tmp_path: Path) -> None:
+def test_request_of_a_job_replaces_or_extends_the_values_of_the_cluster(tmp_path: Path) -> None:
     asked = (
         "partition: debug, qos: low, nice: 100, constraint: a100, dependency: singleton, exclude: n9, "
         "sbatch: [--switches=1], srun: [--cpu-bind=cores]"
     )
     script = rendered(tmp_path, REQUEST % asked, options='exclude: "n[3-4]", directives: [--mail-type=FAIL], memory: 7GiB, ')
     found = directives(script)
-    wanted = [
+    expected = [
         "--mem=7168M",
         "--partition=debug",
         "--account=research",
@@ -600,14 +594,14 @@ def test_a_jobs_request_takes_the_place_of_the_clusters_values_or_is_added_to_th
         "--mail-type=FAIL",
         "--switches=1",
     ]
-    assert [each for each in found if each in wanted] == wanted
+    assert [each for each in found if each in expected] == expected
     _, calls = run(script, tmp_path, CODE="1", VERDICT="81", SUSPECTS="n2")
     assert f"{SRUN} --chdir={tmp_path} --cpu-bind=cores python3 -m headway.runner" in calls[2]
     assert calls[-1] == "scontrol update jobid=7 excnodelist=n[3-4],n9,n2"
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "messages"),
     [
         ("partition: debug", []),
         ('partition: "debug,main"', []),
@@ -618,17 +612,17 @@ def test_a_jobs_request_takes_the_place_of_the_clusters_values_or_is_added_to_th
         ("sbatch: [--switches=1, --comment=a]", ["`lab` does not let jobs set `sbatch` to `comment`"]),
     ],
 )
-def test_a_job_sets_what_the_owner_of_the_cluster_allows(asked: str, told: list[str], tmp_path: Path) -> None:
+def test_job_may_set_only_what_the_cluster_allows(asked: str, messages: list[str], tmp_path: Path) -> None:
     allow = "allow: {partition: [main, debug], qos: any, sbatch: [switches]}, "
-    assert problems(tmp_path, REQUEST % asked, allow) == [("HW432", message) for message in told]
+    assert problems(tmp_path, REQUEST % asked, allow) == [("HW432", message) for message in messages]
 
 
-def test_a_job_cannot_replace_what_the_script_sets(tmp_path: Path) -> None:
-    told = problems(tmp_path, REQUEST % "sbatch: [--qos=a], srun: [--ntasks=3, --export=NONE]")
-    assert [code for code, _ in told] == ["HW210"] * 3
+def test_job_cannot_override_options_set_by_the_script(tmp_path: Path) -> None:
+    reported = problems(tmp_path, REQUEST % "sbatch: [--qos=a], srun: [--ntasks=3, --export=NONE]")
+    assert [code for code, _ in reported] == ["HW210"] * 3
 
 
-def test_a_job_excludes_the_nodes_of_other_groups_as_far_as_their_names_are_known(tmp_path: Path) -> None:
+def test_job_excludes_the_named_nodes_of_other_groups(tmp_path: Path) -> None:
     groups = "node_groups: [" + ", ".join(f"{{name: {name}, count: 2, cpus: 4, procs: 2}}" for name in ("a", "b", "c")) + "]"
     text = CLUSTER.replace("node_groups: [{name: cpu, count: 2, cpus: 4, procs: 2}]", groups)
     names = 'exclude: n9, node_names: {a: "n[1-2]", b: "n[3-4]"}, '
@@ -637,7 +631,7 @@ def test_a_job_excludes_the_nodes_of_other_groups_as_far_as_their_names_are_know
     assert "--exclude='n9,n4,n[1-2]'" in directives(script_of(tmp_path))
 
 
-def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -> None:
+def test_memory_adapters_and_amd_devices_are_in_the_container(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + IMAGE)
     nodes = "node_groups: [{name: gpu, count: 2, cpus: 96, threads_per_core: 2, gpu: MI300X-192, gpus: 8, nics: [mlx5_0]}]"
     fabric = "fabrics: [{name: rails, role: scale-out, transport: infiniband}]"
@@ -652,7 +646,7 @@ def test_memory_adapters_and_amds_devices_are_in_the_container(tmp_path: Path) -
     assert re.search(r"--container-env=\S+,MELLANOX_VISIBLE_DEVICES ", script)
 
 
-def test_a_grace_beyond_slurms_kill_wait_is_a_warning(tmp_path: Path) -> None:
+def test_grace_beyond_the_kill_wait_of_slurm_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (tmp_path / "job.yaml").write_text(JOB.replace("12.5s", "90s"))
     assert [problem.code for problem in found(tmp_path)] == ["HW430"]
@@ -661,7 +655,7 @@ def test_a_grace_beyond_slurms_kill_wait_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directive", ["--mem-bind=local", "--time-min=10", "--gres-flags=enforce-binding", "--no-kill"])
-def test_an_option_that_only_looks_like_one_of_the_batch_script_is_taken(directive: str, tmp_path: Path) -> None:
+def test_option_that_only_resembles_one_of_the_script_is_accepted(directive: str, tmp_path: Path) -> None:
     assert problems(tmp_path, options=f"directives: [{directive}], ") == []
 
 
@@ -686,8 +680,8 @@ def test_groups_of_ranks_over_nodes_become_segments_of_blocks(
     segments = [each for each in directives(script) if "segment" in each]
     assert segments == ([] if segment is None else [f"--segment={segment}"])
     (tmp_path / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{}"))
-    told = [problem.code for problem in found(tmp_path) if problem.code == "HW425"]
-    assert told == ([] if segment is None else ["HW425"])
+    reported = [problem.code for problem in found(tmp_path) if problem.code == "HW425"]
+    assert reported == ([] if segment is None else ["HW425"])
 
 
 TREE = """\
@@ -707,7 +701,7 @@ PLANNED = ", switches: {model: QM9700, os: [{kind: opensm}]}"
 @pytest.mark.parametrize(
     ("options", "switches", "nodes", "layout", "asked", "warned"),
     [
-        # Leaves of 64 ports have 32 nodes: 60 nodes are below two sets of leaves.
+        # Leaves of 64 ports have 32 nodes: 60 nodes are on two sets of leaves.
         ("topology: tree", PLANNED, 32, "{tp: 8}", "1", []),
         ("topology: tree, leaf_nodes: 16, switch_wait: 12h", "", 32, "{tp: 8}", "2@12:00:00", []),
         ("topology: tree, leaf_nodes: 16", "", 33, "{tp: 8}", "3", []),
@@ -715,7 +709,7 @@ PLANNED = ", switches: {model: QM9700, os: [{kind: opensm}]}"
         ("topology: tree, leaf_nodes: 16", "", 32, "{ep: 16}", "2", []),
         ("topology: tree, leaf_nodes: 16", "", 24, "{ep: 16}", "2", ["HW425"]),
         ("topology: tree, leaf_nodes: 15", "", 30, "{ep: 16}", "2", ["HW425"]),
-        # All leaf switches, one node, an option of the cluster's own, no switches known, no topology.
+        # All leaf switches, one node, the cluster's own option, no known switches, no topology.
         ("topology: tree, leaf_nodes: 16", "", 60, "{tp: 8}", None, []),
         ("topology: tree, leaf_nodes: 16", "", 1, "{tp: 8}", None, []),
         ("topology: tree, leaf_nodes: 16, directives: [--switches=3@1]", "", 16, "{tp: 8}", "3@1", []),
@@ -723,7 +717,7 @@ PLANNED = ", switches: {model: QM9700, os: [{kind: opensm}]}"
         ("", PLANNED, 32, "{tp: 8}", None, []),
     ],
 )
-def test_a_job_asks_for_the_fewest_leaf_switches_that_hold_it(
+def test_job_requests_the_fewest_leaf_switches_that_fit_it(
     *, options: str, switches: str, nodes: int, layout: str, asked: str | None, warned: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(TREE.replace("OPTIONS", f"{{{options}}}").replace("SWITCHES", switches))
@@ -745,12 +739,12 @@ IMAGE = f"code: {{image: 'registry.example.com/team/train:1@{DIGEST}'}}\n"
 PYXIS = "containers: pyxis, "
 
 
-def test_a_job_without_an_image_has_no_container_where_some_are_started(tmp_path: Path) -> None:
+def test_job_without_an_image_has_no_container(tmp_path: Path) -> None:
     assert "--container" not in rendered(tmp_path, options=PYXIS)
     assert rendered(tmp_path, options=PYXIS) == rendered(tmp_path)
 
 
-def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_variable_of_the_plan(tmp_path: Path) -> None:
+def test_container_has_image_digest_run_mounts_and_all_variables(tmp_path: Path) -> None:
     mounts = "mounts: [{source: /data/corpus}, {source: /cache, target: /root/.cache, read_only: false}]\n"
     script = rendered(tmp_path, f"{IMAGE}{mounts}environment: {{HF_HOME: /data/hf}}\n", PYXIS, "/scratch/runs")
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
@@ -780,7 +774,7 @@ def test_a_container_has_the_image_by_its_digest_the_run_the_mounts_and_every_va
         ("nvcr.io#nvidia/pytorch:25.06-py3", "nvcr.io#nvidia/pytorch:25.06-py3"),
     ],
 )
-def test_an_image_is_named_as_enroot_3_and_4_read_it(image: str, enroot: str) -> None:
+def test_image_name_is_valid_for_enroot_3_and_4(image: str, enroot: str) -> None:
     assert image_for_enroot(image) == enroot
     # The form of NVIDIA/enroot src/docker.sh, release 3: no user, so that no part of a digest is taken for the image.
     if "#" in enroot:
@@ -792,7 +786,7 @@ def test_an_image_is_named_as_enroot_3_and_4_read_it(image: str, enroot: str) ->
     ("image", "word"),
     [("/images/train.sqsh", "/images/train.sqsh"), ("images/train.sqsh", "{}/images/train.sqsh"), ("./a", "{}/./a")],
 )
-def test_an_image_file_counts_from_where_the_job_was_submitted(image: str, word: str, tmp_path: Path) -> None:
+def test_image_file_is_relative_to_the_folder_of_the_submission(image: str, word: str, tmp_path: Path) -> None:
     _, calls = run(rendered(tmp_path, f"code: {{image: {image}}}\n", PYXIS, "/scratch/runs"), tmp_path, HEADWAY_RUNS="runs")
     assert f"--container-image={word.format(tmp_path)}" in calls[1].split()
 
@@ -818,18 +812,18 @@ def test_an_image_file_counts_from_where_the_job_was_submitted(image: str, word:
         ("{source: /a..b}", None),
     ],
 )
-def test_a_mount_leaves_the_container_what_it_needs(mount: str, expected: str | None, tmp_path: Path) -> None:
-    told = problems(tmp_path, f"{IMAGE}mounts: [{mount}]\n", PYXIS, "/scratch/runs")
-    assert told == ([] if expected is None else [("HW423", expected)])
+def test_mount_over_a_path_that_the_container_needs_is_rejected(mount: str, expected: str | None, tmp_path: Path) -> None:
+    reported = problems(tmp_path, f"{IMAGE}mounts: [{mount}]\n", PYXIS, "/scratch/runs")
+    assert reported == ([] if expected is None else [("HW423", expected)])
 
 
-def test_a_mount_without_a_container_is_not_read_only(tmp_path: Path) -> None:
+def test_mount_without_a_container_cannot_be_read_only(tmp_path: Path) -> None:
     assert problems(tmp_path, "mounts: [{source: /data}, {source: /cache, read_only: false}]\n") == [
         ("HW426", "`/data` cannot be made read-only: the job runs without a container on `lab`")
     ]
 
 
-def test_an_image_of_apptainer_is_refused(tmp_path: Path) -> None:
+def test_apptainer_image_is_rejected(tmp_path: Path) -> None:
     assert problems(tmp_path, "code: {image: /images/train.sif}\n", PYXIS, "/scratch/runs") == [
         ("HW422", "`/images/train.sif` is an Apptainer image, but pyxis starts enroot images (`.sqsh`) and images of registries")
     ]
@@ -839,7 +833,7 @@ APPTAINER = "containers: apptainer, "
 SIF = "code: {image: /images/train.sif}\n"
 
 
-def test_apptainer_gets_the_mounts_and_off_the_command_line_the_variables(tmp_path: Path) -> None:
+def test_apptainer_gets_mounts_as_options_and_variables_by_environment(tmp_path: Path) -> None:
     mounts = "mounts: [{source: /data/corpus}, {source: /cache, target: /root/.cache, read_only: false}]\n"
     more = "secrets: [TOKEN]\nenvironment: {HF_HOME: /data/hf}\nscheduler: {slurm: {apptainer: [--fakeroot]}}\n"
     options = f"{APPTAINER}apptainer: ['--overlay=/local/a b.img:ro'], "
@@ -867,7 +861,7 @@ def test_apptainer_gets_the_mounts_and_off_the_command_line_the_variables(tmp_pa
 
 
 @pytest.mark.parametrize(("gpu", "option"), [("H100-SXM-80", "--nv"), ("MI300X-192", "--rocm")])
-def test_apptainer_shows_the_gpus_and_the_adapters(gpu: str, option: str, tmp_path: Path) -> None:
+def test_apptainer_exposes_the_gpus_and_the_adapters(gpu: str, option: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("global: 16", "global: 32") + SIF)
     nodes = f"node_groups: [{{name: gpu, count: 2, cpus: 96, gpu: {gpu}, gpus: 8, nics: [mlx5_0]}}]"
     fabric = "fabrics: [{name: rails, role: scale-out, transport: infiniband}]"
@@ -881,7 +875,7 @@ def test_apptainer_shows_the_gpus_and_the_adapters(gpu: str, option: str, tmp_pa
     assert "MELLANOX" not in script
 
 
-def test_apptainer_pulls_an_image_with_a_digest_and_copies_a_file_once_on_each_node(tmp_path: Path) -> None:
+def test_apptainer_pulls_or_copies_an_image_once_per_node(tmp_path: Path) -> None:
     options = f"{APPTAINER}image_cache: {tmp_path}/images, "
     digest = DIGEST.removeprefix("sha256:")
     (tmp_path / "tools").mkdir()
@@ -893,7 +887,7 @@ def test_apptainer_pulls_an_image_with_a_digest_and_copies_a_file_once_on_each_n
     assert pulls == [f"apptainer pull --disable-cache {file}.new docker://registry.example.com/team/train@{DIGEST}"]
     assert f" --no-eval --bind {tmp_path}" in calls[-1]
     assert f" {file} python3 " in calls[-1]
-    # A file is known by its time, size and number.
+    # A file is identified by its time, size and inode number.
     (tmp_path / "train.sif").write_text("an image")
     found = (tmp_path / "train.sif").stat()
     again(tmp_path)
@@ -906,7 +900,7 @@ def test_apptainer_pulls_an_image_with_a_digest_and_copies_a_file_once_on_each_n
 
 
 @pytest.mark.parametrize(
-    ("image", "options", "told"),
+    ("image", "options", "message"),
     [
         ("/images/train.sqsh", "", "`/images/train.sqsh` is an enroot image, whose variables Apptainer does not set"),
         (f"registry.example.com/train@{DIGEST}", "", "each node of `lab` would pull the image at each attempt"),
@@ -916,10 +910,12 @@ def test_apptainer_pulls_an_image_with_a_digest_and_copies_a_file_once_on_each_n
         ("./root", "image_cache: /local/images, ", None),
     ],
 )
-def test_an_image_that_apptainer_cannot_start_well_is_refused(image: str, options: str, told: str | None, tmp_path: Path) -> None:
+def test_image_that_apptainer_cannot_start_properly_is_rejected(
+    image: str, options: str, message: str | None, tmp_path: Path
+) -> None:
     found = problems(tmp_path, f"code: {{image: '{image}'}}\n", APPTAINER + options, "/scratch/runs")
-    assert [code for code, _ in found] == ([] if told is None else ["HW422"])
-    assert told is None or found[0][1].startswith(told)
+    assert [code for code, _ in found] == ([] if message is None else ["HW422"])
+    assert message is None or found[0][1].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -937,7 +933,7 @@ def test_an_image_that_apptainer_cannot_start_well_is_refused(image: str, option
         ("scheduler: {slurm: {apptainer: [--nvccli, --no-mount=bind-paths]}}\n", None),
     ],
 )
-def test_what_apptainer_would_not_do_is_refused_at_its_field(more: str, code: str | None, tmp_path: Path) -> None:
+def test_setting_that_apptainer_does_not_support_is_rejected_at_its_field(more: str, code: str | None, tmp_path: Path) -> None:
     assert [each for each, _ in problems(tmp_path, SIF + more, APPTAINER, "/scratch/runs")] == ([] if code is None else [code])
 
 
@@ -951,14 +947,14 @@ def test_what_apptainer_would_not_do_is_refused_at_its_field(more: str, code: st
         (SIF + "scheduler: {slurm: {apptainer: [--fakeroot]}}\n", f"{APPTAINER}allow: {{apptainer: fakeroot}}, ", []),
     ],
 )
-def test_options_of_apptainer_need_a_container_of_it_and_the_owner(
+def test_apptainer_options_require_its_container_and_the_owners_permission(
     more: str, options: str, codes: list[str], tmp_path: Path
 ) -> None:
     assert [code for code, _ in problems(tmp_path, more, options, "/scratch/runs")] == codes
 
 
 @pytest.mark.parametrize("value", ["a b", 'say "it\'s" $HOME `id` \\ !', "$(id)", "= #x; & |", ""])
-def test_a_variable_of_the_job_reaches_the_ranks_as_it_is(value: str, tmp_path: Path) -> None:
+def test_variable_of_the_job_reaches_the_ranks_unchanged(value: str, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"environment: {{OF_THE_JOB: {json.dumps(value)}}}\n")
     shown = 'printf "%s\\n" "of the job=$OF_THE_JOB" >>"$CALLS"\n'
     _, calls = run(script.replace("status=0\n", f"status=0\n{shown}", 1), tmp_path)
@@ -967,7 +963,7 @@ def test_a_variable_of_the_job_reaches_the_ranks_as_it_is(value: str, tmp_path: 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 @pytest.mark.parametrize("options", [PYXIS, f"{APPTAINER}image_cache: /local, "])
-def test_a_script_with_a_container_is_clean_for_shellcheck(options: str, tmp_path: Path) -> None:
+def test_script_with_a_container_passes_shellcheck(options: str, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"{IMAGE}mounts: [{{source: /data/corpus}}]\n", options, "/scratch/runs")
     command = ["shellcheck", "--shell=sh", "--severity=style", "-"]
     assert subprocess.run(command, input=script, capture_output=True, text=True, check=False).stdout == ""
@@ -978,7 +974,7 @@ def test_a_script_with_a_container_is_clean_for_shellcheck(options: str, tmp_pat
 BUNDLE = "bundle: /shared/headway/headway-0.1.0-0123456789ab, "
 
 
-def test_a_bundle_is_mounted_and_the_runner_starts_from_it(tmp_path: Path) -> None:
+def test_bundle_is_mounted_and_the_runner_starts_from_it(tmp_path: Path) -> None:
     script = rendered(tmp_path, IMAGE, PYXIS + BUNDLE, "/scratch/runs")
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
     folder = "/shared/headway/headway-0.1.0-0123456789ab"
@@ -987,7 +983,7 @@ def test_a_bundle_is_mounted_and_the_runner_starts_from_it(tmp_path: Path) -> No
     assert not [call for call in calls if call.startswith("python3")], "there is no Python on hosts"
 
 
-def test_an_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) -> None:
+def test_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) -> None:
     script = rendered(tmp_path, IMAGE, PYXIS + "image_cache: /local/images, ", "/scratch/runs")
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs")
     stage, runner = (call for call in calls if call.startswith("srun "))
@@ -999,9 +995,9 @@ def test_an_image_with_a_digest_is_imported_once_on_each_node(tmp_path: Path) ->
     assert "import_image" not in in_place
 
 
-# Of two nodes, one or both cannot import the image.
+# One or both of two nodes cannot import the image.
 @pytest.mark.parametrize(("failing", "excluded"), [(["n2"], ["update jobid=7 excnodelist=n2"]), (["n1", "n2"], [])])
-def test_a_node_that_cannot_import_the_image_is_excluded_unless_none_can(
+def test_node_that_cannot_import_the_image_is_excluded_unless_none_can(
     failing: list[str], excluded: list[str], tmp_path: Path
 ) -> None:
     script = rendered(tmp_path, IMAGE, f"{PYXIS}image_cache: {tmp_path}/images, ", "/scratch/runs")
@@ -1023,7 +1019,7 @@ def _stand_in(folder: Path, name: str, body: str) -> None:
 
 
 def archive(folder: Path, name: str, **files: str) -> str:
-    """An archive of code as `headway snapshot` leaves it, with these files in `sub`."""
+    """Write an archive of code like `headway snapshot`, with these files in `sub`."""
     (folder / name / "sub").mkdir(parents=True)
     for file, text in files.items():
         (folder / name / "sub" / file).write_text(text)
@@ -1038,7 +1034,7 @@ def test_each_attempt_starts_with_the_files_of_the_snapshot(tmp_path: Path) -> N
     _, calls = run(script, tmp_path, HEADWAY_RUN="old", HEADWAY_CODE=first)
     code = tmp_path / "runs of 'lab'/old/code/sub"
     assert [f" --chdir={code} " in call for call in calls if call.startswith("srun")] == [True]
-    # An edit by the ranks, and what they write next to the code; no variable, as in a job that resumes the run.
+    # The ranks edit a file and write others next to the code; without a variable, as in a job that resumes the run.
     (code / "train").write_text("edited")
     (code / "written").touch()
     again(tmp_path)
@@ -1053,12 +1049,12 @@ def test_each_attempt_starts_with_the_files_of_the_snapshot(tmp_path: Path) -> N
 
 
 def again(folder: Path) -> None:
-    """Forget the last run of the script, but for what it has left."""
+    """Reset the recorded calls, but keep the files of the script's last run."""
     shutil.rmtree(folder / "tools")
     (folder / "calls").unlink()
 
 
-def test_a_container_sees_the_snapshot_and_not_the_folder_of_the_submission(tmp_path: Path) -> None:
+def test_container_has_the_snapshot_and_not_the_submission_folder(tmp_path: Path) -> None:
     script = rendered(tmp_path, IMAGE, PYXIS, "/scratch/runs")
     _, calls = run(script, tmp_path, HEADWAY_RUNS="runs", HEADWAY_CODE=archive(tmp_path, "a" * 40, train=""))
     folder = f"{tmp_path}/runs/case-HASH-7"
@@ -1066,7 +1062,7 @@ def test_a_container_sees_the_snapshot_and_not_the_folder_of_the_submission(tmp_
 
 
 @pytest.mark.parametrize(("given", "code"), [("b" * 40, 75), ("", 75), ("a" * 40, 0)])
-def test_a_pinned_commit_runs_from_its_snapshot_only(given: str, code: int, tmp_path: Path) -> None:
+def test_pinned_commit_runs_only_from_its_snapshot(given: str, code: int, tmp_path: Path) -> None:
     script = rendered(tmp_path, f"code: {{commit: {'a' * 40}}}\n")
     variables = {"HEADWAY_CODE": archive(tmp_path, given, train="")} if given else {}
     ended, calls = run(script, tmp_path, **variables)
@@ -1075,7 +1071,7 @@ def test_a_pinned_commit_runs_from_its_snapshot_only(given: str, code: int, tmp_
     assert (f"this job runs commit {'a' * 40}" in (tmp_path / "printed").read_text()) == (code != 0)
 
 
-def test_a_set_up_that_only_some_shells_read_is_refused(tmp_path: Path) -> None:
+def test_setup_that_is_not_posix_shell_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.replace('"true"]', '"source /opt/headway/bin/activate"]'))
     (tmp_path / "job.yaml").write_text(JOB)
     assert [(problem.code, problem.path[-1]) for problem in found(tmp_path)] == [("HW210", 1)]
@@ -1085,7 +1081,7 @@ def test_a_set_up_that_only_some_shells_read_is_refused(tmp_path: Path) -> None:
 
 
 def with_resilience(folder: Path, more: str, nodes: int) -> str:
-    """The script of the job on so many of the cluster's two nodes, with more said of failures."""
+    """Return the script of the job on this number of the cluster's two nodes, with more settings for failures."""
     (folder / "cluster.yaml").write_text(CLUSTER)
     job = JOB.replace("nodes: 2", f"nodes: {nodes}").replace("{grace: 12.5s}", f"{{grace: 12.5s, {more}}}")
     (folder / "job.yaml").write_text(job)
@@ -1093,7 +1089,7 @@ def with_resilience(folder: Path, more: str, nodes: int) -> str:
 
 
 def in_blocks(folder: Path, more: str = "") -> None:
-    """A job whose groups of ranks fill two nodes, on racks that Slurm knows as blocks."""
+    """Write a job whose groups of ranks fill two nodes, on racks that are blocks in Slurm."""
     text = RACK_JOB.replace("NODES", "32").replace("LAYOUT", "{tp: 8, pp: 4}")
     (folder / "job.yaml").write_text(text + more)
     (folder / "cluster.yaml").write_text(RACKS.replace("OPTIONS", "{topology: block}"))
@@ -1106,7 +1102,7 @@ def script_of(folder: Path) -> str:
     return text
 
 
-def test_a_spare_is_a_node_and_a_task_more_and_the_loss_of_a_node_ends_neither_job_nor_step(tmp_path: Path) -> None:
+def test_spare_adds_a_node_and_a_task_and_a_lost_node_ends_nothing(tmp_path: Path) -> None:
     script = with_resilience(tmp_path, "spares: 1", nodes=1)
     assert [each for each in directives(script) if each in ("--nodes=2", "--no-kill")] == ["--nodes=2", "--no-kill"]
     _, calls = run(script, tmp_path)
@@ -1114,23 +1110,23 @@ def test_a_spare_is_a_node_and_a_task_more_and_the_loss_of_a_node_ends_neither_j
 
 
 @pytest.mark.parametrize(("more", "stays"), [("timeouts: {replace: 5m}", True), ("timeouts: {replace: 0s}", False)])
-def test_an_allocation_outlives_a_node_where_the_run_waits_for_another(more: str, stays: bool, tmp_path: Path) -> None:
+def test_allocation_survives_a_lost_node_if_the_run_waits_for_another(more: str, stays: bool, tmp_path: Path) -> None:
     script = with_resilience(tmp_path, more, nodes=2)
     assert ("--no-kill" in directives(script), "--no-kill --wait=0" in script) == (stays, stays)
 
 
-@pytest.mark.parametrize(("variables", "told"), [({}, True), ({"RUN_WEBHOOK": "https://alerts.example.com/7"}, False)])
-def test_a_webhook_without_its_address_is_told_where_the_job_prints(
-    variables: dict[str, str], told: bool, tmp_path: Path
+@pytest.mark.parametrize(("variables", "is_reported"), [({}, True), ({"RUN_WEBHOOK": "https://alerts.example.com/7"}, False)])
+def test_missing_webhook_address_is_reported_in_the_output_of_the_job(
+    variables: dict[str, str], is_reported: bool, tmp_path: Path
 ) -> None:
     script = with_resilience(tmp_path, "notify: {webhook_env: RUN_WEBHOOK}", nodes=2)
     code, _ = run(script, tmp_path, **variables)
     assert code == 0
     message = "RUN_WEBHOOK is not set: nobody will be told of failures\n"
-    assert (message in (tmp_path / "printed").read_text()) == told
+    assert (message in (tmp_path / "printed").read_text()) == is_reported
 
 
-def test_a_container_gets_the_webhooks_address_in_place_of_one_of_its_image(tmp_path: Path) -> None:
+def test_webhook_address_of_the_job_overrides_that_of_the_image(tmp_path: Path) -> None:
     more = f"code: {{image: registry.example.com/train@{DIGEST}}}\n"
     assert "RUN_WEBHOOK" not in rendered(tmp_path, more, "containers: pyxis, ", runs="/runs")
     notify = "12.5s, notify: {webhook_env: RUN_WEBHOOK}"
@@ -1139,7 +1135,7 @@ def test_a_container_gets_the_webhooks_address_in_place_of_one_of_its_image(tmp_
 
 
 @pytest.mark.parametrize(("spares", "codes"), [(0, []), (2, []), (3, ["HW428"]), (4, [])])
-def test_slurm_takes_nodes_and_spares_as_whole_segments_only(spares: int, codes: list[str], tmp_path: Path) -> None:
+def test_nodes_and_spares_must_be_full_segments(spares: int, codes: list[str], tmp_path: Path) -> None:
     in_blocks(tmp_path, f"resilience: {{spares: {spares}}}\n")
     assert [problem.code for problem in found(tmp_path) if problem.code.startswith("HW4")] == codes
 
@@ -1153,7 +1149,7 @@ def test_slurm_takes_nodes_and_spares_as_whole_segments_only(spares: int, codes:
         ("n1", "node", ""),
     ],
 )
-def test_a_node_in_a_block_knows_its_domain(address: str, pattern: str, domain: str, tmp_path: Path) -> None:
+def test_node_in_a_block_knows_its_domain(address: str, pattern: str, domain: str, tmp_path: Path) -> None:
     in_blocks(tmp_path)
     script = script_of(tmp_path)
     assert '    sh -c "$in_block" sh \\\n    python3 -m headway.runner ' in script

@@ -1,4 +1,4 @@
-"""The batch script on a real Slurm: a run to be retried elsewhere starts again without its suspects."""
+"""The batch script on a real Slurm: a run to be retried elsewhere restarts without its suspects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "examples/two-node-slurm/rendered/small-llama/two-cpu-nodes/slurm/job.sbatch"
 
-# Stands in for headway.runner: the first attempt suspects n2, the second completes.
+# A stand-in for headway.runner: the first attempt suspects n2, the second completes.
 PYTHON = """\
 #!/bin/bash
 attempt=${SLURM_RESTART_COUNT:-0}
@@ -35,7 +35,7 @@ def three_nodes() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-def test_a_retry_elsewhere_leaves_the_suspect_out(three_nodes: SlurmCluster, tmp_path: Path) -> None:
+def test_retry_elsewhere_excludes_the_suspect(three_nodes: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "python3").write_text(PYTHON)
     (tmp_path / "python3").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{three_nodes.env['PATH']}", "RECORD": str(tmp_path / "ran")}

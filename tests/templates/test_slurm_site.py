@@ -1,4 +1,4 @@
-"""What slurmctld and slurmd get of a cluster: names of nodes, topology files, and the check of the nodes, run with stand-ins of Slurm."""
+"""Files of a cluster for slurmctld and slurmd: names of nodes, topology files, and the node check with stand-ins for Slurm."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def planned(folder: Path, text: str) -> PlannedCluster:
 
 
 def files(folder: Path, text: str) -> dict[str, str]:
-    """The files of `slurm/`, by their names."""
+    """Return the files of `slurm/` by name."""
     return {path.name: text for path, text in planned(folder, text).files().items() if path.parent.name == "slurm"}
 
 
@@ -72,12 +72,12 @@ def lines(text: str) -> list[str]:
         ("n[99-100,0100]", ["n99", "n100", "n0100"]),
     ],
 )
-def test_a_list_of_nodes_is_written_as_slurm_reads_it(written: str, names: list[str]) -> None:
+def test_list_of_nodes_is_in_the_notation_of_slurm(written: str, names: list[str]) -> None:
     assert list(expanded(written)) == names
     assert compressed(names) == written
 
 
-def test_names_are_counted_without_being_made() -> None:
+def test_names_are_counted_without_expanding_them() -> None:
     assert counted_up_to("r[1-2]n[1-4],x", 100) == 9
     assert list(expanded("r[1-2]n[1-2]")) == ["r1n1", "r1n2", "r2n1", "r2n2"]
     assert counted_up_to("n[1-999999999]", 8) == 9
@@ -87,7 +87,7 @@ def test_names_are_counted_without_being_made() -> None:
 # --- topology ---------------------------------------------------------------------------------------------------------
 
 
-def test_nodes_below_the_same_leaves_share_a_leaf_switch(tmp_path: Path) -> None:
+def test_nodes_on_the_same_leaves_share_a_leaf_switch(tmp_path: Path) -> None:
     found = files(tmp_path, TREE.replace("NICS", TWO_RAILS).replace("SIZES", "leaf_rails: 1,"))
     assert sorted(found) == ["topology.conf", "topology.yaml"]
     assert "# rails-leaf-1, rails-leaf-2\nSwitchName=rails-unit-1 Nodes=gpu[01-32]\n" in found["topology.conf"]
@@ -112,8 +112,8 @@ def test_nodes_below_the_same_leaves_share_a_leaf_switch(tmp_path: Path) -> None
     }
 
 
-def test_pods_of_a_fabric_are_switches_between_the_leaf_switches_and_the_root(tmp_path: Path) -> None:
-    # Of switches with 8 ports: 4 nodes below a leaf, 4 leaves in a pod.
+def test_pods_of_a_fabric_are_switches_between_leaf_switches_and_root(tmp_path: Path) -> None:
+    # Switches with 8 ports: 4 nodes on a leaf, 4 leaves in a pod.
     text = TREE.replace("NICS", "[mlx5_0]").replace("model: QM9700, SIZES", "ports: 8, tiers: 3,")
     found = lines(files(tmp_path, text)["topology.conf"])
     assert found[:2] == ["SwitchName=rails-leaf-1 Nodes=gpu[01-04]", "SwitchName=rails-leaf-2 Nodes=gpu[05-08]"]
@@ -126,7 +126,7 @@ def test_pods_of_a_fabric_are_switches_between_the_leaf_switches_and_the_root(tm
     ]
 
 
-def test_an_nvlink_domain_is_a_block_of_its_hosts(tmp_path: Path) -> None:
+def test_nvlink_domain_is_a_block_of_its_hosts(tmp_path: Path) -> None:
     hosts = ", ".join(f"gb{number:02}.example.com" for number in range(1, 37))
     found = files(tmp_path, RACKS.replace("HOSTS", hosts))
     assert lines(found["topology.conf"]) == [
@@ -144,7 +144,7 @@ def test_an_nvlink_domain_is_a_block_of_its_hosts(tmp_path: Path) -> None:
     }
 
 
-def test_a_cluster_without_a_planned_fabric_has_no_topology(tmp_path: Path) -> None:
+def test_cluster_without_a_planned_fabric_has_no_topology(tmp_path: Path) -> None:
     assert files(tmp_path, RACKS.replace("topology: block", "topology: tree, leaf_nodes: 18").replace("hosts: [HOSTS]", "")) == {}
 
 
@@ -183,7 +183,7 @@ SINFO = "#!/bin/sh\ncat FOLDER/drained\n"
 
 @pytest.fixture
 def check(tmp_path: Path) -> Path:
-    """The check of the nodes, which drains two at most, with a folder for the file systems, and stand-ins for what it calls."""
+    """Write the node check, which drains at most two nodes, with a folder for the file systems and stand-ins for its commands."""
     text = (
         TREE.replace("NICS", "[]")
         .replace("transport: infiniband", "transport: tcp, interface: eth0")
@@ -191,7 +191,7 @@ def check(tmp_path: Path) -> Path:
     )
     text = text.replace(", shape: rail-optimized, switches: {model: QM9700, SIZES os: [{kind: opensm}]}", "")
     script = files(tmp_path, text.replace("/shared/", f"{tmp_path}/shared/"))["node-check"]
-    # Of the machine of the tests, no file outside of the folder is touched.
+    # No file of the test machine outside of the folder is changed.
     script = script.replace("lock=/run/", f"lock={tmp_path}/")
     path = tmp_path / "node-check"
     path.write_text(script)
@@ -202,7 +202,7 @@ def check(tmp_path: Path) -> Path:
     stand_in(tmp_path, "scontrol", SCONTROL.replace("FOLDER", str(tmp_path)))
     stand_in(tmp_path, "sinfo", SINFO.replace("FOLDER", str(tmp_path)))
     stand_in(tmp_path, "nvidia-smi", "#!/bin/sh\nseq 0 7\n")
-    # What it waits for between two looks at the drained nodes.
+    # The wait between two queries of the drained nodes.
     stand_in(tmp_path, "sleep", '#!/bin/sh\ncase $1 in 2) ;; *) exec /bin/sleep "$1" ;; esac\n')
     return path
 
@@ -213,7 +213,7 @@ def stand_in(folder: Path, name: str, text: str) -> None:
 
 
 def run(check: Path, node: str = "gpu07", **variables: str) -> tuple[int, str]:
-    """The exit code, and what it prints."""
+    """Return the exit code and the output."""
     path = f"{check.parent / 'programs'}:{os.environ['PATH']}"
     environment = {"PATH": path, "SLURMD_NODENAME": node, **variables}
     done = subprocess.run(["dash", str(check)], env=environment, capture_output=True, text=True, check=False)
@@ -224,15 +224,15 @@ def calls(check: Path) -> list[str]:
     return (check.parent / "calls").read_text().splitlines()
 
 
-def test_a_sound_node_is_left_alone(check: Path) -> None:
+def test_healthy_node_is_not_drained(check: Path) -> None:
     assert run(check) == (0, "")
     assert run(check, SLURM_JOB_ID="7") == (0, "")
     assert calls(check) == []
 
 
-def test_a_node_of_another_group_needs_what_that_has(check: Path) -> None:
+def test_node_is_checked_for_the_devices_of_its_group(check: Path) -> None:
     stand_in(check.parent, "nvidia-smi", "#!/bin/sh\nexit 9\n")
-    # The groups' own storage is not there, and no GPU is asked for.
+    # The group's storage is missing, and no GPU is required.
     assert run(check, node="cpu-1") == (0, "headway node-check on cpu-1: storage-2: /data is not a directory\n")
     assert calls(check) == ["update nodename=cpu-1 state=drain reason=headway: storage-2: /data is not a directory"]
 
@@ -248,51 +248,51 @@ def test_a_node_of_another_group_needs_what_that_has(check: Path) -> None:
         ("exec /bin/sleep 60", "gpus: no answer"),
     ],
 )
-def test_a_node_without_its_gpus_is_drained_and_its_prolog_fails(check: Path, smi: str, fault: str) -> None:
+def test_node_without_its_gpus_is_drained_and_its_prolog_fails(check: Path, smi: str, fault: str) -> None:
     stand_in(check.parent, "nvidia-smi", f"#!/bin/sh\n{smi}\n")
     assert run(check) == (0, f"headway node-check on gpu07: {fault}\n")
-    # The second time it is drained already.
+    # The second time, it is already drained.
     assert run(check, SLURM_JOB_ID="7") == (1, f"headway node-check on gpu07: {fault}\n")
     assert calls(check) == [f"update nodename=gpu07 state=drain reason=headway: {fault}"]
 
 
-def test_a_fault_of_all_nodes_drains_no_more_than_the_limit(check: Path) -> None:
+def test_fault_of_all_nodes_drains_no_more_than_the_limit(check: Path) -> None:
     shutil.rmtree(check.parent / "shared")
     ends = [run(check, node=f"gpu0{number}", SLURM_JOB_ID="7") for number in range(1, 5)]
-    # Where the node stays in service, its jobs start.
+    # If the node stays in service, its jobs start.
     assert [code for code, _ in ends] == [1, 1, 0, 0]
-    assert all("not drained: 2 nodes are" in said for _, said in ends[2:])
+    assert all("not drained: 2 nodes are" in output for _, output in ends[2:])
     assert [line.split("|")[1] for line in (check.parent / "drained").read_text().splitlines()] == ["gpu01", "gpu02"]
 
 
-def test_drains_of_operators_do_not_count(check: Path) -> None:
+def test_drains_by_operators_do_not_count(check: Path) -> None:
     (check.parent / "drained").write_text("2026-11-26T11:00:00|gpu30|broken fan\n2026-11-26T11:00:00|gpu31|broken fan\n")
     stand_in(check.parent, "nvidia-smi", "#!/bin/sh\nexit 1\n")
     assert run(check, SLURM_JOB_ID="7")[0] == 1
     assert len(calls(check)) == 1
 
 
-def test_of_nodes_that_fail_at_the_same_moment_those_beyond_the_limit_go_back(check: Path) -> None:
+def test_nodes_drained_at_the_same_time_beyond_the_limit_are_resumed(check: Path) -> None:
     shutil.rmtree(check.parent / "shared")
     (check.parent / "at-the-same-time").write_text(
         "2026-11-26T12:00:05|gpu02|headway: storage\n2026-11-26T12:00:05|gpu01|headway: storage\n"
     )
-    code, said = run(check, SLURM_JOB_ID="7")
+    code, output = run(check, SLURM_JOB_ID="7")
     assert code == 0
-    assert "not drained: 2 nodes are" in said
+    assert "not drained: 2 nodes are" in output
     assert [call.split()[2] for call in calls(check)] == ["state=drain", "state=resume"]
 
 
-def test_nothing_is_drained_where_slurmctld_does_not_answer(check: Path) -> None:
+def test_nothing_is_drained_if_slurmctld_does_not_answer(check: Path) -> None:
     shutil.rmtree(check.parent / "shared")
     stand_in(check.parent, "sinfo", "#!/bin/sh\nexit 1\n")
-    code, said = run(check, SLURM_JOB_ID="7")
+    code, output = run(check, SLURM_JOB_ID="7")
     assert code == 0
-    assert "not drained: slurmctld does not answer" in said
+    assert "not drained: slurmctld does not answer" in output
     assert calls(check) == []
 
 
-def test_the_check_asks_for_active_adapters_and_is_clean_for_shellcheck(tmp_path: Path) -> None:
+def test_check_requires_active_adapters_and_passes_shellcheck(tmp_path: Path) -> None:
     text = TREE.replace("NICS", TWO_RAILS).replace("SIZES", "leaf_rails: 1,")
     script = files(tmp_path, text.replace("topology: tree, ", "node_check: {most_drained: 2}, "))["node-check"]
     assert "      check mlx5_1 is_active mlx5_1\n" in script

@@ -1,4 +1,4 @@
-"""SONiC's config_db.json: its own models allow what is rendered, and reading it back says what the plan says, or what is wrong."""
+"""SONiC's config_db.json: its YANG models accept the rendered files, which read back as the plan; mistakes are found."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ BASE: dict[str, dict[str, Any]] = {
 
 
 def options(plan: ClusterPlan, base: dict[str, Any] | None = None, **given: Any) -> SonicOptions:
-    """Options of every switch of the plan, each with a base of its own."""
+    """Return options for every switch of the plan, each with a separate base."""
     chosen = SonicOptions.model_validate_json(json.dumps({"base": "base/{switch}.json", **given}))
     return chosen.with_bases({switch.name: BASE if base is None else base for switch in plan.switches})
 
@@ -87,7 +87,7 @@ def rendered(plan: ClusterPlan, switch: SwitchPlan, chosen: SonicOptions | None 
 
 
 def leaf() -> dict[str, dict[str, Any]]:
-    """The tables of the first leaf."""
+    """Return the tables of the first leaf."""
     plan = cluster()
     document: dict[str, dict[str, Any]] = json.loads(rendered(plan, plan.switches[0]))
     return document
@@ -105,19 +105,19 @@ def sonic_models() -> SonicModels:
     return models()
 
 
-# --- what is rendered -------------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["SN5400", "Z9664F-ON"])
 @pytest.mark.parametrize("classes", CLASSES)
-def test_sonics_models_allow_every_rendered_file(sonic_models: SonicModels, classes: str, model: str) -> None:
+def test_models_of_sonic_accept_every_rendered_file(sonic_models: SonicModels, classes: str, model: str) -> None:
     plan = cluster(CLASSES[classes], model=model)
     for base in (None, options(plan)):
         texts = [rendered(plan, switch, base) for switch in plan.switches]
         assert [sonic_models.complaints(text) for text in texts] == [[], [], [], []]
 
 
-def test_sonics_models_allow_a_switch_with_all_ports_in_use(sonic_models: SonicModels) -> None:
+def test_models_of_sonic_accept_a_switch_with_all_ports_in_use(sonic_models: SonicModels) -> None:
     plan = cluster(nodes=32, spines=32)
     text = rendered(plan, plan.switches[0])
     ports = json.loads(text)["PORT"]
@@ -126,7 +126,7 @@ def test_sonics_models_allow_a_switch_with_all_ports_in_use(sonic_models: SonicM
     assert sonic_models.complaints(text) == []
 
 
-def test_sonics_models_allow_every_committed_file(sonic_models: SonicModels) -> None:
+def test_models_of_sonic_accept_every_committed_file(sonic_models: SonicModels) -> None:
     committed = sorted(EXAMPLES.glob(f"*/rendered/**/{SONIC.file}"))
     assert committed
     assert {path: complaints for path in committed if (complaints := sonic_models.complaints(path.read_text()))} == {}
@@ -143,7 +143,7 @@ def test_rendering_is_repeatable_and_in_natural_order() -> None:
     assert list(document["DSCP_TO_TC_MAP"]["AZURE"]) == [str(dscp) for dscp in range(64)]
 
 
-def test_the_model_decides_how_buffers_are_made() -> None:
+def test_buffer_model_follows_from_the_switch_model() -> None:
     found = {}
     for model, speed in (("SN5400", "400Gb/s"), ("Z9664F-ON", "400Gb/s"), ("7060X6-64PE", "800Gb/s")):
         plan = cluster(model=model, speed=speed)
@@ -158,7 +158,7 @@ def test_the_model_decides_how_buffers_are_made() -> None:
     assert {model for model, tables in found.items() if "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP" in tables} == {"SN5400"}
 
 
-def test_a_port_without_a_planned_cable_is_shut_and_has_neither_an_address_nor_buffers() -> None:
+def test_port_without_a_planned_cable_is_shut_down_without_address() -> None:
     tables = leaf()
     used = {"Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"}
     assert {name for name, row in tables["PORT"].items() if row["admin_status"] == "up"} == used
@@ -166,7 +166,7 @@ def test_a_port_without_a_planned_cable_is_shut_and_has_neither_an_address_nor_b
         assert {key.partition("|")[0] for key in tables[table]} - {"global", "GLOBAL"} == used
 
 
-def test_the_watchdog_waits_longer_where_there_are_more_ports_to_poll() -> None:
+def test_watchdog_waits_longer_with_more_ports_to_poll() -> None:
     """`pfcwd start_default`: 200 ms for every 32 ports, and polls at most every second."""
     found = {}
     for model, speed in (("SN4700", "400Gb/s"), ("SN5400", "400Gb/s"), ("SN5600", "400Gb/s"), ("SN5600", "200Gb/s")):
@@ -186,11 +186,11 @@ def test_frr_reads_its_own_file_and_bfd_runs() -> None:
     text = SONIC.render(SonicOptions(), plan.switches[0], plan)[PurePosixPath("frr/frr.conf")]
     lines = text.splitlines()
     assert {"no zebra nexthop kernel enable", "no fpm use-next-hop-groups", "fpm address 127.0.0.1"} <= set(lines)
-    # intfmgrd sets addresses, from the other file
+    # intfmgrd sets addresses, from the other file.
     assert not [line for line in lines if "ip address" in line or "ip forwarding" in line]
 
 
-# --- the site's own -----------------------------------------------------------------------------------------------------
+# --- the site's base --------------------------------------------------------------------------------------------------
 
 PRESET: dict[str, dict[str, Any]] = {
     "DEVICE_METADATA": {"localhost": {"mac": "02:00:5e:00:00:01", "hostname": "sonic", "type": "LeafRouter", "timezone": "UTC"}},
@@ -211,7 +211,7 @@ PRESET: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_base_keeps_what_is_the_sites_and_loses_what_a_preset_left() -> None:
+def test_settings_of_the_base_are_kept_except_those_of_a_preset() -> None:
     plan = cluster()
     found = json.loads(rendered(plan, plan.switches[0], options(plan, PRESET)))
     own = json.loads(rendered(plan, plan.switches[0]))
@@ -229,12 +229,12 @@ def test_a_base_keeps_what_is_the_sites_and_loses_what_a_preset_left() -> None:
         assert found[table] == own[table]
     assert not {"BGP_NEIGHBOR", "VLAN_MEMBER"} & found.keys()
     assert list(found["LOOPBACK_INTERFACE"]) == ["Loopback0", "Loopback0|10.255.128.1/32", "Loopback1", "Loopback1|192.0.2.9/32"]
-    # a port that this breakout does not have
+    # A port that this breakout does not have.
     assert found["SFLOW_SESSION"] == {"Ethernet0": {"admin_state": "up"}}
     assert found["ACL_TABLE"]["SNMP"]["ports"] == ["Ethernet0"]
 
 
-def test_a_kept_port_stays_as_the_base_has_it() -> None:
+def test_kept_port_is_unchanged_from_the_base() -> None:
     plan = cluster()
     found = json.loads(rendered(plan, plan.switches[0], options(plan, PRESET, keep_ports=["Ethernet512"])))
     assert found["PORT"]["Ethernet512"] == PRESET["PORT"]["Ethernet512"]
@@ -242,7 +242,7 @@ def test_a_kept_port_stays_as_the_base_has_it() -> None:
     assert list(found["VLAN_MEMBER"]) == ["Vlan1000|Ethernet512"]
 
 
-def test_a_device_that_sonics_tree_lacks_has_the_ports_and_buffers_of_its_base() -> None:
+def test_device_unknown_to_sonic_has_the_ports_and_buffers_of_its_base() -> None:
     ports = {f"Ethernet{8 * port}": {"lanes": f"{port}", "alias": f"Eth1/{port}", "index": f"{port}"} for port in range(64)}
     lanes = {name: {**row, "lanes": ",".join([row["lanes"]] * 8)} for name, row in ports.items()}
     base = {
@@ -263,7 +263,7 @@ def test_a_device_that_sonics_tree_lacks_has_the_ports_and_buffers_of_its_base()
     assert message == "headway has no SONiC device of the model `DS5000`: its HwSKU, ports and buffers are unknown"
 
 
-# --- what is read back ------------------------------------------------------------------------------------------------
+# --- reading back -----------------------------------------------------------------------------------------------------
 
 
 SAYS = frozenset(
@@ -279,7 +279,7 @@ SAYS = frozenset(
 
 
 def expected(qos: QosPlan) -> QosView:
-    """What every port does when the file says what the plan says."""
+    """Return the view of every port if the file matches the plan."""
     classes = {dscp: qos.of_dscp(dscp) for dscp in range(64)}
     marks = {each.queue: EcnView(each.ecn.min_bytes, each.ecn.max_bytes, each.ecn.percent) for each in qos.classes if each.ecn}
     return QosView(
@@ -296,7 +296,7 @@ def expected(qos: QosPlan) -> QosView:
 
 @pytest.mark.parametrize("model", ["SN5400", "Z9664F-ON"])
 @pytest.mark.parametrize("classes", [name for name, classes in CLASSES.items() if classes])
-def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
+def test_rendered_files_read_back_as_the_plan(classes: str, model: str) -> None:
     plan = cluster(CLASSES[classes], model=model)
     qos = plan.fabric("rails").qos
     assert qos is not None
@@ -308,14 +308,14 @@ def test_reading_back_says_what_the_plan_says(classes: str, model: str) -> None:
         assert reading.routing == RoutingView(switch.asn, switch.router_id)
 
 
-def test_a_fabric_without_classes_has_ports_that_do_nothing_with_packets() -> None:
+def test_fabric_without_classes_has_ports_without_qos() -> None:
     plan = cluster([])
     reading = SONIC.read(rendered(plan, plan.switches[0]))
     found = {name: view for name, view in reading.qos.items() if view != QosView()}
     assert found == dict.fromkeys(["Ethernet0", "Ethernet8", "Ethernet256", "Ethernet264"], QosView(says=SAYS))
 
 
-def test_every_setting_stands_in_its_line() -> None:
+def test_every_setting_has_its_line() -> None:
     plan = cluster()
     text = rendered(plan, plan.switches[0])
     lines = text.splitlines()
@@ -345,11 +345,11 @@ def test_settings_on_one_line_have_that_line() -> None:
     }
 
 
-# --- what is wrong, and the models allow it ---------------------------------------------------------------------------
+# --- mistakes that the YANG models accept -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_class_whose_pause_holds_another_queue_is_visible(sonic_models: SonicModels) -> None:
+def test_class_whose_pause_stops_another_queue_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["TC_TO_QUEUE_MAP"]["AZURE"]["3"] = "5"
     assert sonic_models.complaints(json.dumps(tables)) == []
@@ -360,14 +360,14 @@ def test_a_class_whose_pause_holds_another_queue_is_visible(sonic_models: SonicM
     assert (view_of(tables).priorities[26], view_of(tables).pfc[5]) == (5, False)
 
 
-def test_a_speed_that_no_port_has_is_visible(sonic_models: SonicModels) -> None:
+def test_invalid_speed_of_a_port_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PORT"]["Ethernet0"]["speed"] = "999999"
     assert sonic_models.complaints(json.dumps(tables)) == []
     assert SONIC.read(json.dumps(tables)).settings["PORT|Ethernet0|speed"].value == "999999"
 
 
-def test_a_paused_priority_without_a_group_of_its_own_is_visible(sonic_models: SonicModels) -> None:
+def test_paused_priority_without_its_own_group_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     del tables["TC_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"]
     assert sonic_models.complaints(json.dumps(tables)) == []
@@ -378,7 +378,7 @@ def test_a_paused_priority_without_a_group_of_its_own_is_visible(sonic_models: S
 
 
 @pytest.mark.parametrize("profile", [None, "ingress_lossy_profile"])
-def test_a_paused_priority_whose_group_has_no_headroom_is_not_lossless(sonic_models: SonicModels, profile: str | None) -> None:
+def test_paused_priority_without_headroom_is_not_lossless(sonic_models: SonicModels, profile: str | None) -> None:
     tables = leaf()
     del tables["BUFFER_PG"]["Ethernet0|3"]
     if profile is not None:
@@ -388,14 +388,14 @@ def test_a_paused_priority_whose_group_has_no_headroom_is_not_lossless(sonic_mod
     assert view_of(tables, "Ethernet8").pfc[3]
 
 
-def test_a_priority_that_pauses_for_another_group_is_not_lossless(sonic_models: SonicModels) -> None:
+def test_priority_that_pauses_for_another_group_is_not_lossless(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"] = "4"
     assert sonic_models.complaints(json.dumps(tables)) == []
     assert not view_of(tables).pfc[3]
 
 
-def test_a_priority_that_pfc_leaves_out_is_not_lossless(sonic_models: SonicModels) -> None:
+def test_priority_without_pfc_is_not_lossless(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PORT_QOS_MAP"]["Ethernet0"]["pfc_enable"] = ""
     assert sonic_models.complaints(json.dumps(tables)) == []
@@ -412,7 +412,7 @@ def test_a_priority_that_pfc_leaves_out_is_not_lossless(sonic_models: SonicModel
         ("QUEUE", "Ethernet0|3", "wred_profile", None),
     ],
 )
-def test_a_queue_that_never_marks_is_visible(
+def test_queue_that_never_marks_is_visible(
     sonic_models: SonicModels, table: str, row: str, field: str, value: str | None
 ) -> None:
     tables = leaf()
@@ -449,7 +449,7 @@ FRRCFGD: dict[str, dict[str, Any]] = {
         ("DEVICE_METADATA", "localhost", "docker_routing_config_mode", "split-unified", None),
     ],
 )
-def test_a_neighbor_without_routes_is_none(
+def test_neighbor_without_routes_is_omitted(
     sonic_models: SonicModels, *, table: str, row: str, field: str, value: str | None, left: set[str] | None
 ) -> None:
     tables: dict[str, dict[str, Any]] = json.loads(json.dumps(FRRCFGD))
@@ -462,7 +462,7 @@ def test_a_neighbor_without_routes_is_none(
     assert routing.neighbors == left
 
 
-# --- what others wrote ------------------------------------------------------------------------------------------------
+# --- foreign files ----------------------------------------------------------------------------------------------------
 
 
 def test_ranges_of_queues_old_references_and_the_global_map_are_followed() -> None:
@@ -508,7 +508,7 @@ def test_ranges_of_queues_old_references_and_the_global_map_are_followed() -> No
     assert reading.routing == RoutingView(65001, "10.1.0.1", frozenset({"10.0.0.1"}), None)
 
 
-def test_ports_behind_commas_in_a_row_of_maps_are_each_of_them() -> None:
+def test_ports_separated_by_commas_in_a_row_of_maps_are_all_read() -> None:
     tables = leaf()
     ports = tables["PORT_QOS_MAP"]
     listed, alone = json.loads(json.dumps(tables)), json.loads(json.dumps(tables))
@@ -519,7 +519,7 @@ def test_ports_behind_commas_in_a_row_of_maps_are_each_of_them() -> None:
     assert SONIC.read(json.dumps(listed)).qos == SONIC.read(json.dumps(alone)).qos
 
 
-def test_only_a_port_that_is_up_or_has_rows_of_its_own_must_say_anything() -> None:
+def test_only_a_port_that_is_up_or_has_rows_is_checked() -> None:
     tables = leaf()
     tables["PORT"]["Ethernet16"] = {"speed": "400000"}
     tables["PORT"]["Ethernet24"] = {"speed": "400000", "admin_status": "up"}
@@ -545,13 +545,13 @@ def test_only_a_port_that_is_up_or_has_rows_of_its_own_must_say_anything() -> No
         ("[" * 100_000, 1),
     ],
 )
-def test_text_of_another_kind_is_refused_with_its_line(text: str, line: int) -> None:
+def test_text_of_another_kind_is_rejected_with_its_line(text: str, line: int) -> None:
     with pytest.raises(ValueError, match=f"^line {line}: "):
         SONIC.read(text)
 
 
 @pytest.mark.slow
-def test_no_depth_is_more_than_refused() -> None:
+def test_any_depth_is_read_or_rejected() -> None:
     for depth in range(100, 1500, 20):
         with contextlib.suppress(ValueError):
             assert len(SONIC.read('{"PORT": ' * depth + "1" + "}" * depth).settings) == 1
@@ -570,19 +570,19 @@ TABLE_NAMES = st.sampled_from([*leaf(), "global", "GLOBAL"])
 @pytest.mark.slow
 @given(st.dictionaries(TABLE_NAMES, ROWS | VALUES, max_size=8))
 @settings(max_examples=100, deadline=None)
-def test_whatever_stands_in_a_foreign_file_is_read(tables: dict[str, Any]) -> None:
+def test_any_tables_of_a_foreign_file_are_read(tables: dict[str, Any]) -> None:
     reading = SONIC.read(json.dumps({**tables, "PORT": {"Ethernet0": {"speed": "400000"}}}, indent=1))
     assert reading.settings["PORT|Ethernet0|speed"].value == "400000"
     assert "Ethernet0" in reading.qos
 
 
-# --- what SONiC cannot do ---------------------------------------------------------------------------------------------
+# --- limits of SONiC --------------------------------------------------------------------------------------------------
 
 
 def problems(
     plan: ClusterPlan, base: dict[str, Any] | None = None, **given: Any
 ) -> list[tuple[str, tuple[str | int, ...], Severity, str]]:
-    """Of all switches, each once."""
+    """Return the problems of all switches, each once."""
     chosen = options(plan, base, **given)
     found = dict.fromkeys(problem for switch in plan.switches for problem in SONIC.check(chosen, switch, plan))
     return [(problem.code, problem.path, problem.severity, problem.message) for problem in found]
@@ -592,13 +592,13 @@ def test_the_example_fabric_has_no_problem() -> None:
     plan = cluster()
     assert problems(plan) == []
     lanes = [",".join(map(str, range(first, first + 8))) for first in range(0, 512, 8)]
-    said: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "platform": "x86_64-nvidia_sn5400-r0",
         "hwsku": "ACS-SN5400",
         "buffer_model": "dynamic",
         "egress_pool_bytes": 158229504,
     }
-    assert problems(plan, **said, lanes=lanes) == []
+    assert problems(plan, **stated, lanes=lanes) == []
 
 
 @pytest.mark.parametrize(
@@ -610,19 +610,19 @@ def test_the_example_fabric_has_no_problem() -> None:
         ("egress_pool_bytes", 1, "`158229504`"),
     ],
 )
-def test_an_option_that_contradicts_the_model_is_a_problem(option: str, value: Any, found: str) -> None:
+def test_option_that_contradicts_the_switch_model_is_a_problem(option: str, value: Any, found: str) -> None:
     ((code, path, severity, message),) = problems(cluster(), **{option: value})
     assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "options", option), Severity.ERROR)
     assert message == f"`{option}` is `{value}`, but {found} for ports of 8 lanes of this model in SONiC"
 
 
-def test_lanes_that_are_not_the_hwskus_are_a_problem() -> None:
+def test_lanes_that_differ_from_the_hwsku_are_a_problem() -> None:
     ((_, path, severity, message),) = problems(cluster(), lanes=["0,1,2,3,4,5,6,7", "0,1,2,3,4,5,6,7"])
     assert (path[-1], severity) == ("lanes", Severity.ERROR)
     assert message == "port 2 has the lanes `0,1,2,3,4,5,6,7`, but `8,9,10,11,12,13,14,15` in SONiC's ACS-SN5400"
 
 
-def test_a_model_with_such_ports_is_needed_and_one_that_is_assumed_is_said() -> None:
+def test_model_must_have_such_ports_and_an_assumed_one_is_reported() -> None:
     ((code, path, severity, message),) = problems(cluster(model=None))
     assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches"), Severity.WARNING)
     assert message.endswith("they are those of an SN5400")
@@ -635,7 +635,7 @@ def test_a_model_with_such_ports_is_needed_and_one_that_is_assumed_is_said() -> 
 
 
 @pytest.mark.slow
-def test_a_switch_without_a_base_is_a_warning() -> None:
+def test_switch_without_a_base_is_a_warning() -> None:
     plan = cluster()
     ((code, path, severity, _),) = [
         (each.code, each.path, each.severity, each.message) for each in SONIC.check(SonicOptions(), plan.switches[0], plan)
@@ -643,7 +643,7 @@ def test_a_switch_without_a_base_is_a_warning() -> None:
     assert (code, path, severity) == ("HW513", ("fabrics", 1, "switches", "os", 1, "kind"), Severity.WARNING)
 
 
-def test_a_base_of_another_device_or_of_one_switch_for_several_is_a_problem() -> None:
+def test_base_of_another_device_or_shared_by_switches_is_a_problem() -> None:
     plan = cluster()
     other = {"DEVICE_METADATA": {"localhost": {"platform": "x86_64-arista_7060x6_64pe"}}}
     found = problems(plan, other)
@@ -663,7 +663,7 @@ def shared_base(plan: ClusterPlan) -> list[tuple[str, tuple[str | int, ...], Sev
     return [(problem.code, problem.path, problem.severity, problem.message) for problem in found]
 
 
-def test_a_kept_port_must_be_outside_of_the_plan_and_in_the_base() -> None:
+def test_kept_port_must_be_in_the_base_and_not_in_the_plan() -> None:
     plan = cluster()
     assert {message for *_, message in problems(plan, PRESET, keep_ports=["Ethernet512", "Ethernet0", "Ethernet520"])} == {
         *(
@@ -674,7 +674,7 @@ def test_a_kept_port_must_be_outside_of_the_plan_and_in_the_base() -> None:
     }
 
 
-def test_a_cable_without_headroom_is_a_warning_where_the_hwsku_has_tables() -> None:
+def test_cable_without_headroom_is_a_warning_if_the_hwsku_has_tables() -> None:
     assert problems(cluster(node_cable="3m", spine_cable="300m")) == []
     plan = cluster(model="Z9664F-ON", node_cable="3m", spine_cable="300m")
     ((code, path, severity, message),) = problems(plan)
@@ -683,7 +683,7 @@ def test_a_cable_without_headroom_is_a_warning_where_the_hwsku_has_tables() -> N
     assert problems(cluster(CLASSES["lossy"], model="Z9664F-ON", node_cable="3m")) == []
 
 
-def test_sonics_platforms_keep_room_for_two_lossless_classes() -> None:
+def test_platforms_of_sonic_reserve_buffers_for_two_lossless_classes() -> None:
     more = [
         {"name": f"class{dscp}", "carries": "checkpoints", "dscp": dscp, "lossless": True, "bandwidth_percent": 5}
         for dscp in (8, 16)
@@ -696,7 +696,7 @@ def test_sonics_platforms_keep_room_for_two_lossless_classes() -> None:
     assert path == ("fabrics", 1, "classes", 0, "priority")
 
 
-def test_a_file_in_another_layout_has_the_same_reading() -> None:
+def test_file_in_another_json_layout_reads_the_same() -> None:
     text = rendered(plan := cluster(), plan.switches[0])
     for layout in (
         json.dumps(json.loads(text)),

@@ -1,4 +1,4 @@
-"""The catalogue of SONiC's devices, and what is rendered for each, against SONiC's own tables (sonic-buildimage 086b03b)."""
+"""The catalog of SONiC's devices and their rendered files, compared with SONiC's own tables (sonic-buildimage 086b03b)."""
 
 import csv
 import json
@@ -41,7 +41,7 @@ def plan_of(model: str, lanes: int) -> ClusterPlan:
 
 
 def rendered(plan: ClusterPlan, index: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
-    """The tables of a switch, which must have no errors."""
+    """Return the tables of a switch, which must have no errors."""
     chosen, switch = SonicOptions(), plan.switches[index]
     found: list[Problem] = [each for each in SONIC.check(chosen, switch, plan) if each.is_error]
     assert found == []
@@ -52,7 +52,7 @@ def rendered(plan: ClusterPlan, index: int = 0) -> dict[str, dict[str, dict[str,
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_device_is_a_model_of_the_catalogue_with_its_ports() -> None:
+def test_every_device_is_a_model_of_the_catalog_with_its_ports() -> None:
     for model, device in hardware().items():
         known = switches()[model]
         assert (len(device.cages), device.cage_lanes) == (known.ports, known.lanes)
@@ -60,7 +60,7 @@ def test_every_device_is_a_model_of_the_catalogue_with_its_ports() -> None:
 
 
 @pytest.mark.parametrize(("model", "hwsku"), OF_SONIC, ids=lambda each: getattr(each, "name", each))
-def test_ports_have_the_rows_of_sonics_port_config(facts: None, model: str, hwsku: HwSku) -> None:
+def test_ports_match_the_port_config_of_sonic(facts: None, model: str, hwsku: HwSku) -> None:
     expected = {row["port"]: row for row in rows_of("ports.csv") if row["hwsku"] == hwsku.name}
     found = rendered(plan_of(model, hwsku.lanes))
     assert found["DEVICE_METADATA"]["localhost"]["hwsku"] == hwsku.name
@@ -73,7 +73,7 @@ def test_ports_have_the_rows_of_sonics_port_config(facts: None, model: str, hwsk
 
 
 @pytest.mark.parametrize(("model", "lanes"), EVERY)
-def test_broken_out_ports_are_those_of_sonics_breakout_mode(facts: None, model: str, lanes: int) -> None:
+def test_broken_out_ports_match_the_breakout_mode_of_sonic(facts: None, model: str, lanes: int) -> None:
     """src/sonic-config-engine/portconfig.py, BreakoutCfg.get_config: name, lanes, alias, index and subport of each part."""
     device = hardware()[model]
     cages = {row["port"]: row for row in rows_of("breakouts.csv") if row["platform"] == device.platform}
@@ -97,7 +97,7 @@ def test_broken_out_ports_are_those_of_sonics_breakout_mode(facts: None, model: 
     } == expected
 
 
-def test_ports_of_the_reference_leaf_are_four_lanes_without_being_told() -> None:
+def test_ports_of_the_reference_leaf_have_four_lanes_by_default() -> None:
     """An SN5600 with ConnectX-7: 128 ports of 400 Gb/s, 4 lanes of 100 Gb/s each, two to a cage."""
     plan = cluster(model="SN5600", speed="400Gb/s", ports=128)
     tables = rendered(plan)
@@ -120,8 +120,8 @@ def each_model(speed: str) -> dict[str, ClusterPlan]:
 
 # --- buffers ----------------------------------------------------------------------------------------------------------
 
-# What is rendered and differs from SONiC's own templates, with the reason: the templates know no cluster, and reserve
-# priorities 3 and 4 for lossless traffic whether or not there is any.
+# Differences from SONiC's own templates, with the reason: the templates are independent of a cluster, and always reserve
+# priorities 3 and 4 for lossless traffic.
 DIFFERENCES = {
     "BUFFER_PG": "only priorities of a lossless class have headroom, here 3",
     "BUFFER_QUEUE": "only queues of a lossless class are lossless, here 3; all others up to 6 are lossy, as in the templates",
@@ -140,7 +140,7 @@ DIFFERENCES = {
 
 
 def known_differences(table: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """SONiC's rows as they would be with one lossless class of priority 3, where that is the only difference."""
+    """Return SONiC's rows for one lossless class of priority 3, if that is the only difference."""
     if table == "BUFFER_PG":
         return {key.replace("|3-4", "|3"): row for key, row in rows.items()}
     if table == "BUFFER_QUEUE":
@@ -149,29 +149,29 @@ def known_differences(table: str, rows: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["ACS-SN5400", "ACS-SN5600", "Mellanox-SN5600-O128"])
-def test_buffers_and_maps_are_those_of_sonics_templates_but_for_listed_differences(facts: None, name: str) -> None:
+def test_buffers_and_maps_match_sonic_except_for_listed_differences(facts: None, name: str) -> None:
     model, hwsku = next((model, hwsku) for model, hwsku in OF_SONIC if hwsku.name == name)
     expected = json.loads((FACTS / "expected-qos-buffers.json").read_text())[name]
     found = rendered(plan_of(model, hwsku.lanes))
     port = "Ethernet0"
     differing = set()
     for table, rows in expected.items():
-        wanted = {key: row for key, row in rows.items() if not key.startswith(("Ethernet", "|")) and key} | {
+        required = {key: row for key, row in rows.items() if not key.startswith(("Ethernet", "|")) and key} | {
             key: row for key, row in rows.items() if key.split("|")[0] == port
         }
         ours = {key: row for key, row in found[table].items() if not key.startswith("Ethernet") or key.split("|")[0] == port}
-        if wanted != ours:
+        if required != ours:
             differing.add(table)
         if table in {"BUFFER_PG", "BUFFER_QUEUE"}:
-            assert ours == known_differences(table, wanted)
+            assert ours == known_differences(table, required)
     assert differing <= DIFFERENCES.keys()
-    # pools, profiles, lists of them and the default parameter are SONiC's, to the last byte
+    # Pools, profiles, lists of them and the default parameter equal those of SONiC, to the last byte.
     same = {"BUFFER_POOL", "BUFFER_PROFILE", "BUFFER_PORT_INGRESS_PROFILE_LIST", "BUFFER_PORT_EGRESS_PROFILE_LIST"}
     assert not differing & {*same, "DEFAULT_LOSSLESS_BUFFER_PARAMETER"}
 
 
 @pytest.mark.parametrize(("model", "hwsku"), OF_SONIC, ids=lambda each: getattr(each, "name", each))
-def test_pools_and_headroom_are_those_of_the_hwsku(facts: None, model: str, hwsku: HwSku) -> None:
+def test_pools_and_headroom_match_the_hwsku(facts: None, model: str, hwsku: HwSku) -> None:
     rows = [row for row in rows_of("buffers.csv") if row["hwsku"] == hwsku.name]
     tables = rendered(plan_of(model, hwsku.lanes))
     if hwsku.is_dynamic:
@@ -192,7 +192,7 @@ def test_pools_and_headroom_are_those_of_the_hwsku(facts: None, model: str, hwsk
     assert ("BUFFER_POOL" in tables) == bool(headroom)
 
 
-def test_spines_have_pools_of_their_own_where_sonic_has_them() -> None:
+def test_spines_have_separate_pools_if_sonic_has_them() -> None:
     plan = plan_of("7060X6-64PE", 2)
     leaf, spine = (rendered(plan, index)["BUFFER_POOL"]["egress_lossless_pool"]["size"] for index in (0, -1))
     assert (leaf, spine) == ("165660324", "121964196")

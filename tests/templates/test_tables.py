@@ -1,4 +1,4 @@
-"""The literal tables name every folder of their family, and each template holds names, `for` and `if` only."""
+"""The literal tables name every folder of their family, and templates contain only names, `for` and `if`."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ ALLOWED = re.compile(r"(for \w+ in [\w.]+|if [\w.]+|endfor|endif)")
 NAME = re.compile(r"[\w.]+( \| comment)?")
 
 
-def test_no_two_kinds_of_switches_have_a_file_of_one_name() -> None:
-    """A file that is read back is recognized by its name."""
+def test_file_names_of_switch_kinds_are_unique() -> None:
+    """Files that are read back are recognized by name."""
     assert len({kind.file for kind in SWITCHES.values()}) == len(SWITCHES)
 
 

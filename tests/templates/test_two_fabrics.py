@@ -1,4 +1,4 @@
-"""A storage network apart from the rails: it has its own switches, numbers and classes, and each host a script for it."""
+"""A storage network separate from the rails: it has its own switches, numbers and classes, and a script on each host."""
 
 import shutil
 from functools import cache
@@ -23,7 +23,7 @@ from headway.templates.reading import Reading
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two-fabrics"
 CLUSTER = EXAMPLE / "cluster.yaml"
 OF_FILES = SCRIPT.with_name("headway-qos-files")
-# The same fabrics on switches of other systems, whose files are compared with each other port by port. Linux has no queues.
+# The same fabrics on switches with other systems, whose files are compared by port. Linux has no queues.
 SYSTEMS = ("nvue", "sonic", "eos")
 MODELS = {"eos": "7060X6-64PE", "sonic": "SN5400"}
 
@@ -54,7 +54,7 @@ def planned() -> ClusterPlan:
 
 @pytest.fixture(scope="module", params=SYSTEMS)
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The cluster's document, and the files of both fabrics with a job's variables; a test that changes one puts it back."""
+    """Write the cluster's document, and the files of both fabrics with a job's variables; a test that changes a file restores it."""
     folder = tmp_path_factory.mktemp(request.param)
     cluster = compiled(folder, document(request.param))
     assert main(["render", str(folder / "cluster.yaml"), "-o", str(folder / "rendered")]) == 0
@@ -80,7 +80,7 @@ def alone(folder: Path) -> list[Problem]:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def test_fabrics_have_no_number_in_common() -> None:
+def test_fabrics_share_no_numbers() -> None:
     plan = planned()
     by_fabric = {fabric: [switch for switch in plan.switches if switch.fabric == fabric] for fabric in ("rails", "files")}
     assert {fabric: len(switches) for fabric, switches in by_fabric.items()} == {"rails": 4, "files": 4}
@@ -100,11 +100,11 @@ def test_each_adapter_is_connected_to_its_fabric() -> None:
     found = {(link.b, link.b_port): fabrics[link.a] for link in plan.links if link.b not in fabrics}
     gpu = {"mlx5_0": "rails", "mlx5_1": "rails", "mlx5_2": "files", "mlx5_3": "files"}
     store = {"mlx5_0": "files", "mlx5_1": "files"}
-    wanted = {"h100-1": gpu, "h100-2": gpu, "store-1": store, "store-2": store}
-    assert found == {(node, adapter): fabric for node, adapters in wanted.items() for adapter, fabric in adapters.items()}
+    expected = {"h100-1": gpu, "h100-2": gpu, "store-1": store, "store-2": store}
+    assert found == {(node, adapter): fabric for node, adapters in expected.items() for adapter, fabric in adapters.items()}
 
 
-def test_collectives_use_the_rails_alone() -> None:
+def test_collectives_use_only_the_rails() -> None:
     plan = planned()
     variables = {each.name: each.value for each in resolve_environment(plan, plan.groups[0])}
     assert variables["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
@@ -112,7 +112,7 @@ def test_collectives_use_the_rails_alone() -> None:
     assert variables["NCCL_IB_ADDR_RANGE"] == "10.10.0.0/16"
 
 
-def test_a_second_fabric_leaves_files_of_the_first_as_they_are(tmp_path: Path) -> None:
+def test_second_fabric_does_not_change_files_of_the_first(tmp_path: Path) -> None:
     content = yaml.safe_load(document())
     after = compiled(tmp_path / "both", yaml.safe_dump(content)).files()
     del content["fabrics"][1], content["node_groups"][1], content["node_groups"][0]["nics"][2:]
@@ -137,7 +137,7 @@ def test_a_node_has_a_script_and_a_unit_for_each_of_its_fabrics() -> None:
     assert after == ["network-pre.target", "headway-qos.service"], "both may mount configfs"
 
 
-def test_adapters_of_a_node_have_tables_and_ways_of_their_own() -> None:
+def test_adapters_of_a_node_have_separate_tables_and_routes() -> None:
     plan = planned()
     files = render_host(plan.nodes[0], plan)
     calls = [line.split(" & ")[0] for text in (files[SCRIPT], files[OF_FILES]) for line in text.splitlines() if " & wait" in line]
@@ -156,7 +156,7 @@ def test_adapters_of_a_node_have_tables_and_ways_of_their_own() -> None:
     assert way.format("10.20.0.0/16") in files[OF_FILES]
 
 
-def test_the_script_of_storage_is_read_back_as_its_classes() -> None:
+def test_script_of_the_storage_fabric_reads_back_as_its_classes() -> None:
     plan = planned()
     reading = read(render_host(plan.nodes[2], plan)[OF_FILES])
     assert reading.device is not None
@@ -171,7 +171,7 @@ def test_the_script_of_storage_is_read_back_as_its_classes() -> None:
     assert (scale_out.device.fabric, scale_out.qos["mlx5_0"].marks) == (None, {"collectives": 26, "cnp": 48})
 
 
-def test_a_storage_network_without_classes_gets_addresses_alone(tmp_path: Path) -> None:
+def test_storage_network_without_classes_gets_only_addresses(tmp_path: Path) -> None:
     content = yaml.safe_load(document())
     storage = content["fabrics"][1]
     del storage["classes"]
@@ -192,8 +192,8 @@ def test_a_storage_network_without_classes_gets_addresses_alone(tmp_path: Path) 
 # --- the audit --------------------------------------------------------------------------------------------------------
 
 
-def test_files_of_two_fabrics_are_judged_apart(tree: tuple[Path, Path]) -> None:
-    """Their classes have other numbers, and neither is wrong."""
+def test_files_of_two_fabrics_are_checked_separately(tree: tuple[Path, Path]) -> None:
+    """Their classes have different numbers, and both are correct."""
     _, rendered = tree
     found = readings(rendered)
     apart = {Path(file).relative_to(rendered).parts[2] for file in other_fabrics(found)}
@@ -201,9 +201,7 @@ def test_files_of_two_fabrics_are_judged_apart(tree: tuple[Path, Path]) -> None:
     assert [problem.message for problem in alone(rendered)] == []
 
 
-def test_files_of_two_fabrics_are_as_the_cluster_file_has_them(
-    tree: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_two_fabrics_match_the_cluster_file(tree: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     file, rendered = tree
     capsys.readouterr()
     assert main(["audit", str(rendered), "--cluster", str(file)]) == 0
@@ -235,7 +233,7 @@ def test_mistakes_on_the_storage_fabric_are_found(
         script.write_text(text)
 
 
-def test_a_leaf_without_pauses_for_storage_is_found(tmp_path: Path) -> None:
+def test_leaf_without_pauses_for_storage_is_found(tmp_path: Path) -> None:
     cluster = compiled(tmp_path, document("sonic"))
     assert main(["render", str(tmp_path / "cluster.yaml"), "-o", str(tmp_path / "rendered")]) == 0
     leaf = tmp_path / "rendered" / cluster.plan.name / "switches" / "files-leaf-1" / "config_db.json"
@@ -243,8 +241,8 @@ def test_a_leaf_without_pauses_for_storage_is_found(tmp_path: Path) -> None:
     assert str(leaf) in {problem.document for problem in alone(tmp_path / "rendered")}
 
 
-def test_a_fabric_for_copies_of_checkpoints_too_is_as_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The keeper marks its own packets, and no adapter does."""
+def test_fabric_that_also_carries_checkpoints_matches_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The keeper marks its own packets; adapters do not."""
     text = document().replace(
         "      - name: cnp\n", "      - {name: copies, carries: checkpoints, dscp: 10}\n      - name: cnp\n", 1
     )
@@ -259,8 +257,8 @@ def test_a_fabric_for_copies_of_checkpoints_too_is_as_its_plan(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(("index", "script"), [(0, OF_FILES), (1, SCRIPT)])
-def test_one_of_both_may_be_infiniband(index: int, script: PurePosixPath, tmp_path: Path) -> None:
-    """Only the other one has addresses and scripts."""
+def test_one_of_both_fabrics_may_be_infiniband(index: int, script: PurePosixPath, tmp_path: Path) -> None:
+    """Only the other fabric has addresses and scripts."""
     content = yaml.safe_load(document())
     name, role = (content["fabrics"][index][key] for key in ("name", "role"))
     switches = {"model": "QM9700", "leaves": 2, "spines": 2, "os": [{"kind": "opensm"}]}
@@ -297,7 +295,7 @@ def problems(folder: Path, text: str) -> list[Problem]:
         ("      addresses: 10.20.0.0/16\n", "      addresses: 10.255.4.0/22\n", "addresses"),
     ],
 )
-def test_a_number_in_both_is_refused_and_the_hint_has_a_free_one(mine: str, others: str, what: str, tmp_path: Path) -> None:
+def test_shared_number_is_rejected_and_the_hint_has_a_free_one(mine: str, others: str, what: str, tmp_path: Path) -> None:
     text = document()
     (found,) = (problem for problem in problems(tmp_path, text.replace(mine, others)) if problem.is_error)
     assert (found.code, found.message) == ("HW514", f"`files` and `rails` have {what} in common")
@@ -307,7 +305,7 @@ def test_a_number_in_both_is_refused_and_the_hint_has_a_free_one(mine: str, othe
     assert [problem.message for problem in problems(tmp_path, mended) if problem.is_error] == []
 
 
-def test_all_numbers_by_default_are_one_mistake_with_its_remedy(tmp_path: Path) -> None:
+def test_shared_default_numbers_are_one_problem_with_a_complete_hint(tmp_path: Path) -> None:
     text = document()
     for line in ("      asn: 4200100000\n", "      loopbacks: 10.254.0.0/16\n", "      addresses: 10.20.0.0/16\n"):
         text = text.replace(line, "")
@@ -327,9 +325,9 @@ def test_adapters_of_storage_may_have_another_speed(tmp_path: Path) -> None:
     assert speeds == {("rails", 400), ("files", 200)}
 
 
-def test_storage_is_not_carried_by_the_rails(tmp_path: Path) -> None:
+def test_rails_cannot_carry_storage(tmp_path: Path) -> None:
     found = problems(tmp_path, document().replace("carries: collectives", "carries: storage"))
-    # That no class carries collectives follows from it.
+    # The missing class for collectives is a consequence.
     assert {problem.code for problem in found if problem.is_error} == {"HW503"}
 
 
@@ -359,7 +357,7 @@ def test_cables_of_both_fabrics_are_listed_and_verified(tmp_path: Path, capsys: 
     assert f"the cable in `{other[4]}` of `h100-1` leads to `{own[2]}` of `rails-leaf-1`" in capsys.readouterr().out
 
 
-def test_pins_and_observed_cables_are_those_of_their_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pins_and_observed_cables_belong_to_their_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "site", ignore=shutil.ignore_patterns("rendered", "inventory.yaml"))
     file, inventory = tmp_path / "site" / "cluster.yaml", tmp_path / "site" / "pinned.yaml"
     assert main(["pin", str(file), "-o", str(inventory)]) == 0
@@ -368,7 +366,7 @@ def test_pins_and_observed_cables_are_those_of_their_fabric(tmp_path: Path, caps
     assert text.count("switch: files-leaf") == 8
     capsys.readouterr()
     assert main(["check", str(tmp_path / "site")]) == 0
-    # Of one node, the cables of both rails of storage are exchanged; those of the collectives are right.
+    # The cables of one node to both rails of storage are swapped; those for collectives are correct.
     node = text[text.index("- name: h100-1") : text.index("- name: h100-2")]
     swapped = (
         node.replace("files-leaf-1", "files-leaf-9")

@@ -1,4 +1,4 @@
-"""Makes jobs of the frameworks' trainers, and runs the frameworks' parsers on what they render to."""
+"""Makes jobs of the frameworks' trainers, and runs the frameworks' parsers on their rendered files."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ EXPERTS = {"count": 8, "top_k": 2, "ffn_hidden": 512}
 
 
 def cluster(ranks: int) -> dict[str, Any]:
-    """A Slurm cluster with as many H100 as there are ranks, or one node with fewer."""
+    """Return a Slurm cluster with an H100 for each rank, or one node with fewer."""
     gpus = min(8, ranks)
     group = {"name": "h100", "count": ranks // gpus, "cpus": 96, "gpu": "H100-SXM-80", "gpus": gpus}
     nic = {"nic": "ConnectX-7", "nics": [f"mlx5_{index}" for index in range(gpus)]}
@@ -41,7 +41,7 @@ def cluster(ranks: int) -> dict[str, Any]:
 
 
 def job(kind: str, ranks: int, *, options: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """A job of the kind with what each needs; `fields` replace whole fields, and None removes one."""
+    """Return a job of the kind with all required fields; `fields` replace whole fields, and None removes one."""
     found: dict[str, Any] = {
         "apiVersion": "headway/v1alpha1",
         "kind": "TrainingJob",
@@ -70,7 +70,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def compiled(document: Mapping[str, Any], ranks: int, folder: Path) -> Compiled:
-    """The job on a cluster of as many ranks."""
+    """Compile the job on a cluster of as many ranks."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("cluster", cluster(ranks)), ("job", document)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
@@ -78,7 +78,7 @@ def compiled(document: Mapping[str, Any], ranks: int, folder: Path) -> Compiled:
 
 
 def planned(document: Mapping[str, Any], ranks: int, folder: Path) -> JobPlan:
-    """The plan of a job without errors."""
+    """Return the plan of a job without errors."""
     found = compiled(document, ranks, folder)
     errors = [f"{each.code} {each.message}" for each in found.problems if each.is_error]
     assert errors == [], errors
@@ -87,12 +87,12 @@ def planned(document: Mapping[str, Any], ranks: int, folder: Path) -> JobPlan:
 
 
 def parsed(framework: str, plans: Sequence[JobPlan]) -> list[dict[str, Any]]:
-    """What the framework's own parser reads of each plan, by dotted keys."""
+    """Return the values that the framework's own parser reads from each plan, by dotted keys."""
     return parsed_and_keys(framework, plans)[0]
 
 
 def parsed_and_keys(framework: str, plans: Sequence[JobPlan]) -> tuple[list[dict[str, Any]], set[str]]:
-    """The same, and all keys of a framework that is installed here."""
+    """Return the same, and all keys of a framework that is installed here."""
     python = str(PEERS) if framework in ("torchtitan", "megatron", "deepspeed") else sys.executable
     cases = [_case(plan) for plan in plans]
     given = {"framework": framework, "sources": [str(MEGATRON)], "cases": cases}

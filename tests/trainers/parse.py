@@ -1,7 +1,7 @@
 """Parses rendered configurations by a framework's own parser, in the Python of its venv: JSON from stdin, JSON to stdout.
 
-In: `{framework, sources, cases: [{argv, files, ranks, environment}]}`. Out: `{answers, keys}`, of each case the configuration by dotted
-keys, or its error; and all keys of a framework that is installed beside headway.
+In: `{framework, sources, cases: [{argv, files, ranks, environment}]}`. Out: `{answers, keys}`: for each case the configuration by dotted
+keys, or its error; and all keys of a framework that is installed next to headway.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SECTIONS = ("training", "parallelism", "optimizer", "lr_scheduler", "checkpoint"
 def megatron(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, Any]:
     import torch
 
-    # No GPU is here: the checks are those for an H100.
+    # Without a GPU, the checks are those for an H100.
     torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
     torch.cuda.get_device_properties = lambda *_, **__: argparse.Namespace(major=9, minor=0)
     from megatron.training.arguments import add_megatron_arguments, parse_args, validate_args
@@ -50,12 +50,12 @@ def megatron(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, An
     os.environ |= {"WORLD_SIZE": str(ranks), "RANK": "0"}
     sys.argv = argv
     parsed = parse_args()
-    said = dict(vars(parsed))
+    values = dict(vars(parsed))
     validate_args(parsed, {})
     found: dict[str, Any] = {}
     for action in add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))._actions:
-        if action.option_strings and action.dest in said:
-            value = said[action.dest]
+        if action.option_strings and action.dest in values:
+            value = values[action.dest]
             key = action.option_strings[0].lstrip("-").replace("-", "_")
             found[key] = (not value) if type(action).__name__ == "_StoreFalseAction" else value
     return found | {"data_parallel_size": parsed.data_parallel_size}
@@ -89,7 +89,7 @@ def deepspeed(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, A
 def hf(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, Any]:
     from transformers import HfArgumentParser, TrainingArguments
 
-    # No GPU is here, and no process group.
+    # There is no GPU and no process group.
     content = {**files["training_args.json"], "use_cpu": True}
     content.pop("ddp_backend", None)
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ):
@@ -104,7 +104,7 @@ def lightning(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, A
     from lightning.pytorch.cli import LightningCLI
 
     class Module(pl.LightningModule):
-        """Anything that can be configured."""
+        """A module with any configuration."""
 
     content = dict(files["lightning.yaml"])
     content.pop("data", None)
@@ -113,7 +113,7 @@ def lightning(argv: list[str], files: dict[str, Any], ranks: int) -> dict[str, A
         file.write_text(json.dumps(content))
         sys.argv = ["train.py"]
         arguments = ["fit", "--config", str(file), *argv[4:]]
-        # It only parses: nothing is made of what it has read.
+        # It only parses: no objects are created from the configuration.
         with mock.patch.object(LightningCLI, "instantiate_classes"), mock.patch.object(LightningCLI, "_run_subcommand"):
             cli = LightningCLI(Module, args=arguments, save_config_callback=None)
     dumped = json.loads(cli.parser.dump(cli.config, format="json", skip_none=False))["fit"]
@@ -136,12 +136,12 @@ def lightning_keys() -> list[str]:
 
 KEYS = {"hf": hf_keys, "lightning": lightning_keys}
 PARSERS = {"torchtitan": torchtitan, "megatron": megatron, "deepspeed": deepspeed, "hf": hf, "lightning": lightning}
-# Their values are lists of one meaning, and no places of further keys.
+# Their values are plain lists, without further keys.
 WHOLE = ("betas", "device_mesh", "data_path", "moe_layer_freq")
 
 
 def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of mappings and lists by dotted keys."""
+    """Return the leaves of mappings and lists by dotted keys."""
     name = prefix.rstrip(".").rpartition(".")[2]
     if isinstance(value, dict) and value:
         return {key: leaf for name, each in value.items() for key, leaf in leaves(each, f"{prefix}{name}.").items()}

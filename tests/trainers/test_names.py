@@ -1,4 +1,4 @@
-"""The files of the frameworks' keys: what the frameworks of this version have, and all that the tables write."""
+"""The files of the frameworks' keys list those of the frameworks of this version, with all keys of the tables."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ from .jobs import MEGATRON, PEERS, job, planned
 from .test_published import needs_megatron, needs_peers
 from .test_tables import JOBS, TABLES
 
-# Each prints a framework's keys; those of transformers and lightning are compared where their parsers are, in test_parsers.py.
+# Each program prints a framework's keys; test_parsers.py compares those of transformers and lightning.
 TORCHTITAN = """
 import dataclasses
 from torchtitan.config.manager import ConfigManager
@@ -48,7 +48,7 @@ def listed(python: str, program: str) -> set[str]:
 @needs_peers
 @pytest.mark.slow
 @pytest.mark.variant
-def test_keys_are_those_of_torchtitan() -> None:
+def test_keys_match_torchtitan() -> None:
     assert framework._names("torchtitan").keys == listed(str(PEERS), TORCHTITAN)
 
 
@@ -56,14 +56,12 @@ def test_keys_are_those_of_torchtitan() -> None:
 @needs_megatron
 @pytest.mark.slow
 @pytest.mark.variant
-def test_keys_are_those_of_megatron() -> None:
+def test_keys_match_megatron() -> None:
     assert framework._names("megatron").keys == listed(str(PEERS), OF_MEGATRON)
 
 
 @pytest.mark.parametrize(("kind", "ranks", "fields"), JOBS)
-def test_no_key_that_a_table_writes_is_taken_for_a_misspelt_one(
-    kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_key_of_a_table_is_taken_for_a_misspelling(kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path) -> None:
     plan = planned(job(kind, ranks, **fields), ranks, tmp_path)
     written = TABLES[kind].write(known_of(plan))
     assert written
@@ -88,5 +86,5 @@ def test_no_key_that_a_table_writes_is_taken_for_a_misspelt_one(
         ("lightning", "model.hidden", None),
     ],
 )
-def test_a_key_that_resembles_one_is_a_misspelt_one(kind: str, key: str, meant: str | None) -> None:
+def test_key_that_resembles_a_known_one_is_a_misspelling(kind: str, key: str, meant: str | None) -> None:
     assert misspelt(key, kind) == meant

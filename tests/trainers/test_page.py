@@ -1,4 +1,4 @@
-"""docs/trainers.md has the tables as they are; `pytest tests/trainers/test_page.py --update-golden` writes them."""
+"""docs/trainers.md has the current tables; `pytest tests/trainers/test_page.py --update-golden` writes them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HEADING = "## Fields and keys\n"
 
 
 def rows() -> str:
-    """A section for each framework: its version, and a row for each field."""
+    """Return a section for each framework: its version, and a row for each field."""
     parts = []
     for kind, table in TABLES.items():
         lines = [f"### `{kind}`", "", f"{table.version}.", "", "| field | key |", "| --- | --- |"]

@@ -1,4 +1,4 @@
-"""What the trainers render to is accepted by the frameworks' own parsers, and means there what the job says."""
+"""The frameworks' own parsers accept the trainers' rendered configurations and read the job's values from them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from .test_tables import JOBS, TABLES
 
 
 def assert_accepted(kind: str, tmp_path: Path) -> set[str]:
-    """Returns the framework's keys, if it is installed here."""
+    """Return the framework's keys, if it is installed here."""
     jobs = [(ranks, fields) for each, ranks, fields in JOBS if each == kind]
     plans = [planned(job(kind, ranks, **fields), ranks, tmp_path / str(index)) for index, (ranks, fields) in enumerate(jobs)]
     configs, keys = parsed_and_keys(kind, plans)
@@ -21,15 +21,15 @@ def assert_accepted(kind: str, tmp_path: Path) -> set[str]:
         known, read = known_of(plan), TABLES[kind].read(config, plan.world_size)
         names = ("seed", "steps", "layout.tp", "layout.pp", "layout.cp", "batch.global", "batch.micro", "precision.compute",
                  "optimizer.lr", "optimizer.beta2", "optimizer.schedule", "checkpoint.shared.steps")  # fmt: skip
-        told = {name: known[name] for name in names if read.get(name) is not None and known[name] is not None}
-        assert len(told) > 4
-        assert {name: read[name] for name in told} == pytest.approx(told)
+        expected = {name: known[name] for name in names if read.get(name) is not None and known[name] is not None}
+        assert len(expected) > 4
+        assert {name: read[name] for name in expected} == pytest.approx(expected)
     return keys
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hf", "lightning"])
-def test_the_parsers_and_the_keys_of_hugging_face_and_lightning(kind: str, tmp_path: Path) -> None:
+def test_hugging_face_and_lightning_accept_the_configuration_and_keys(kind: str, tmp_path: Path) -> None:
     assert framework._names(kind).keys == assert_accepted(kind, tmp_path)
 
 
@@ -37,7 +37,7 @@ def test_the_parsers_and_the_keys_of_hugging_face_and_lightning(kind: str, tmp_p
 @pytest.mark.slow
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["torchtitan", "deepspeed"])
-def test_the_parsers_of_torchtitan_and_deepspeed(kind: str, tmp_path: Path) -> None:
+def test_torchtitan_and_deepspeed_accept_the_configuration(kind: str, tmp_path: Path) -> None:
     assert_accepted(kind, tmp_path)
 
 
@@ -45,5 +45,5 @@ def test_the_parsers_of_torchtitan_and_deepspeed(kind: str, tmp_path: Path) -> N
 @needs_megatron
 @pytest.mark.slow
 @pytest.mark.variant
-def test_the_parser_of_megatron(tmp_path: Path) -> None:
+def test_megatron_accepts_the_configuration(tmp_path: Path) -> None:
     assert_accepted("megatron", tmp_path)

@@ -45,23 +45,23 @@ def document(framework: str, one: dict[str, Any]) -> dict[str, Any]:
     return job(framework, one["ranks"], precision=precision, **fields)
 
 
-def assert_given_back(framework: str, tmp_path: Path) -> None:
-    """The parser's configuration, read by the table, has what was published, and what the plan made of it."""
+def assert_settings_round_trip(framework: str, tmp_path: Path) -> None:
+    """Assert that the parsed configuration, read by the table, has the published values and those of the plan."""
     published = configurations(framework)
     plans = [planned(document(framework, one), one["ranks"], tmp_path / str(index)) for index, one in enumerate(published)]
     for one, plan, config in zip(published, plans, parsed(framework, plans), strict=True):
         read = TABLES[framework].read(config, one["ranks"])
-        wanted = {f"layout.{name}": value for name, value in one["layout"].items()}
-        wanted |= {f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)}
-        if wanted.get("layout.sharding") == "none":
-            # What is split among no ranks is copied to them.
-            wanted |= {"layout.dp_replicate": plan.mesh.dp_replicate * plan.mesh.dp_shard, "layout.dp_shard": 1}
-        wanted |= {f"batch.{name}": value for name, value in one.get("batch", {}).items()}
-        wanted |= {"recompute": one["recompute"]} if "recompute" in one else {}
-        assert {name: read[name] for name in wanted} == wanted, one["name"]
+        expected = {f"layout.{name}": value for name, value in one["layout"].items()}
+        expected |= {f"layout.{axis}": degree for axis, degree in zip(plan.mesh.axes, plan.mesh.shape, strict=True)}
+        if expected.get("layout.sharding") == "none":
+            # A state that is not sharded is replicated.
+            expected |= {"layout.dp_replicate": plan.mesh.dp_replicate * plan.mesh.dp_shard, "layout.dp_shard": 1}
+        expected |= {f"batch.{name}": value for name, value in one.get("batch", {}).items()}
+        expected |= {"recompute": one["recompute"]} if "recompute" in one else {}
+        assert {name: read[name] for name in expected} == expected, one["name"]
 
 
-def test_there_are_thirty_of_them_each_with_a_source() -> None:
+def test_at_least_30_published_configurations_have_a_source() -> None:
     assert sum(len(group["configurations"]) for group in PUBLISHED) >= 30
     assert all(group["source"] for group in PUBLISHED)
 
@@ -69,13 +69,13 @@ def test_there_are_thirty_of_them_each_with_a_source() -> None:
 @needs_peers
 @pytest.mark.slow
 @pytest.mark.variant
-def test_torchtitan(tmp_path: Path) -> None:
-    assert_given_back("torchtitan", tmp_path)
+def test_torchtitan_settings_round_trip(tmp_path: Path) -> None:
+    assert_settings_round_trip("torchtitan", tmp_path)
 
 
 @needs_peers
 @needs_megatron
 @pytest.mark.slow
 @pytest.mark.variant
-def test_megatron(tmp_path: Path) -> None:
-    assert_given_back("megatron", tmp_path)
+def test_megatron_settings_round_trip(tmp_path: Path) -> None:
+    assert_settings_round_trip("megatron", tmp_path)

@@ -50,7 +50,7 @@ checkpoint: {{tiers: [{{kind: shared, every: 10 steps}}]}}
     ("story", "file", "last"),
     [("hf", "training_args.json", 100), pytest.param("lightning", "lightning.yaml", 200, marks=pytest.mark.variant)],
 )
-def test_a_rendered_trainer_is_killed_and_resumes(story: str, file: str, last: int, tmp_path: Path) -> None:
+def test_rendered_trainer_resumes_after_a_kill(story: str, file: str, last: int, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("headway")), "run", f"examples/trainers/{story}.yaml", "--kill", "1@50"]
     environment = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
@@ -59,7 +59,7 @@ def test_a_rendered_trainer_is_killed_and_resumes(story: str, file: str, last: i
     config = json.loads((run / "attempts/0/config" / file).read_text())
     assert str(run / "checkpoints") in json.dumps(config)
     assert f"finished step {last} parameters" in (run / "attempts/0/logs/0/0.log").read_text()
-    # One generation was killed; the next has loaded what the first has saved, and the records know each file.
+    # The first generation was killed; the next has loaded its checkpoint, and each file is recorded.
     assert len(list((run / "shared/journal").glob("*.jsonl"))) == 2
     assert any((run / "shared/saved").iterdir())
 

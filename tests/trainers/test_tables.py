@@ -1,4 +1,4 @@
-"""The tables of the frameworks: each field has a row, what is written is read back, and what a framework lacks is refused at its field."""
+"""The frameworks' tables: each field has a row, written values are read back, and unsupported ones are rejected at their field."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ TABLES: dict[str, Table] = {
 }
 ONE_EACH = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 CONSTANT = {"lr": 0.0003, "schedule": "constant"}
-# Ranks and fields of jobs that the framework runs.
+# Ranks and fields of jobs that the framework supports.
 JOBS: list[tuple[str, int, dict[str, Any]]] = [
     ("torchtitan", 16, {"layout": {"tp": 2, "pp": 2, "cp": 2, "sharding": "parameters"}, "recompute": "full", "compile": True}),
     (
@@ -75,7 +75,7 @@ JOBS: list[tuple[str, int, dict[str, Any]]] = [
     ),
     ("deepspeed", 8, {"layout": {"dp_replicate": 8}, "optimizer": {**CONSTANT, "warmup_steps": 5}}),
 ]
-# What the framework does not do, by the field that says it; the last is the code.
+# Unsupported values by their field; the last item is the code.
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("hf", {"layout": {"cp": 2}}, "layout.cp", "HW306"),
     ("hf", {"layout": {"tp": 2}}, "layout.tp", "HW306"),
@@ -151,7 +151,7 @@ def test_every_field_has_one_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_no_key_belongs_to_two_rows(kind: str) -> None:
+def test_every_key_belongs_to_one_row(kind: str) -> None:
     keys = [key for row in TABLES[kind].rows for key in set(row.keys)]
     twice = {key for key in keys if keys.count(key) > 1}
     # One switch for recomputation with FSDP, and formats that share one.
@@ -160,7 +160,7 @@ def test_no_key_belongs_to_two_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_check_names_the_field_for_a_frameworks_key(kind: str) -> None:
-    """`headway check` says which field a key is meant to be, wherever it stands in a job."""
+    """`headway check` names the field for a key, wherever the key is in a job."""
     missing = {}
     for row in TABLES[kind].rows:
         if not isinstance(row, Same):
@@ -173,28 +173,28 @@ def test_check_names_the_field_for_a_frameworks_key(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ranks", "fields"), JOBS)
-def test_what_is_written_is_read_back(kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path) -> None:
+def test_written_values_are_read_back(kind: str, ranks: int, fields: dict[str, Any], tmp_path: Path) -> None:
     table = TABLES[kind]
     plan = planned(job(kind, ranks, **fields), ranks, tmp_path)
     known = known_of(plan)
     read = table.read(flat(nested(table.write(known))), ranks)
     given = {name: known[name] for row in table.rows if not isinstance(row, Lacks | Elsewhere) for name in row.fields}
-    told = {name: value for name, value in given.items() if value is not None and name in read}
-    # What is split among no ranks is copied to them, and a default of the framework's own may stand for what is left out.
+    expected = {name: value for name, value in given.items() if value is not None and name in read}
+    # A state that is not sharded is replicated, and a framework's default may be read for an omitted field.
     for name in ("layout.dp_replicate", "layout.dp_shard") if read.get("layout.sharding") == "none" else ():
-        told.pop(name)
+        expected.pop(name)
     if known["checkpoint.shared.steps"] is None and known["checkpoint.shared.seconds"] is None:
-        told.pop("checkpoint.keep", None)
+        expected.pop("checkpoint.keep", None)
     if known["optimizer.schedule"] == "constant":
-        told.pop("optimizer.min_lr_ratio", None)
-    assert told
-    assert {name: pytest.approx(value) if isinstance(value, float) else value for name, value in told.items()} == {
-        name: read[name] for name in told
+        expected.pop("optimizer.min_lr_ratio", None)
+    assert expected
+    assert {name: pytest.approx(value) if isinstance(value, float) else value for name, value in expected.items()} == {
+        name: read[name] for name in expected
     }
 
 
 @pytest.mark.parametrize(("kind", "fields", "where", "code"), REFUSED)
-def test_what_a_framework_lacks_is_refused_at_its_field(
+def test_unsupported_value_is_rejected_at_its_field(
     kind: str, fields: dict[str, Any], where: str, code: str, tmp_path: Path
 ) -> None:
     problems = [each for each in compiled(job(kind, 16, **fields), 16, tmp_path).problems if each.is_error]
@@ -205,6 +205,6 @@ def test_what_a_framework_lacks_is_refused_at_its_field(
     assert all(each.hint for each in problems)
 
 
-def test_frameworks_run_as_scripts() -> None:
+def test_framework_trainers_run_as_scripts() -> None:
     kinds: list[JobKind] = [TRAINERS[kind] for kind in TABLES]
     assert {kind.runs_as for kind in kinds} == {"script"}

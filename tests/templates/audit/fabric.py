@@ -1,4 +1,4 @@
-"""A healthy fabric of each operating system, as headway renders it: that of examples/two-node-roce, cumulus and arista."""
+"""A healthy fabric of each operating system, rendered by headway: examples/two-node-roce, cumulus and arista."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ def planned(os: str) -> PlannedCluster:
 
 
 def files(os: str) -> dict[str, str]:
-    """All files of the fabric by their paths, and a job's variables; NVUE's as `nv set` commands, which are changed line by line."""
+    """Return all files of the fabric by path, and a job's variables; those of NVUE as `nv set` commands, for mutations by line."""
     rendered = CLUSTERS[os].parent / "rendered"
     tree = planned(os).plan.name
     found = {
@@ -64,7 +64,7 @@ def files(os: str) -> dict[str, str]:
 
 
 def commands(text: str) -> str:
-    """The `nv set` commands that a startup.yaml stands for."""
+    """Return the `nv set` commands of a startup.yaml."""
     if not text.startswith("# "):
         return text
     (document,) = yaml.load(text, yaml.CBaseLoader)
@@ -82,7 +82,7 @@ def _paths(tree: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def as_yaml(text: str) -> str:
-    """The startup.yaml that `nv set` commands make; other texts as they are."""
+    """Return the startup.yaml of `nv set` commands; other texts unchanged."""
     if not text.startswith("nv set "):
         return text
     tree: Tree = {}

@@ -1,6 +1,6 @@
-"""Mistakes that engineers make in files of a fabric, each as a change of one setting, by what it is about.
+"""Mistakes that engineers make in files of a fabric, each as a change of one setting, by subject.
 
-`at`: the part of the path of the files that it changes; a change of a place that a file does not have is no mutation, and the test fails.
+`at`: a part of the path of the changed files; the test fails if a file does not have the setting to change.
 """
 
 import json
@@ -15,8 +15,8 @@ HOST, JOB = "hosts/h100-1", "job.sbatch"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change named by what goes wrong. `rows` are paths in config_db.json (keys joined by `/`) to values, None removes one; otherwise
-    `pattern` is replaced by `by` in the text."""
+    """A change named after its mistake. `rows` map paths in config_db.json (keys joined by `/`) to values, None removes one; otherwise
+    `by` replaces `pattern` in the text."""
 
     name: str
     os: str
@@ -27,7 +27,7 @@ class Mutation:
     file: str = ""
 
     def apply(self, files: Mapping[str, str]) -> dict[str, str]:
-        """Return the files with the change; ValueError if no file has the place."""
+        """Return the files with the change; ValueError if no file has the setting."""
         changed = dict(files)
         for name, text in files.items():
             if self.at in name and name.endswith(self.file):
@@ -100,12 +100,12 @@ _ACTIVE = r"^(  neighbor FABRIC activate\n(?:.*\n)*)"
 
 
 def _map(command: str, lines: str) -> str:
-    """The neighbor's command, and the route map that it names."""
+    """Return the neighbor's command, and the route map that it names."""
     return rf"  {command}\n\1route-map {lines}\nexit\n"
 
 
 def _list(command: str, line: str) -> str:
-    """The neighbor's command, and the prefix list that it names."""
+    """Return the neighbor's command, and the prefix list that it names."""
     return rf"  {command}\n\1ip prefix-list {line}\n"
 
 
@@ -201,11 +201,11 @@ SONIC = (
     sonic("neighbor of another name", ("DEVICE_NEIGHBOR/Ethernet256/name", "rails-spine-2")),
     sonic("neighbor's port", ("DEVICE_NEIGHBOR/Ethernet256/port", "Ethernet8")),
     sonic("host name of another switch", ("DEVICE_METADATA/localhost/hostname", "rails-leaf-2")),
-    sonic("AS number beside frr.conf", ("DEVICE_METADATA/localhost/bgp_asn", "4200000009")),
+    sonic("AS number that differs from frr.conf", ("DEVICE_METADATA/localhost/bgp_asn", "4200000009")),
     sonic("port without lanes", ("PORT/Ethernet8/lanes", None)),
-    sonic("type of no switch", ("DEVICE_METADATA/localhost/type", "Leaf")),
+    sonic("unknown type of switch", ("DEVICE_METADATA/localhost/type", "Leaf")),
     sonic("address at one end", ("INTERFACE/Ethernet256|10.99.0.0//31", {})),
-    sonic("port that nothing brings up", (f"{_UP}/admin_status", None)),
+    sonic("port that stays down", (f"{_UP}/admin_status", None)),
     sonic(
         "ACL that drops all of IPv4",
         ("ACL_TABLE/X", {"type": "L3", "stage": "INGRESS", "ports": ["Ethernet256"]}),
@@ -245,7 +245,7 @@ FRR = (
     frr("AS number of the spines", r"router bgp \d+", "router bgp 4200000000"),
     frr("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
     frr("remote AS internal", "remote-as external", "remote-as internal"),
-    frr("remote AS of no one", "remote-as external", "remote-as 65000"),
+    frr("unused remote AS", "remote-as external", "remote-as 65000"),
     frr("BFD missing", r"^ neighbor FABRIC bfd.*\n"),
     frr("BFD profile that does not exist", "bfd profile FABRIC", "bfd profile FAST"),
     frr("BFD of 10 ms", r"(transmit|receive)-interval 300", r"\1-interval 10", at=EVERY),
@@ -317,7 +317,7 @@ FRR = (
         _ACTIVE,
         _list("neighbor FABRIC prefix-list P out", "P seq 5 permit 10.255.0.0/16 le 32"),
     ),
-    frr("prefix list of no one", _ACTIVE, r"\1  neighbor FABRIC prefix-list P in\n"),
+    frr("unknown prefix list", _ACTIVE, r"\1  neighbor FABRIC prefix-list P in\n"),
     frr("fewer routes than switches", _ACTIVE, r"\1  neighbor FABRIC maximum-prefix 2\n"),
     frr("password at one end", "remote-as external", r"remote-as external\n neighbor FABRIC password secret"),
     frr(
@@ -332,7 +332,7 @@ FRR = (
     ),
     frr("another AS in front", "remote-as external", r"remote-as external\n neighbor FABRIC local-as 65000"),
     frr("routes never installed", _ACTIVE, r"  distance bgp 255 255 255\n\1"),
-    frr("paths that stay away", "bgp log-neighbor-changes", r"bgp log-neighbor-changes\n bgp dampening"),
+    frr("paths that are never used", "bgp log-neighbor-changes", r"bgp log-neighbor-changes\n bgp dampening"),
     frr("BFD that waits", "detect-multiplier 3", r"detect-multiplier 3\n  passive-mode", at=EVERY),
     frr(
         "descriptions swapped",
@@ -399,9 +399,9 @@ JOBS = (
     added("PXN off", "NCCL_PXN_DISABLE=1"),
     added("one protocol alone", "NCCL_PROTO=LL128"),
     added("an adapter's failure ignored", "NCCL_IB_RETURN_ASYNC_EVENTS=0"),
-    added("partition of no one", "NCCL_IB_PKEY=5"),
+    added("unused partition", "NCCL_IB_PKEY=5"),
     nccl("ECN bits missing", "NCCL_IB_TC=106", "NCCL_IB_TC=104"),
-    nccl("DSCP of no class", "NCCL_IB_TC=106", "NCCL_IB_TC=32"),
+    nccl("DSCP without a class", "NCCL_IB_TC=106", "NCCL_IB_TC=32"),
     nccl("DSCP instead of the traffic class", "NCCL_IB_TC=106", "NCCL_IB_TC=26"),
     nccl("traffic class missing", r"NCCL_IB_TC=106 ?"),
     nccl("adapter missing in the list", r"(NCCL_IB_HCA=\S*mlx5_0),mlx5_1", r"\1"),
@@ -435,7 +435,7 @@ JOBS = (
     added("gloo over loopback", "GLOO_SOCKET_IFNAME=lo"),
     nccl("one queue pair", r"NCCL_IB_QPS_PER_CONNECTION=\d+", "NCCL_IB_QPS_PER_CONNECTION=1"),
     added("service level on RoCE", "NCCL_IB_SL=1"),
-    added("adaptive routing that no switch does", "NCCL_IB_ADAPTIVE_ROUTING=1"),
+    added("adaptive routing without switch support", "NCCL_IB_ADAPTIVE_ROUTING=1"),
     added("partition on RoCE", "NCCL_IB_PKEY=5"),
     added("launches that wait", "NCCL_LAUNCH_MODE=GROUP"),
     added("sockets over IPv6", "NCCL_SOCKET_FAMILY=AF_INET6"),
@@ -484,7 +484,7 @@ OPENSM = (
     opensm("no default partition", "partitions.conf", r"^Default.*\n"),
     opensm("manager not a member", "partitions.conf", "ALL, ALL_SWITCHES=full, SELF=full", "0xb83fd20300000104=full"),
     opensm("two switches of one name", "ib-node-name-map", '"compute-spine-4"', '"compute-spine-3"'),
-    opensm("name of no switch", "ib-node-name-map", "0xb83fd20300000004", "0xb83fd20300000009"),
+    opensm("name that is not a switch", "ib-node-name-map", "0xb83fd20300000004", "0xb83fd20300000009"),
     opensm("cable of one end only", "topology.net", r'^\[4\]\t"h100-4 mlx5_0".*\n'),
     opensm("cables swapped", "topology.net", r'^\[1\]\t"h100-1 mlx5_0"\[1\]', '[1]\t"h100-1 mlx5_1"[1]'),
 )
@@ -560,7 +560,7 @@ NVUE = (
     nvue("one network in the summary only", r"^nv set .* network 10\.10\.0\.2/31\n"),
     nvue("no AS number", r"^nv set router bgp autonomous-system.*\n"),
     nvue("numbered without an address", "neighbor swp33 type unnumbered", "neighbor swp33 type numbered"),
-    nvue("paths that nobody takes", r"\Z", "nv set router bgp graceful-shutdown enabled\n"),
+    nvue("paths that are never used", r"\Z", "nv set router bgp graceful-shutdown enabled\n"),
     nvue("static route that drops", r"\Z", "nv set vrf default router static 10.10.0.64/26 via blackhole type blackhole\n"),
     nvue("BGP off", r"vrf default router bgp state enabled", "vrf default router bgp state disabled"),
     nvue("no routes of IPv4", r"address-family ipv4-unicast state enabled", "address-family ipv4-unicast state disabled"),
@@ -618,7 +618,7 @@ EOS = (
     eos("IPv6 off on an uplink", r"^   ipv6 enable\n"),
     eos("AS number of another leaf", "router bgp 4200000001", "router bgp 4200000002"),
     eos("router ID of another leaf", r"router-id \S+", "router-id 10.255.128.2"),
-    eos("remote AS of no one", r"Ethernet33/1 (.*) remote-as \d+", r"Ethernet33/1 \1 remote-as 65000"),
+    eos("unused remote AS", r"Ethernet33/1 (.*) remote-as \d+", r"Ethernet33/1 \1 remote-as 65000"),
     eos(
         "BFD off, hold 180 s",
         r"^   neighbor FABRIC bfd\n   neighbor FABRIC bfd interval.*\n   neighbor FABRIC timers 3 9",
@@ -666,7 +666,7 @@ EOS = (
     eos("cable of another spine", r"rails-spine-1 Ethernet1/1", "rails-spine-2 Ethernet1/1"),
 )
 
-# What sites have in their files besides, or write otherwise.
+# Additional settings of sites, or other notations.
 HARMLESS = (
     sonic("time", ("NTP_SERVER/10.9.9.9", {"iburst": "on"})),
     sonic("accounts", ("TACPLUS_SERVER/10.9.9.8", {"priority": "1"}), ("AAA/authentication", {"login": "tacacs+,local"})),

@@ -39,7 +39,7 @@ def healthy(os: str) -> Mapping[str, str]:
 
 
 def with_cluster(mutation: Mutation, folder: Path) -> list[Problem]:
-    """What the cluster adds to the files alone, below `folder`; files are found by their folders' names."""
+    """Return the problems that the cluster adds to those of the files alone, below `folder`; files are matched by folder name."""
     texts = {str(folder / name): text for name, text in mutation.apply(healthy(mutation.os)).items()}
     found = readings(texts)
     documents = {name: Document(name, text) for name, text in texts.items()}
@@ -48,7 +48,7 @@ def with_cluster(mutation: Mutation, folder: Path) -> list[Problem]:
 
 
 @pytest.mark.parametrize("os", ["sonic", "pods", "opensm", "nvue", "eos"])
-def test_a_healthy_fabric_has_no_problem(os: str, tmp_path: Path) -> None:
+def test_healthy_fabric_has_no_problem(os: str, tmp_path: Path) -> None:
     assert alone(healthy(os)) == []
     assert (
         with_cluster(
@@ -58,7 +58,7 @@ def test_a_healthy_fabric_has_no_problem(os: str, tmp_path: Path) -> None:
     )
 
 
-def test_commands_of_nvue_mean_what_its_yaml_means() -> None:
+def test_nvue_commands_and_yaml_read_the_same() -> None:
     for name, text in healthy("nvue").items():
         if name.endswith("startup.yaml"):
             ours, theirs = (reader(each) for reader in [recognized(text)] if reader for each in (text, as_yaml(text)))
@@ -77,12 +77,12 @@ def test_planted_mistakes_are_found(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("difference", HARMLESS, ids=lambda each: f"{each.os}: {each.name}")
-def test_what_a_site_has_besides_is_no_error(difference: Mutation, tmp_path: Path) -> None:
+def test_site_specific_settings_are_not_errors(difference: Mutation, tmp_path: Path) -> None:
     found = [*alone(difference.apply(healthy(difference.os))), *with_cluster(difference, tmp_path)]
     assert [problem.message for problem in found if problem.is_error] == []
 
 
-def test_a_switch_whose_cables_all_lead_to_hosts_needs_no_neighbor() -> None:
+def test_switch_connected_only_to_hosts_needs_no_neighbor() -> None:
     port = "interface Ethernet{0}/1\n   description h100-{0} mlx5_0\n   no switchport\n   ip address 10.10.0.{1}/31\n!\n"
     networks = "".join(f"   network 10.10.0.{2 * cage}/31\n" for cage in (1, 2))
     text = "".join(("hostname rails-leaf-1\n!\n", *(port.format(cage, 2 * cage) for cage in (1, 2)), "ip routing\n!\n"))
@@ -92,15 +92,15 @@ def test_a_switch_whose_cables_all_lead_to_hosts_needs_no_neighbor() -> None:
     assert "HW833" in codes(alone({"rails-leaf-1/startup-config": text.replace("ip routing", uplink)}))
 
 
-def test_mistakes_are_of_many_kinds_and_names_of_one() -> None:
+def test_mutations_are_numerous_and_have_unique_names() -> None:
     assert len(MUTATIONS) >= 200
     assert len({(each.os, each.at, each.name) for each in MUTATIONS}) == len(MUTATIONS)
 
 
-def test_most_findings_have_the_line_of_their_setting() -> None:
+def test_most_problems_have_the_line_of_their_setting() -> None:
     with_line, count = 0, 0
     for each in (*NVUE, *EOS, *FRR):
-        # Those of HW602 are about all ports of a file, not one line.
+        # Problems of HW602 concern all ports of a file, not one line.
         problems = [problem for problem in alone(each.apply(healthy(each.os))) if problem.code != "HW602"]
         count += len(problems)
         with_line += sum(problem.span is not None for problem in problems)
@@ -144,7 +144,7 @@ def codes(problems: Iterable[Problem]) -> set[str]:
         ("one path", "HW834"),
         ("hash without ports", "HW835"),
         ("route map that denies all", "HW836"),
-        ("remote AS of no one", "HW837"),
+        ("unused remote AS", "HW837"),
         ("no network announced", "HW838"),
         ("router advertisements off", "HW839"),
         ("hold time 180 s without BFD", "HW840"),

@@ -1,4 +1,4 @@
-"""docs/audit.md lists every rule with what it costs a run."""
+"""docs/audit.md lists every rule with its consequence for a run."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "audit.md"
 HEAD = "| code | found | what it does to a run |\n| --- | --- | --- |\n"
 
 
-def test_the_page_lists_every_rule(update_golden: bool) -> None:
-    """`--update-golden` writes the table again."""
+def test_page_lists_every_rule(update_golden: bool) -> None:
+    """`--update-golden` rewrites the table."""
     found = explanations()
     rows = [
         f"| [{code}](problems.md#{code.lower()}) | {found[code].title.removesuffix('.')} | {found[code].why.strip()} |"

@@ -1,4 +1,4 @@
-"""A switch's file is found in the plan by its host name or its folder, and looking for all of them takes one pass over the plan."""
+"""A switch's file is matched with the plan by its host name or its folder, and matching all files takes one pass over the plan."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ FIRST, SECOND, *_ = (switch.name for switch in PLAN.switches)
 
 
 class CountedSwitches(tuple[SwitchPlan, ...]):
-    """Counts the switches that are looked at one after the other."""
+    """Counts the switches that are iterated over."""
 
     seen = 0
 
@@ -39,15 +39,13 @@ def reading(name: str | None) -> Reading:
         ("startup.yaml", "cumulus", None),
     ],
 )
-def test_a_file_is_of_the_switch_of_its_host_name_else_of_the_innermost_folder(
-    file: str, name: str | None, found: str | None
-) -> None:
+def test_switch_of_a_file_follows_from_its_host_name_or_innermost_folder(file: str, name: str | None, found: str | None) -> None:
     switch = switch_of(file, reading(name), PLAN)
     assert (switch.name if switch else None) == found
 
 
 @pytest.mark.parametrize("copies", [1, 50])
-def test_the_switches_of_the_plan_are_looked_through_once_for_all_files(copies: int) -> None:
+def test_switches_of_the_plan_are_iterated_once_for_all_files(copies: int) -> None:
     switches = CountedSwitches(
         replace(switch, name=f"{switch.name}-{copy}") for copy in range(copies) for switch in PLAN.switches
     )

@@ -1,6 +1,6 @@
-"""Vendors' own defaults and published configurations have no error: a false one would cost a reader's trust in all others.
+"""Vendors' defaults and published configurations have no error: a false one would cost a reader's trust in all others.
 
-The texts are written here after the forms and numbers of the sources that are named; none is a copy.
+The texts follow the forms and numbers of the named sources; none is a copy.
 """
 
 import json
@@ -78,7 +78,7 @@ CUMULUS_YAML = """- header:
 
 
 def arista(name: str, queue: str, thresholds: str) -> str:
-    """EOS 4.36's RoCE guide: leaf and spine with other thresholds, and no watchdog; Arista's "AI Network Fabric Deployment Guide"."""
+    """EOS 4.36's RoCE guide: leaf and spine with different thresholds, and no watchdog; Arista's "AI Network Fabric Deployment Guide"."""
     return f"""! device: {name} (DCS-7060X6-64PE, EOS-4.36.0F)
 !
 hostname {name}
@@ -215,11 +215,11 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_configuration_has_no_error(name: str) -> None:
+def test_published_configuration_has_no_error(name: str) -> None:
     assert [problem for problem in problems(PUBLISHED[name]) if problem.is_error] == []
 
 
-def test_leaf_and_spine_of_one_guide_have_no_error_together() -> None:
+def test_leaf_and_spine_of_one_guide_have_no_common_error() -> None:
     found = {}
     for name in ("leaf", "spine"):
         reader = recognized(ARISTA[name])
@@ -229,7 +229,7 @@ def test_leaf_and_spine_of_one_guide_have_no_error_together() -> None:
 
 
 @pytest.mark.parametrize("hwsku", ["ACS-SN5400", "ACS-SN5600", "Mellanox-SN5600-O128"])
-def test_sonics_own_tables_have_no_error(hwsku: str) -> None:
+def test_default_tables_of_sonic_have_no_error(hwsku: str) -> None:
     if not DATA.is_dir():
         pytest.skip(f"needs {DATA}")
     tables = json.loads((DATA / "expected-qos-buffers.json").read_text())[hwsku]
@@ -237,14 +237,14 @@ def test_sonics_own_tables_have_no_error(hwsku: str) -> None:
     tables["DEVICE_METADATA"] = {
         "localhost": {"hwsku": hwsku, "platform": platform, "buffer_model": "dynamic", "hostname": "sonic"}
     }
-    # Rows of a port without a name are those of the template's other ports.
+    # Rows of an unnamed port represent the template's other ports.
     for name, rows in tables.items():
         if isinstance(rows, dict):
             tables[name] = {key: row for key, row in rows.items() if key and not key.startswith("|")}
     assert [problem for problem in problems(json.dumps(tables, indent=1)) if problem.is_error] == []
 
 
-def test_headroom_is_that_of_nvidias_published_tables() -> None:
+def test_headroom_matches_the_published_tables_of_nvidia() -> None:
     """device/mellanox/x86_64-nvidia_sn5600-r0/ACS-SN5600/pg_profile_lookup.ini, with packets of 1024 and 64 bytes only: within 1 KiB."""
     asic = asic_of("x86_64-nvidia_sn5600-r0")
     assert asic is not None
@@ -262,7 +262,7 @@ def test_headroom_is_that_of_nvidias_published_tables() -> None:
         assert abs(found.size - size) <= 1024
 
 
-def test_headroom_of_fewer_small_packets_is_smaller() -> None:
+def test_headroom_is_smaller_with_fewer_small_packets() -> None:
     asic = asic_of("x86_64-nvidia_sn5400-r0")
     assert asic is not None
     half, worst = (headroom(asic, 400_000, 40, 4, 1024, percent).xoff for percent in (50, 100))
