@@ -25,7 +25,7 @@ _TRUE = frozenset({"true", "yes", "on", "y"})
 _FALSE = frozenset({"false", "no", "off", "n"})
 # Words of the routes and rules themselves, which their keys have.
 _OF_KEYS = frozenset({"to", "from", "via", "table", "priority"})
-# Of an interface that nobody has set.
+# Of an interface whose MTU is not set.
 _USUAL_MTU = 1500
 _MOST_DEPTH = 8
 # A line that headway writes into the files of other fabrics than the scale-out one.

@@ -137,7 +137,7 @@ def _yaml(value: object) -> str:
 
 
 def _script(host: _Host) -> str:
-    is_other, qos = host.is_other, host.fabric.qos
+    is_other, qos, addresses = host.is_other, host.fabric.qos, host.addressed
     marked = [each for each in (qos.classes if qos else ()) if each.ecn]
     what = "Addresses, routes" if host.netplan is None else "ARP"
     return render_shell(
@@ -153,7 +153,9 @@ def _script(host: _Host) -> str:
         mtu=_MTU,
         netplan=host.netplan and Shell(str(host.netplan)),
         with_qos=host.adapters if qos else (),
-        addressed=host.addressed,
+        has_addresses=bool(addresses),
+        addressed=addresses if host.netplan is None else (),
+        expected=() if host.netplan is None else addresses,
         qos=qos,
         classes=qos.classes if qos else (),
         lossless=qos.lossless_priorities if qos else (),
@@ -171,6 +173,7 @@ def _unit(host: _Host, others: tuple[str, ...]) -> str:
         cluster=host.cluster,
         fabric=host.fabric,
         is_other=is_other,
+        what="Addresses" if host.netplan is None else "ARP",
         script=str(host.script),
         netplan=host.netplan and Shell(str(host.netplan)),
         reason="which does not reach its storage" if is_other and not has_classes else "whose missing PFC slows every other one",

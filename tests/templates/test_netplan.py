@@ -365,6 +365,19 @@ def test_a_wrong_address_is_not_that_of_the_leafs_link(tree: Path, capsys: pytes
     assert "10.10.0.1" in capsys.readouterr().out
 
 
+def test_files_of_netplan_alone_are_enough_for_cables(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The switches' descriptions name RDMA devices, and netplan's files network interfaces: their addresses join them."""
+    shutil.copytree(tree / "rendered", tmp_path / "rendered")
+    for path in (tmp_path / "rendered").rglob("headway-qos*"):
+        path.unlink()
+    assert audit(tmp_path) == 0
+    file = tmp_path / "rendered/lab/hosts/gpu-2" / NETPLAN.relative_to("/")
+    file.write_text(file.read_text().replace('via: "10.10.0.66"', 'via: "10.10.0.67"'))
+    capsys.readouterr()
+    assert audit(tmp_path) == 1
+    assert "10.10.0.67 is not a neighbor" in capsys.readouterr().out
+
+
 def test_a_file_in_the_place_of_a_rendered_one_is_headways(tree: Path) -> None:
     (tree / "cluster.yaml").write_text(CLUSTER.replace("network_config: netplan", "network_config: script"))
     try:
