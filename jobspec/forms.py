@@ -16,6 +16,9 @@ FORMS: Mapping[str, str] = {
     r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$": (
         "name of an adapter: letters, digits, `-`, `_` and `.`, 63 at most, starting with a letter or digit"
     ),
+    r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,14}$": (
+        "name of a network interface: letters, digits, `-`, `_` and `.`, 15 at most, starting with a letter or digit"
+    ),
     r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,254}$": "name: letters, digits, `-`, `_` and `.`, starting with a letter or digit",
     r"^[A-Za-z0-9][-A-Za-z0-9_.]*$": "name of a model: letters, digits, `-`, `_` and `.`, starting with a letter or digit",
     r"^[A-Za-z0-9][-A-Za-z0-9_/.:]{0,62}$": "name of a port: letters, digits, `-`, `_`, `/`, `.` and `:`, 63 at most",

@@ -52,13 +52,22 @@ class FabricNics:
 
 
 @dataclass(frozen=True)
+class NicInterface:
+    """The network interface of an adapter, as `ip link` prints it."""
+
+    nic: str
+    interface: str
+
+
+@dataclass(frozen=True)
 class GroupPlan:
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
     Jobs may plan with `count` less `held_back` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
     the adapters on the fabric between the nodes, in the order of their rails, `other_nics` those on other fabrics. `gpu_model` is the GPU
     that the cluster file describes because the catalogue does not have it. `grow_to` are the nodes of the group in the fabric between them
-    when that has the size that it is planned for; None where it has the present ones.
+    when that has the size that it is planned for; None where it has the present ones. `interfaces` are those of its adapters, where the
+    cluster file names them, and netplan configures them if it `uses_netplan`.
     """
 
     name: str
@@ -80,6 +89,8 @@ class GroupPlan:
     threads_per_core: int = 1
     other_nics: tuple[FabricNics, ...] | None = field(default=None, metadata=OMITTED)
     grow_to: int | None = field(default=None, metadata=OMITTED)
+    interfaces: tuple[NicInterface, ...] | None = field(default=None, metadata=OMITTED)
+    uses_netplan: bool = field(default=False, metadata=OMITTED)
 
     @property
     def known_gpu(self) -> Gpu | None:

@@ -12,7 +12,7 @@ from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, SwitchPlan, to_json
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.jobspec.suggest import joined_or
-from headway.templates.hosts.render import host_files, is_script
+from headway.templates.hosts.render import host_files, is_netplan, is_script
 from headway.templates.hosts.units import is_unit
 from headway.templates.hosts.units import read as read_unit
 from headway.templates.kind import Files, LazyFiles, no_switch_files
@@ -107,6 +107,8 @@ def reader_of(path: PurePath) -> Reader | None:
         return _read_host
     if is_unit(path):
         return read_unit
+    if is_netplan(path):
+        return _read_netplan
     if path.parts[-2:] == ("kubernetes", "job.yaml"):
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
@@ -132,6 +134,8 @@ def recognized(text: str) -> Reader | None:
         return SWITCHES["eos"].read
     if re.search(r"^(frr (version|defaults) |router bgp \d+[\s\S]*^ neighbor )", text, re.MULTILINE):
         return SWITCHES["frr"].read
+    if _OF_NETPLAN.match(text):
+        return _read_netplan
     if _OF_HOST.search(text):
         return _read_host
     if re.search(r"^kind:", text, re.MULTILINE) and "apiVersion" in text:
@@ -144,6 +148,8 @@ _OF_HOST = re.compile(
     r"^\s*(?:sudo +|Exec\w+=\S*)?(?:dcb (?:app|pfc) |mlnx_qos -|cma_roce_(?:tos|mode) -|net\.ipv4\.conf\.\S+\.(?:rp_filter|arp_\w+) *=)",
     re.MULTILINE,
 )
+# The first key, behind comments.
+_OF_NETPLAN = re.compile(r"(?:[ \t]*(?:#.*|---.*)?\n)*network:\s")
 
 
 class _SwitchFiles:
@@ -163,5 +169,11 @@ class _SwitchFiles:
 
 def _read_host(text: str) -> Reading:
     from headway.templates.hosts.read import read  # noqa: PLC0415 (a job's check reads no host's file)
+
+    return _read_netplan(text) if _OF_NETPLAN.match(text) else read(text)
+
+
+def _read_netplan(text: str) -> Reading:
+    from headway.templates.hosts.netplan import read  # noqa: PLC0415 (a job's check reads no host's file)
 
     return read(text)

@@ -259,10 +259,14 @@ class LazySettings(Mapping[str, Setting]):
 
 @dataclass(frozen=True)
 class Traits:
-    """Values that similar devices and ports usually share: of the device, and of each port in use, by key."""
+    """Values that similar devices and ports usually share: of the device, and of each port in use, by key.
+
+    Files of one `format` are compared with each other.
+    """
 
     device: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    format: str = ""
 
 
 def no_traits() -> Traits:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from headway.infra.tree import blocked, compare_tree, files_below
 from headway.jobspec.load import load_file
 from headway.jobspec.parse import kind_of
-from headway.templates.hosts.render import NETWORKD, SCRIPT, UNIT
+from headway.templates.hosts.render import NETPLAN, NETWORKD, SCRIPT, UNIT
 from headway.templates.kind import Files
 from headway.templates.switches import SWITCHES
 
@@ -23,7 +23,7 @@ _CLUSTER_FILES = (
     "slurm/topology.conf",
     "slurm/topology.yaml",
     "slurm/node-check",
-    *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT) for ending in ("", "-*")),
+    *(f"hosts/*{path.with_stem(path.stem + ending)}" for path in (SCRIPT, UNIT, NETPLAN) for ending in ("", "-*")),
     f"hosts/*{NETWORKD}",
     *(
         f"{place}/*/{file}"

@@ -18,7 +18,7 @@ from headway.templates.audit.finding import Finding
 from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
 from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
-from headway.templates.hosts.render import is_script
+from headway.templates.hosts.render import is_netplan, is_script
 from headway.templates.hosts.units import is_unit
 from headway.templates.kind import Files, of_plan
 from headway.templates.reading import Reading, Setting
@@ -157,10 +157,10 @@ def _judge_of(path: PurePosixPath, wanted: Reading) -> Callable[[str], Severity 
     kind = kind or next((each for each in kinds if path.name in {PurePosixPath(other).name for other in each.others}), None)
     if kind is not None:
         return kind.judge
-    if not is_script(path.name) and not is_unit(path):
+    if not is_script(path.name) and not is_unit(path) and not is_netplan(path):
         return of_plan
     # A host has other interfaces and a unit other limits than those that headway sets.
-    ours = {key.partition("|")[0] for key in wanted.settings} if is_script(path.name) else set()
+    ours = set() if is_unit(path) else {key.partition("|")[0] for key in wanted.settings}
     return lambda key: Severity.ERROR if key in wanted.settings or key.partition("|")[0] in ours else Severity.WARNING
 
 

@@ -122,7 +122,7 @@ def losses(cluster: ClusterPlan, shape: FabricShape) -> Iterator[Loss]:
         sizes = shape.sizes
         of_pod = sizes.pod_spines * sizes.spine_up
         yield Loss("a cable from a spine to a core", "its pod, to others", 1 - 1 / of_pod)
-        yield Loss("a core", "every pod, to others", 1 - sizes.core_uplinks / of_pod)
+        yield Loss("a core", "every pod, to others", 1 - sizes.core_share * sizes.core_uplinks / of_pod)
 
 
 def _fastest(cluster: ClusterPlan, shape: FabricShape) -> int:
@@ -153,6 +153,9 @@ def growth_of(shape: FabricShape) -> Growth:
     upper = shape.spec.spine_ports or ports.every_up
     if sizes.tiers == 2:
         return Growth(present, upper // (of_plane * sizes.uplinks) * sizes.unit)
+    if sizes.has_rail_pods:
+        # With another unit each spine has more links down than up.
+        return Growth(present, sizes.pod_units * sizes.unit)
     return Growth(present, ports.every_up // sizes.core_uplinks * sizes.pod_units * sizes.unit)
 
 

@@ -72,6 +72,7 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
     for index, nodes in enumerate(cluster.node_groups):
         path = ("node_groups", index)
         yield from _check_named_fabrics(path, nodes, cluster.fabrics)
+        yield from _check_interfaces(path, nodes, cluster.fabrics)
         for fabric in cluster.fabrics:
             on = _adapters_on(nodes, fabric)
             if not _is_short_of_rails(nodes, fabric):
@@ -358,6 +359,40 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
         elif fabric.transport not in _RDMA:
             message = f"`{nic.name}` is an RDMA adapter, but the fabric `{fabric.name}` is {fabric.transport}"
             yield Problem("HW530", CLUSTER, at, message, "name the fabric that it speaks RDMA on, or leave the adapter out")
+
+
+def _check_interfaces(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
+    """Check that each adapter's interface is its own, and that those which netplan is to configure have one."""
+    of_fabrics = {fabric.interface: fabric.name for fabric in fabrics if fabric.interface is not None}
+    owners: dict[str, str] = {}
+    for place, nic in enumerate(nodes.nics):
+        at = (*path, "nics", place, "interface")
+        if nic.interface in of_fabrics:
+            fabric = of_fabrics[nic.interface]
+            message = f"`{nic.interface}` is the interface of the fabric `{fabric}`, not of the RDMA adapter `{nic.name}`"
+            yield Problem("HW530", CLUSTER, at, message, f"write the name that /sys/class/infiniband/{nic.name}/device/net has")
+        elif nic.interface is not None and owners.setdefault(nic.interface, nic.name) != nic.name:
+            message = f"`{nic.interface}` is the interface of `{owners[nic.interface]}` and of `{nic.name}`"
+            yield Problem("HW209", CLUSTER, at, message, "give each adapter the interface of its port")
+    if nodes.network_config != "netplan":
+        return
+    switched = [fabric for fabric in fabrics if fabric.transport == "roce" and fabric.switches is not None]
+    configured = sorted({place for fabric in switched for place in _adapters_on(nodes, fabric)})
+    nameless = [place for place in configured if nodes.nics[place].interface is None]
+    if nameless:
+        name, more = nodes.nics[nameless[0]].name, len(nameless) - 1
+        others = f" and {more} more have" if more else " has"
+        message = f"netplan configures network interfaces, and `{name}`{others} no `interface`"
+        hint = (
+            f"write `{{name: {name}, interface: NAME}}`, with the name that /sys/class/infiniband/{name}/device/net has; "
+            "or leave `network_config` out"
+        )
+        yield Problem("HW210", CLUSTER, (*path, "nics", nameless[0]), message, hint)
+    elif not configured:
+        where = " or ".join(f"`{fabric.name}`" for fabric in switched) if switched else "a RoCE fabric with `switches`"
+        message = f"no adapter of `{nodes.name}` is on {where}, so that headway has no addresses for netplan to set"
+        hint = "leave `network_config` out, or list the adapters that are to have an address"
+        yield Problem("HW210", CLUSTER, (*path, "network_config"), message, hint)
 
 
 def _named(nodes: NodeGroup, fabric: Fabric) -> bool:

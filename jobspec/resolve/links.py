@@ -2,8 +2,9 @@
 
 Nodes come in units of as many as a leaf has ports for, and the leaf for rail r in unit u is leaf u x width + the rail's place in a unit.
 Rail r is in plane r modulo the planes, spine s in plane s modulo the planes; each leaf is linked to the spines of its pod and plane,
-spine i of each pod to the i-th group of cores. All switches of the top tier have one AS number, and so have the spines of a pod: no path
-of one plane comes into another, and it keeps a switch from being a way between two of the tier above (RFC 7938, section 5.2.1).
+spine i of each pod to the i-th group of cores. Pods have whole units, or one rail of all units; then neighboring spines of a pod share a
+group of cores. All switches of the top tier have one AS number, and so have the spines of a pod: no path of one plane comes
+into another, and it keeps a switch from being a way between two of the tier above (RFC 7938, section 5.2.1).
 
 A switch has the ports of all devices that `grow_to` plans from the first day on: its file does not change when they come. A cable is
 only planned between devices that exist.
@@ -138,6 +139,8 @@ class FabricShape:
         return max(self.spec.spine_ports or 0 if role == "spine" else 0, self.ports.every_up)
 
     def pod_of(self, leaf: int) -> int:
+        if self.sizes.has_rail_pods:
+            return leaf % self.sizes.width
         return 0 if self.sizes.tiers < 3 else leaf // self.sizes.width // self.sizes.pod_units
 
     def spines_of(self, leaf: int) -> range:
@@ -148,6 +151,8 @@ class FabricShape:
     def leaves_of(self, spine: int) -> list[int]:
         """Return leaves that the spine is linked to, those to come too."""
         pod, place = divmod(spine, self.sizes.pod_spines)
+        if self.sizes.has_rail_pods:
+            return list(range(pod, self.sizes.most_leaves, self.sizes.width))
         plane, of_pod = place % self.planes, self.sizes.pod_units * self.sizes.width
         first = pod * of_pod
         last = min(first + of_pod, self.sizes.most_leaves) if self.sizes.tiers > 2 else self.sizes.most_leaves
@@ -156,12 +161,15 @@ class FabricShape:
     def cores_of(self, spine: int) -> range:
         """Return cores that the spine is linked to."""
         group = self.sizes.core_group
-        first = spine % self.sizes.pod_spines * group if group else 0
+        first = spine % self.sizes.pod_spines // self.sizes.core_share * group if group else 0
         return range(first, first + group)
 
-    def spines_of_core(self, core: int) -> range:
-        """Return spines that the core is linked to: one of every pod, those to come too."""
-        return range(core // self.sizes.core_group, self.sizes.most_spines, self.sizes.pod_spines)
+    def spines_of_core(self, core: int) -> list[int]:
+        """Return spines that the core is linked to: those of one place in every pod, those to come too."""
+        share = self.sizes.core_share
+        first = core // self.sizes.core_group * share
+        pods = range(first, self.sizes.most_spines, self.sizes.pod_spines)
+        return [spine + place for spine in pods for place in range(share)]
 
     def uplink_port(self, spine: int, link: int) -> int:
         """Return port of a leaf."""
@@ -171,6 +179,8 @@ class FabricShape:
         """Return port of a spine."""
         unit, place = divmod(leaf, self.sizes.width)
         of_plane = len(range(place % self.planes, self.sizes.width, self.planes))
+        if self.sizes.has_rail_pods:
+            return unit * self.sizes.uplinks + link
         below = unit % self.sizes.pod_units if self.sizes.tiers > 2 else unit
         return (below * of_plane + place // self.planes) * self.sizes.uplinks + link
 
@@ -180,7 +190,9 @@ class FabricShape:
 
     def pod_port(self, spine: int, link: int) -> int:
         """Return port of a core."""
-        return spine // self.sizes.pod_spines * self.sizes.core_uplinks + link
+        pod, place = divmod(spine, self.sizes.pod_spines)
+        share = self.sizes.core_share
+        return (pod * share + place % share) * self.sizes.core_uplinks + link
 
     def leaf_loopback(self, index: int) -> str:
         return str(self._loopbacks[self._loopbacks.num_addresses // 2 + index + 1])

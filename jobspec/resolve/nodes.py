@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.plan import FabricNics, GroupPlan
+from headway.jobspec.plan import FabricNics, GroupPlan, NicInterface
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 
@@ -126,6 +126,8 @@ def resolve_group(nodes: NodeGroup, scale_out: str | None) -> GroupPlan:
         hourly_cost=nodes.hourly_cost,
         threads_per_core=nodes.threads_per_core,
         other_nics=_other_nics(nodes, scale_out),
+        interfaces=tuple(NicInterface(nic.name, nic.interface) for nic in nodes.nics if nic.interface is not None) or None,
+        uses_netplan=nodes.network_config == "netplan",
     )
 
 

@@ -3,7 +3,9 @@
 The lowest tier is made of units: as many nodes as a leaf has ports for, with a leaf for every `leaf_rails` rails. The next tier has the
 fewest switches that give every lower one the same number of links to each of them; this rule gives the tables of NVIDIA's reference
 architectures for DGX H100, B200 and B300 (docs.nvidia.com, "network fabrics"). If no two tiers fit, units are grouped into pods, and
-spine i of every pod connects to the same group of cores (Al-Fares et al., SIGCOMM 2008).
+spine i of every pod connects to the same group of cores (Al-Fares et al., SIGCOMM 2008). Where that takes fewer switches, a pod is a rail:
+the leaves of one rail in all units have separate spines, and neighboring spines share a group of cores, as in NVIDIA's DGX A100 SuperPOD
+(RA-09950-001).
 
 Links between switches have the fastest speed of the model. Where two tiers are too few for it and enough for slower links, of which a
 switch has more, they are slower: 64 ports of 800 Gb/s are 128 of 400.
@@ -33,6 +35,8 @@ _ROUNDING = 0.05
 
 _ONE_LEAF = ("leaf-spine", "fat-tree")
 _FEW_TIERS = 2
+# Of one there is nothing to connect.
+_FEW_RAILS = 2
 
 
 class SizeError(ValueError):
@@ -48,7 +52,8 @@ class Sizes:
     """Counts of one fabric. A unit is `unit` nodes and the `width` leaves that they are connected to; a pod is `pod_units` units.
 
     `down` are the ports of a leaf for nodes, `uplinks` the links between a leaf and each spine of its pod and plane, `core_uplinks`
-    those between a spine and each core of its group; a group has `core_group` cores. `spine_down` are the ports of a spine for leaves.
+    those between a spine and each core of its group; a group has `core_group` cores, and `core_share` spines of each pod. `spine_down` are
+    the ports of a spine for leaves. With `has_rail_pods` a pod has the leaves of one rail in every unit.
     `leaves`, `spines` and `pods` exist now; `most_leaves`, `most_spines` and `most_pods` are those at the size that it may grow to.
     """
 
@@ -72,6 +77,8 @@ class Sizes:
     most_leaves: int = 0
     most_spines: int = 0
     most_pods: int = 1
+    core_share: int = 1
+    has_rail_pods: bool = False
 
     @property
     def leaf_up(self) -> int:
@@ -429,9 +436,79 @@ class _Derivation:
         return count, uplinks
 
     def _three_tiers(self, lowest: Sizes, units: int, up: int) -> Sizes:
-        stated, of_plane, ports = self.switches, -(-lowest.width // self.planes), self._spine_ports
+        """Return the sizes with cores above pods of units, or above pods of rails where these have fewer switches."""
+        of_rails = self._pods_of_rails(lowest, units, up)
+        try:
+            of_units = self._pods_of_units(lowest, units, up)
+        except SizeError:
+            if of_rails is None or self._contradiction(of_rails) is not None:
+                raise
+            return of_rails
+        found = [of_units] if of_rails is None else [of_units, of_rails]
+        agreed = [sizes for sizes in found if self._contradiction(sizes) is None]
+        if not agreed:
+            key = self._contradiction(of_units) or "cores"
+            given, wanted = getattr(self.switches, key), getattr(of_units, key)
+            raise SizeError(key, f"{given} {key} do not connect these pods", f"use {wanted}, or leave `{key}` out")
+        return min(agreed, key=lambda sizes: sizes.most_spines + sizes.cores)
+
+    def _contradiction(self, sizes: Sizes) -> str | None:
+        """Return a stated number that the sizes do not have."""
+        return next((key for key in ("spines", "cores") if getattr(self.switches, key) not in (None, getattr(sizes, key))), None)
+
+    @property
+    def _spine_room(self) -> int:
+        """The ports of a pod's spine for leaves."""
         ratio = self.fabric.oversubscription.spine
-        room = int(ports * ratio / (1 + ratio) + _ROUNDING)
+        return int(self._spine_ports * ratio / (1 + ratio) + _ROUNDING)
+
+    def _spine_up(self, spine_down: int) -> int:
+        return max(1, math.ceil(spine_down / self.fabric.oversubscription.spine - _ROUNDING))
+
+    def _pods_of_rails(self, lowest: Sizes, units: int, up: int) -> Sizes | None:
+        """Return the sizes with a pod for each rail, in which cores are for traffic between rails alone; None where rails share leaves or
+        planes, where pods are stated, and where a spine does not have ports for all units."""
+        stated, rails, room = self.switches, lowest.width, self._spine_room
+        if (
+            rails < _FEW_RAILS
+            or rails != lowest.rails
+            or self.planes > 1
+            or self.fabric.pods > 1
+            or self.fabric.shape in _ONE_LEAF
+        ):
+            return None
+        found = _fan(units, up, room)
+        if stated.uplinks is not None:
+            found = (up // stated.uplinks, stated.uplinks) if units * stated.uplinks <= room and up >= stated.uplinks else None
+        if found is None:
+            return None
+        count, uplinks = found
+        spine_down = units * uplinks
+        shared = _shared_fan(rails, count, self._spine_up(spine_down), self.ports.every_up, stated.core_uplinks)
+        if shared is None:
+            return None
+        share, group, core_uplinks = shared
+        return replace(
+            lowest,
+            tiers=3,
+            uplinks=uplinks,
+            spines=rails * count,
+            pod_units=units,
+            pod_spines=count,
+            spine_down=spine_down,
+            pods=rails,
+            core_uplinks=core_uplinks,
+            core_group=group,
+            cores=count // share * group,
+            most_spines=rails * count,
+            most_pods=rails,
+            core_share=share,
+            has_rail_pods=True,
+        )
+
+    def _pods_of_units(self, lowest: Sizes, units: int, up: int) -> Sizes:
+        stated, of_plane, ports = self.switches, -(-lowest.width // self.planes), self._spine_ports
+        room = self._spine_room
         pod_units = -(-units // self.fabric.pods) if self.fabric.pods > 1 else min(units, room // of_plane)
         found = None
         if pod_units and stated.uplinks is not None:
@@ -445,7 +522,7 @@ class _Derivation:
             raise SizeError("model", message, hint)
         count, uplinks = found
         spine_down = pod_units * of_plane * uplinks
-        spine_up = max(1, math.ceil(spine_down / ratio - _ROUNDING))
+        spine_up = self._spine_up(spine_down)
         most_pods = -(-units // pod_units)
         group = _fan(most_pods, spine_up, self.ports.every_up)
         if stated.core_uplinks is not None and most_pods * stated.core_uplinks <= self.ports.every_up:
@@ -457,7 +534,7 @@ class _Derivation:
             raise SizeError("model", message, "use more `planes`, or a model with more ports")
         pods = -(-(lowest.leaves // lowest.width) // pod_units)
         pod_spines = count * self.planes
-        sizes = replace(
+        return replace(
             lowest,
             tiers=3,
             uplinks=uplinks,
@@ -472,11 +549,6 @@ class _Derivation:
             most_spines=most_pods * pod_spines,
             most_pods=most_pods,
         )
-        for key in ("spines", "cores"):
-            wanted, given = getattr(sizes, key), getattr(stated, key)
-            if given not in (None, wanted):
-                raise SizeError(key, f"{given} {key} do not connect these pods", f"use {wanted}, or leave `{key}` out")
-        return sizes
 
     @property
     def _of_a_plane(self) -> str:
@@ -495,3 +567,15 @@ def _fan(lower: int, up: int, ports: int) -> tuple[int, int] | None:
         if up % count == 0 and lower * (up // count) <= ports:
             return count, up // count
     return None
+
+
+def _shared_fan(pods: int, spines: int, up: int, ports: int, links: int | None) -> tuple[int, int, int] | None:
+    """Return, for the fewest cores: how many spines of each pod share a group of cores, the cores of a group, and the links between a spine
+    and each of them, if `links` does not state these; None where the `ports` of a core are too few for one spine of each pod."""
+    found = [
+        (spines // share * (up // each), share, up // each, each)
+        for share in range(1, spines + 1)
+        for each in ([links] if links is not None else range(1, up + 1))
+        if spines % share == 0 and up % each == 0 and pods * share * each <= ports
+    ]
+    return min(found)[1:] if found else None

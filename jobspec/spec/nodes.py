@@ -9,6 +9,8 @@ from headway.jobspec.units import BitRate, ByteRate, Bytes
 
 Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?$", max_length=259)]
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
+# Linux has 15 characters for it; without those that are a pattern for systemd.
+InterfaceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,14}$")]
 _MODEL = r"^[A-Za-z0-9][-A-Za-z0-9_.]*$"
 
 
@@ -21,6 +23,8 @@ class Nic(Section):
     """Rail that it is on; its place among the adapters on its fabric, counted from 0, when left out."""
     fabric: Name | None = Field(None, examples=["rails"])
     """Fabric that it is on; the scale-out fabric when left out."""
+    interface: InterfaceName | None = Field(None, examples=["enp26s0np0"])
+    """Its network interface, as `ip link` prints it, which a file of netplan names."""
 
 
 def _named(value: Any) -> Any:
@@ -82,6 +86,10 @@ class NodeGroup(Section):
     """Whether GPUs of one NVLink domain may map memory of other nodes: the IMEX service runs and its channels are there."""
     nics: tuple[NamedNic, ...] = Field((), max_length=64, examples=[["mlx5_0", "mlx5_1"]])
     """RDMA adapters of one node, by name or with their rail and fabric."""
+    network_config: Literal["script", "netplan"] = Field("script", examples=["netplan"])
+    """How the adapters on switched RoCE fabrics get addresses, MTU, routes and rules: from the script `headway-qos` when the node \
+starts, or from a file of netplan, where that configures the node's other networks too, by systemd-networkd. Each of these adapters \
+then needs its `interface`."""
     nic: str | None = Field(None, examples=["ConnectX-7"])
     """Model of the adapters in the catalogue (docs/models.md). Estimates of time and an `auto` layout need it, or `nic_speed`, where a
     job has several nodes."""

@@ -1,6 +1,7 @@
 """Rules about ports and cables: what one end needs, and what the two ends must share."""
 
 import ipaddress
+import re
 from collections.abc import Iterator
 
 from headway.templates.audit.finding import Finding
@@ -223,6 +224,12 @@ def _of_host(machine: Machine, name: str, port: Port, other: Machine, other_port
         yield Finding("HW851", file, key, message, "set the address of the leaf's port")
 
 
+def _stem(name: str) -> str:
+    """Return the letters that a name of an adapter or interface begins with: `mlx`, `enp`."""
+    found = re.match(r"[a-z]*", name)
+    return found[0] if found else ""
+
+
 def _missing_ends(found: list[Machine]) -> Iterator[Finding]:
     """Find ends that a file names and that the named machine's own file does not have."""
     by_name: dict[str, list[Machine]] = {}
@@ -237,6 +244,8 @@ def _missing_ends(found: list[Machine]) -> Iterator[Finding]:
             other = by_name[peer[0]][0]
             file, key = port.at("peer")
             has_ports = other.os != "frr" or peer[1] in other.ports
+            # A file of netplan names network interfaces, where a description may name RDMA devices.
+            has_ports &= other.os != "host" or any(_stem(each) == _stem(peer[1]) for each in other.ports)
             if has_ports and peer[1] not in other.ports and other.ports:
                 what = "adapter" if other.os == "host" else "port"
                 message = (

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from headway.templates.hosts.render import is_script
+from headway.templates.hosts.render import is_netplan, is_script
 from headway.templates.reading import BgpView, DeviceView, PortView, Reading
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -135,8 +135,8 @@ def _place(file: str, device: DeviceView) -> object:
     """Return what the files of one machine share: SONiC has its FRR's file in a folder of its own."""
     path = PurePosixPath(file)
     if device.os == "host":
-        # A host has a headway-qos for each of its fabrics.
-        folder = _host_folder(path) if is_script(path.name) else None
+        # A host has a headway-qos for each of its fabrics, and may have a file of netplan for each.
+        folder = _host_folder(path) if is_script(path.name) or is_netplan(path) else None
         return ("host", file if folder is None else str(folder))
     folder = path.parent.parent if path.parent.name == "frr" else path.parent
     if path.name in {"config_db.json", "frr.conf"}:

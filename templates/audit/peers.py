@@ -20,10 +20,11 @@ def check_peers(readings: Mapping[str, Reading], fabrics: Mapping[str, str]) -> 
 
     `fabrics`: file -> its fabric, if that is another one than that of the collectives; each fabric is compared with itself.
     """
-    by_kind: dict[tuple[str, str | None], dict[str, Traits]] = {}
+    by_kind: dict[tuple[str, str, str | None], dict[str, Traits]] = {}
     for file, reading in readings.items():
         if reading.device is not None:
-            by_kind.setdefault((reading.device.os, fabrics.get(file)), {})[file] = reading.traits()
+            found = reading.traits()
+            by_kind.setdefault((reading.device.os, found.format, fabrics.get(file)), {})[file] = found
     for traits in by_kind.values():
         roles = {file: _role(file, readings[file]) for file in traits}
         count = Counter(roles.values())

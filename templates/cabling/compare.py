@@ -26,7 +26,7 @@ class Miscabling:
 
 @dataclass(frozen=True)
 class PlannedCables:
-    """The planned cables. `adapters` has the node and adapter of each hardware address that an inventory knows."""
+    """The planned cables. `adapters` has the node and adapter of each hardware address that an inventory has."""
 
     cluster: ClusterPlan
     adapters: Mapping[str, End] = field(default_factory=dict)
@@ -65,12 +65,23 @@ class PlannedCables:
         names |= {device: device for device, _ in self.coming}
         return names | {node.host: node.name for node in self.cluster.nodes if node.host}
 
+    @cached_property
+    def interfaces(self) -> Mapping[End, End]:
+        """The adapter of each network interface that the cluster file has, by node and interface."""
+        of_group = {group.name: group.interfaces or () for group in self.cluster.groups}
+        return {
+            (node.name, each.interface): (node.name, each.nic) for node in self.cluster.nodes for each in of_group[node.group]
+        }
+
     def end_of(self, seen: SeenEnd) -> End:
         """Return the planned end that a device means: its name may have a domain, and its port several names."""
         for port in seen.ports:
             if port.lower() in self.adapters:
                 return self.adapters[port.lower()]
         device = self.devices.get(seen.device) or self.devices.get(seen.device.partition(".")[0], seen.device)
+        named = next((self.interfaces[device, port] for port in seen.ports if (device, port) in self.interfaces), None)
+        if named is not None:
+            return named
         known = next((port for port in seen.ports if (device, port) in self.far or (device, port) in self.coming), None)
         return device, known or next(iter(seen.ports), "?")
 

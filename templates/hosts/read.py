@@ -38,7 +38,7 @@ _PROGRAMS = {
         "printf",
         "tee",
     ),
-    *("set_qos", "set_address", "setting", "cma_tos", "if_there", "either"),
+    *("set_qos", "set_address", "expect_address", "setting", "cma_tos", "if_there", "either"),
 }
 # Of /proc/sys/net/ipv4/conf/INTERFACE, as sysctl names them.
 _SYSCTL = re.compile(
@@ -185,6 +185,8 @@ def _changes(command: ShellCommand, shown: str) -> Iterator[_Change]:
     match command.words:
         case ("cma_tos", adapter, value):
             yield _Change(_named(adapter), "default_roce_tos", value)
+        case ("expect_address", adapter, address):
+            yield _Change(_named(adapter), "address-expected", address)
         case ("if_there", file, value) | ("either", file, _, value):
             yield from _of_file(file, value)
         case ("echo" | "printf", *_, value) if command.target is not None and not _PARAMETER.fullmatch(value):

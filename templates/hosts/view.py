@@ -37,6 +37,7 @@ def host_view(settings: Mapping[str, Setting]) -> DeviceView:
             by_adapter.setdefault(setting.value, {})
         elif bar and rest.split("|")[0] in {
             "address",
+            "address-expected",
             "gateway",
             "mtu",
             "up",
@@ -82,9 +83,9 @@ def traits(settings: Mapping[str, Setting]) -> Traits:
     )
 
 
-def faults(settings: Mapping[str, Setting], views: Mapping[str, QosView]) -> Iterator[Fault]:
-    """Yield the faults of the file."""
-    device = host_view(settings)
+def faults(settings: Mapping[str, Setting], views: Mapping[str, QosView], device: DeviceView | None = None) -> Iterator[Fault]:
+    """Yield the faults of the file; `device` is the host if its adapters are not those of `host_view`."""
+    device = device or host_view(settings)
     rails = [name for name, port in device.ports.items() if port.addresses]
     yield from _sysctls(settings, len(rails) > 1)
     yield from _omitted(settings, rails, views)
@@ -114,7 +115,8 @@ def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
         message = (
             f"routing table {table} has routes, and no rule leads to it; every rail leaves by the main table, through one adapter"
         )
-        yield Fault("HW851", routes[table], message, "add `ip rule add from ADDRESS lookup TABLE`")
+        hint = "add `ip rule add from ADDRESS lookup TABLE`; in netplan, a `routing-policy`"
+        yield Fault("HW851", routes[table], message, hint)
     yield from _between_rails(settings, routes)
     for key, setting in settings.items():
         if key.endswith("|table") and setting.value in _KERNELS_TABLES:
@@ -122,14 +124,15 @@ def _ways(settings: Mapping[str, Setting]) -> Iterator[Fault]:
                 f"its table {setting.value} is the kernel's own, which all packets look into; rails take each other's routes"
             )
             yield Fault("HW851", key, message, "give each adapter a table of its own, such as 1000")
-        if key == "rule-priority" and setting.value.isdecimal() and int(setting.value) > _MAIN_PRIORITY:
+        if key.partition("|")[0] == "rule-priority" and setting.value.isdecimal() and int(setting.value) > _MAIN_PRIORITY:
             message = f"the rules have priority {setting.value}, after the main table; its default route counts for all rails"
             yield Fault("HW851", key, message, f"use less than {_MAIN_PRIORITY}")
     for table in rules.keys() - routes.keys() - {"main", "local", "default", "254", "255"} if routes else ():
         message = (
             f"a rule leads to routing table {table}, which has no route; packets from this adapter's address leave by another one"
         )
-        yield Fault("HW851", rules[table], message, "add `ip route replace default via GATEWAY dev DEVICE table TABLE`")
+        hint = "add `ip route replace default via GATEWAY dev DEVICE table TABLE`; in netplan, one of `routes`"
+        yield Fault("HW851", rules[table], message, hint)
 
 
 def _unset(settings: Mapping[str, Setting], device: DeviceView) -> Iterator[Fault]:
@@ -152,10 +155,13 @@ def _between_rails(settings: Mapping[str, Setting], routes: Mapping[str, str]) -
         if (key.endswith("|address") or "|address|" in key) and (interface := _interface(setting.value)) is not None
     ]
     is_linked = len(addresses) > 1 and all(each.network.prefixlen >= _LINK for each in addresses if each.version == 4)
+    literal = {key: key.split("|")[-2:] for key in settings if "|route|" in key}
     own = [key for key, setting in settings.items() if key.startswith("way|") and setting.value == "route"]
+    own += [key for key, (table, _) in literal.items() if table not in _KERNELS_TABLES]
     if not is_linked or not own:
         return
     targets = [setting.value for key, setting in settings.items() if key.startswith("fabric|")]
+    targets += [target for table, target in literal.values() if table in _KERNELS_TABLES]
     networks = []
     for target in targets:
         try:
@@ -170,7 +176,8 @@ def _between_rails(settings: Mapping[str, Setting], routes: Mapping[str, str]) -
             else "no route of the main table leads to"
         )
         message = f"{where} {outside.ip}, an address of another rail; what has no address yet reaches its own leaf only"
-        key = next((key for key in settings if key.startswith("fabric|")), own[0])
+        of_main = (key for key, (table, _) in literal.items() if table in _KERNELS_TABLES)
+        key = next((key for key in settings if key.startswith("fabric|")), next(of_main, own[0]))
         yield Fault("HW851", key, message, "route the network of all adapters' addresses by each of them", doubtful=True)
 
 
@@ -247,13 +254,12 @@ def _routes(settings: Mapping[str, Setting], device: DeviceView) -> Iterator[Fau
     tables: dict[str, str] = {}
     networks: dict[str, tuple[str, str]] = {}
     for name, port in device.ports.items():
-        table = settings.get(f"{name}|table")
-        if table is not None and tables.setdefault(table.value, name) != name:
+        key, table = _table_of(settings, name)
+        if table is not None and tables.setdefault(table, name) != name:
             message = (
-                f"{name} and {tables[table.value]} share routing table {table.value}; both rails leave by one adapter, and "
-                "the other idles"
+                f"{name} and {tables[table]} share routing table {table}; both rails leave by one adapter, and the other idles"
             )
-            yield Fault("HW851", f"{name}|table", message, "give each adapter a table of its own")
+            yield Fault("HW851", key, message, "give each adapter a table of its own")
         for address in port.addresses:
             interface = _interface(address)
             if interface is None:
@@ -273,20 +279,32 @@ def _routes(settings: Mapping[str, Setting], device: DeviceView) -> Iterator[Fau
                 yield from _gateway(name, port, interface)
 
 
+def _table_of(settings: Mapping[str, Setting], name: str) -> tuple[str, str | None]:
+    """Return the adapter's own table of routes, with the setting that it is from; None where it has none."""
+    stated = settings.get(f"{name}|table")
+    if stated is not None:
+        return f"{name}|table", stated.value
+    for key in settings:
+        if key.startswith(f"{name}|route|") and key.endswith("|default"):
+            table = key.split("|")[2]
+            if table not in _KERNELS_TABLES:
+                return key, table
+    return "", None
+
+
 def _gateway(name: str, port: PortView, interface: ipaddress.IPv4Interface | ipaddress.IPv6Interface) -> Iterator[Fault]:
+    key = port.keys.get("gateway", f"{name}|gateway")
     try:
         gateway = ipaddress.ip_address(port.gateway or "")
     except ValueError:
-        yield Fault(
-            "HW851", f"{name}|gateway", f"`{port.gateway}` is not an address; the rail has no way out", "set the leaf's address"
-        )
+        yield Fault("HW851", key, f"`{port.gateway}` is not an address; the rail has no way out", "set the leaf's address")
         return
     if gateway not in interface.network or gateway == interface.ip:
         message = (
             f"the gateway {gateway} is not a neighbor in {interface.network}; Linux refuses the route, and the rail reaches "
             "no other leaf"
         )
-        yield Fault("HW851", f"{name}|gateway", message, "set the leaf's address on this link")
+        yield Fault("HW851", key, message, "set the leaf's address on this link")
 
 
 def _interface(address: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface | None:

@@ -124,3 +124,45 @@ def test_plan_of_a_cluster_shows_spares_domains_storage_and_versions(folder: Pat
 def test_plan_of_a_folder_is_an_error(folder: Path, capsys: Capture) -> None:
     assert main(["plan", str(folder)]) == 2
     assert capsys.readouterr() == ("", f"error: {folder} is a folder; pass one document\n")
+
+
+PODS = """\
+apiVersion: headway/v1alpha1
+kind: Cluster
+name: superpod
+scheduler: {kind: slurm}
+node_groups:
+  - name: a100
+    count: COUNT
+    cpus: 128
+    gpu: A100-SXM-80
+    gpus: 8
+    nic: ConnectX-6
+    nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]
+fabrics:
+  - {name: ib, role: scale-out, transport: infiniband, switches: {model: QM8700, os: [{kind: opensm}]}}
+storage:
+  - {name: runs, kind: posix, path: /scratch/runs, shared: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "model", "nic", "pods"),
+    [
+        (140, "QM8700", "ConnectX-6", "8, one for each rail, of 7 leaves and 10 spines"),
+        (512, "QM9700", "ConnectX-7", "4 of 128 nodes, 32 leaves and 32 spines"),
+    ],
+)
+def test_a_fabric_shows_whether_its_pods_are_rails_or_units(
+    folder: Path, capsys: Capture, nodes: int, model: str, nic: str, pods: str
+) -> None:
+    file = folder / "superpod.yaml"
+    file.write_text(PODS.replace("COUNT", str(nodes)).replace("QM8700", model).replace("ConnectX-6", nic))
+    assert main(["plan", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"pods: {pods}" in lines
+    # With the derived sizes stated the plan is the same.
+    (stated,) = (line.removeprefix("written out: {").removesuffix("}") for line in lines if line.startswith("written out: "))
+    file.write_text(file.read_text().replace(f"{{model: {model}", f"{{model: {model}, {stated}"))
+    assert main(["plan", str(file)]) == 0
+    assert f"pods: {pods}" in capsys.readouterr().out.splitlines()

@@ -60,6 +60,10 @@ def quantum2(nodes: int, ends: int = 0) -> Site:
     return Site(nodes, transport="infiniband", switches={"model": "QM9700"}, group={"nic": "ConnectX-7"}, ends=ends)
 
 
+def quantum(nodes: int) -> Site:
+    return Site(nodes, transport="infiniband", switches={"model": "QM8700"}, group={"gpu": "A100-SXM-80", "nic": "ConnectX-6"})
+
+
 def xdr(nodes: int) -> Site:
     return Site(nodes, transport="infiniband", switches={"model": "Q3400"}, group={"nic": "ConnectX-8"})
 
@@ -81,11 +85,13 @@ def hpn(nodes: int) -> Site:
 
 
 # Leaves, spines, cores, cables to nodes (and to the manager), between leaves and spines, between spines and cores.
-# docs.nvidia.com, NVIDIA DGX SuperPOD reference architectures, "network fabrics": DGX H100 table 4, DGX B200, DGX B300 (XDR, Ethernet).
+# docs.nvidia.com, NVIDIA DGX SuperPOD reference architectures, "network fabrics": DGX H100 table 4, DGX B200, DGX B300 (XDR, Ethernet);
+# DGX A100: RA-09950-001, seven units of 20 nodes, in which groups of spines and of cores are for each rail and for half of each such group.
 # MegaScale: Jiang et al., NSDI 2024, 3.6: 64 ports of 400 Gb/s, 32 down and 32 up, each down port split in two of 200 Gb/s, 64 servers on
 # 8 leaves. HPN: Qian et al., SIGCOMM 2024: 128 ports of 200 Gb/s down and 60 of 400 Gb/s up, 15 segments of 1,024 GPUs in a pod with
 # 240 leaves and 120 spines, of whose ports 120 are down and 8 up.
 PUBLISHED: Mapping[str, tuple[Site, tuple[int, ...]]] = {
+    "A100, 7 units": (quantum(140), (56, 80, 28, 1120, 1120, 1120)),
     "H100, 1 unit": (quantum2(31, ends=4), (8, 4, 0, 252, 256, 0)),
     "H100, 2 units": (quantum2(63, ends=4), (16, 8, 0, 508, 512, 0)),
     "H100, 3 units": (quantum2(95, ends=4), (24, 16, 0, 764, 768, 0)),
@@ -275,6 +281,42 @@ def test_pods_are_connected_by_cores_of_every_group() -> None:
     assert {switch.asn for switch in by_role["core"]} == {4200000000}
     for core in by_role["core"]:
         assert {port.peer for port in core.ports} == {switch.name for switch in by_role["spine"]}
+
+
+def test_a_rail_is_a_pod_where_that_takes_fewer_switches() -> None:
+    """Seven units in pods of two have 80 spines too, and 40 cores with 32 of 40 ports in use."""
+    plan = Site(140, switches={"ports": 40}).plan()
+    leaves, spines, cores = ([each for each in plan.switches if each.role == role] for role in ("leaf", "spine", "core"))
+    for leaf in leaves:
+        rail = leaf.index % 8
+        assert {port.peer for port in leaf.uplinks} == {f"rails-spine-{rail * 10 + place + 1}" for place in range(10)}
+    for core in cores:
+        assert len(core.ports) == 40
+        assert Counter((int(port.peer.rpartition("-")[2]) - 1) // 10 for port in core.ports) == dict.fromkeys(range(8), 5)
+    assert {len(spine.ports) for spine in spines} == {28}
+    assert_cabled(plan)
+
+
+def test_every_leaf_reaches_every_other_without_an_as_number_twice() -> None:
+    """A switch refuses a path that its own number is in: spines of two rails must differ where a core leads from one to the other."""
+    plan = Site(12, nics=3, switches={"ports": 8}).plan()
+    sizes = Site(12, nics=3, switches={"ports": 8}).sizes()
+    assert (sizes.has_rail_pods, sizes.leaves, sizes.spines, sizes.cores) == (True, 9, 12, 6)
+    asns, near = plan.switch_asns, {switch.name: {port.peer for port in switch.uplinks} for switch in plan.switches}
+    leaves = [switch.name for switch in plan.switches if switch.role == "leaf"]
+    for leaf in leaves:
+        reached = {leaf}
+        paths: list[tuple[str, ...]] = [(leaf,)]
+        while paths:
+            paths = [
+                (*path, peer)
+                for path in paths
+                for peer in near[path[-1]]
+                if peer not in reached and asns[peer] not in {asns[each] for each in path}
+            ]
+            paths = list({path[-1]: path for path in paths}.values())
+            reached |= {path[-1] for path in paths}
+        assert reached >= set(leaves)
 
 
 def test_spine_of_three_tiers_has_sessions_to_both_other_tiers() -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -188,6 +189,23 @@ class Hands:
 
 def found(plan: ClusterPlan, reports: list[SeenCables]) -> list[Miscabling]:
     return list(miscablings(PlannedCables(plan), reports))
+
+
+def test_rails_that_a_host_names_by_their_interfaces_are_told_apart() -> None:
+    """Without `interface` in the cluster file the name of the host alone is known, and it is the planned one."""
+    nics = [{"name": f"mlx5_{rail}", "interface": f"enp{rail}s0"} for rail in range(2)]
+    site = Site(7, nics=2, switches={"ports": 4, "spine_ports": 15}, fabric={"shape": "rail-optimized"})
+    named = replace(site, group={"nics": nics}).plan()
+    cables = {
+        end: (far[0], far[1].replace("mlx5_", "enp") + "s0") if far[0].startswith("gpu-") else far
+        for end, far in wires(named).items()
+    }
+    assert found(named, lldp(named, cables)) == []
+    one, two = (next(end for end, far in cables.items() if far == ("gpu-3", name)) for name in ("enp0s0", "enp1s0"))
+    cables[one], cables[two] = cables[two], cables[one]
+    (swapped,) = found(named, lldp(named, cables))
+    assert (swapped.what, swapped.ends) == ("swapped", frozenset({one, two, ("gpu-3", "mlx5_0"), ("gpu-3", "mlx5_1")}))
+    assert found(ethernet(), lldp(ethernet(), cables)) == []
 
 
 @pytest.mark.parametrize("report", REPORTS)

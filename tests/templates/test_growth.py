@@ -19,7 +19,7 @@ from headway.jobspec.resolve.cluster import resolve_cluster
 from headway.jobspec.resolve.sizes import SizeError
 from headway.templates.cabling.compare import PlannedCables, miscablings
 from headway.templates.cluster import reader_of
-from headway.templates.hosts.render import render_host
+from headway.templates.hosts.render import NETPLAN, render_host
 from headway.templates.reading import Reading
 from headway.templates.switches import SWITCHES
 from headway.templates.switches.eos.options import EosOptions
@@ -112,6 +112,20 @@ def test_growth_changes_no_byte_in_any_shape(shape: str, transport: str) -> None
     before = rendered(first.plan())
     for nodes in (first.nodes + 1, goal):
         after = rendered(replace(first, nodes=nodes).plan())
+        assert_only_adds(before, after)
+        before = after
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_byte_of_a_file_of_netplan_changes(shape: str) -> None:
+    site, goal = SHAPES[shape]
+    nics = [{"name": f"mlx5_{rail}", "interface": f"enp{rail}s0np0"} for rail in range(site.nics)]
+    site = replace(site, group={**site.group, "network_config": "netplan", "nics": nics})
+    first = grown(site, grow_to=goal + site.ends)
+    before = rendered(first.plan(), [])
+    assert sum(path == NETPLAN for _, path in before.files) == site.nodes
+    for nodes in (first.nodes + 1, goal):
+        after = rendered(replace(first, nodes=nodes).plan(), [])
         assert_only_adds(before, after)
         before = after
 

@@ -193,7 +193,9 @@ def _fabric_facts(fabric: FabricPlan, shape: FabricShape) -> _Facts:
         yield "planes", str(sizes.planes)
     if sizes.tiers > 2:
         pod_nodes = sizes.pod_units * sizes.unit
-        yield "pods", f"{sizes.pods} of {pod_nodes} nodes, {sizes.pod_units * sizes.width} leaves and {sizes.pod_spines} spines"
+        of_units = f"{sizes.pods} of {pod_nodes} nodes, {sizes.pod_units * sizes.width} leaves and {sizes.pod_spines} spines"
+        of_rails = f"{sizes.pods}, one for each rail, of {sizes.pod_units} leaves and {sizes.pod_spines} spines"
+        yield "pods", of_rails if sizes.has_rail_pods else of_units
     yield "written out", "{" + ", ".join(f"{key}: {value}" for key, value in written_out(shape).items()) + "}"
 
 

@@ -10,14 +10,16 @@ from headway.infra.reach import Reach
 from headway.jobspec.plan import ClusterPlan, NodePlan
 from headway.templates.kind import Files
 
-_SCRIPT, _TEXT = 0o755, 0o644
+_SCRIPT, _TEXT, _PRIVATE = 0o755, 0o644, 0o600
+# Netplan warns of files that others can read, since some hold passwords.
+_PRIVATE_FOLDER = PurePosixPath("/etc/netplan")
 
 
 def host_states(options: OnpremOptions, plan: ClusterPlan, files: Files, folder: Path) -> list[HostState]:
     """Return each node with files below `<cluster>/hosts/<node>/`, where a file's path is its path on the host.
 
-    A file that starts with `#!` is executable; a systemd unit with an [Install] section is enabled. Raises ValueError
-    for a node without address in the plan, for two at one address, and for an invalid path.
+    A file that starts with `#!` is executable, and root alone may read one of netplan; a systemd unit with an [Install] section is
+    enabled. Raises ValueError for a node without address in the plan, for two at one address, and for an invalid path.
     """
     to_all = reach(options, folder)
     found = {node.name: dict(_below(PurePosixPath(plan.name, "hosts", node.name), files)) for node in plan.nodes}
@@ -55,7 +57,13 @@ def _below(folder: PurePosixPath, files: Files) -> Iterator[tuple[str, HostFile]
             on_host = f"/{path.relative_to(folder)}"
             if on_host == MANIFEST or any(ord(char) < 32 for char in on_host):
                 raise ValueError(f"`{path}`: a file must not be installed at {on_host!r}")
-            yield on_host, HostFile(text, _SCRIPT if text.startswith("#!") else _TEXT)
+            yield on_host, HostFile(text, _mode(PurePosixPath(on_host), text))
+
+
+def _mode(path: PurePosixPath, text: str) -> int:
+    if path.parent == _PRIVATE_FOLDER:
+        return _PRIVATE
+    return _SCRIPT if text.startswith("#!") else _TEXT
 
 
 def _check_apart(reaches: list[Reach]) -> None:
