@@ -153,7 +153,7 @@ storage:
         (512, "QM9700", "ConnectX-7", "4 of 128 nodes, 32 leaves and 32 spines"),
     ],
 )
-def test_a_fabric_shows_whether_its_pods_are_rails_or_units(
+def test_plan_shows_whether_pods_are_rails_or_units(
     folder: Path, capsys: Capture, nodes: int, model: str, nic: str, pods: str
 ) -> None:
     file = folder / "superpod.yaml"

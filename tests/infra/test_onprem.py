@@ -88,7 +88,7 @@ def test_renamed_host_with_the_same_files_is_a_change() -> None:
     assert {change.what for change in put_by(news)} == {"missing", "not enabled"}
 
 
-def test_root_alone_may_read_a_file_of_netplan() -> None:
+def test_only_root_reads_the_netplan_file() -> None:
     rendered = {PurePosixPath("lab/hosts/gpu-1/etc/netplan/90-headway.yaml"): "network: {version: 2}\n"}
     (state,) = host_states(OnpremOptions(), plan("10.0.0.1"), rendered, Path())
     assert {path: file.mode for path, file in state.files.items()} == {"/etc/netplan/90-headway.yaml": 0o600}

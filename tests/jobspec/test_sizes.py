@@ -283,7 +283,7 @@ def test_pods_are_connected_by_cores_of_every_group() -> None:
         assert {port.peer for port in core.ports} == {switch.name for switch in by_role["spine"]}
 
 
-def test_a_rail_is_a_pod_where_that_takes_fewer_switches() -> None:
+def test_rail_is_a_pod_where_that_takes_fewer_switches() -> None:
     """Seven units in pods of two have 80 spines too, and 40 cores with 32 of 40 ports in use."""
     plan = Site(140, switches={"ports": 40}).plan()
     leaves, spines, cores = ([each for each in plan.switches if each.role == role] for role in ("leaf", "spine", "core"))
@@ -297,7 +297,7 @@ def test_a_rail_is_a_pod_where_that_takes_fewer_switches() -> None:
     assert_cabled(plan)
 
 
-def test_every_leaf_reaches_every_other_without_an_as_number_twice() -> None:
+def test_every_leaf_reaches_every_other_without_repeating_an_asn() -> None:
     """A switch refuses a path that its own number is in: spines of two rails must differ where a core leads from one to the other."""
     plan = Site(12, nics=3, switches={"ports": 8}).plan()
     sizes = Site(12, nics=3, switches={"ports": 8}).sizes()

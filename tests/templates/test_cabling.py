@@ -191,7 +191,7 @@ def found(plan: ClusterPlan, reports: list[SeenCables]) -> list[Miscabling]:
     return list(miscablings(PlannedCables(plan), reports))
 
 
-def test_rails_that_a_host_names_by_their_interfaces_are_told_apart() -> None:
+def test_interfaces_distinguish_rails_of_a_host() -> None:
     """Without `interface` in the cluster file the name of the host alone is known, and it is the planned one."""
     nics = [{"name": f"mlx5_{rail}", "interface": f"enp{rail}s0"} for rail in range(2)]
     site = Site(7, nics=2, switches={"ports": 4, "spine_ports": 15}, fabric={"shape": "rail-optimized"})

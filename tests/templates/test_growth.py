@@ -117,7 +117,7 @@ def test_growth_changes_no_byte_in_any_shape(shape: str, transport: str) -> None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_byte_of_a_file_of_netplan_changes(shape: str) -> None:
+def test_growth_changes_no_byte_of_a_netplan_file(shape: str) -> None:
     site, goal = SHAPES[shape]
     nics = [{"name": f"mlx5_{rail}", "interface": f"enp{rail}s0np0"} for rail in range(site.nics)]
     site = replace(site, group={**site.group, "network_config": "netplan", "nics": nics})

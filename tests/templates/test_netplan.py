@@ -78,7 +78,7 @@ def ethernets(path: PurePosixPath = NETPLAN) -> Any:
 # --- rendered ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_fabric_of_a_node_has_a_file_and_no_settings_of_networkd() -> None:
+def test_each_fabric_of_a_node_has_a_netplan_file_and_no_networkd_settings() -> None:
     units = {UNIT, UNIT.with_name("headway-qos-files.service")}
     assert set(files()) == {SCRIPT, SCRIPT_OF_FILES, NETPLAN, OF_FILES, *units}
     assert set(files("script")) == {SCRIPT, SCRIPT_OF_FILES, NETWORKD, *units}
@@ -86,7 +86,7 @@ def test_each_fabric_of_a_node_has_a_file_and_no_settings_of_networkd() -> None:
     assert set(ethernets(OF_FILES)) == {"enp77s0np0"}
 
 
-def test_the_file_has_what_the_script_sets_without_it() -> None:
+def test_netplan_file_has_the_settings_of_the_script() -> None:
     calls = [line.split(" & ")[0].split()[1:] for line in files("script")[SCRIPT].splitlines() if line.startswith("set_address ")]
     assert [adapter for adapter, *_ in calls] == ["mlx5_0", "mlx5_1"]
     for (_, address, gateway, table), found in zip(calls, ethernets().values(), strict=True):
@@ -108,7 +108,7 @@ def test_the_file_has_what_the_script_sets_without_it() -> None:
         }
 
 
-def test_the_script_sets_no_address_and_names_one_that_is_missing() -> None:
+def test_script_sets_no_address_and_names_a_missing_one() -> None:
     text = files()[SCRIPT]
     assert "set_address" not in text
     assert "ip route" not in text
@@ -121,7 +121,7 @@ def test_the_script_sets_no_address_and_names_one_that_is_missing() -> None:
     assert {f'setting "$netdev" {name}' in text for name in ("arp_ignore 1", "arp_announce 2", "rp_filter 2")} == {True}
 
 
-def test_the_unit_runs_again_when_the_file_changes() -> None:
+def test_unit_runs_again_when_the_netplan_file_changes() -> None:
     """infra/host.py restarts a unit whose text has the path of a file that changed."""
     for unit, path in ((UNIT, NETPLAN), (UNIT.with_name("headway-qos-files.service"), OF_FILES)):
         assert str(path) in files()[unit]
@@ -130,7 +130,7 @@ def test_the_unit_runs_again_when_the_file_changes() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare (util-linux)")
 @pytest.mark.parametrize("has_address", [True, False])
-def test_the_script_waits_for_addresses_and_fails_without_them(has_address: bool, tmp_path: Path) -> None:
+def test_script_waits_for_addresses_and_fails_without_them(has_address: bool, tmp_path: Path) -> None:
     text = files()[SCRIPT]
     functions = text.partition("# Each is tried")[0].replace("SECONDS + 30", f"SECONDS + {9 if has_address else 1}")
     calls = text[text.index("failed=0") :]
@@ -153,7 +153,7 @@ def test_the_script_waits_for_addresses_and_fails_without_them(has_address: bool
 # --- read back --------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_read_back_as_addresses_routes_and_rules() -> None:
+def test_netplan_file_is_read_back_as_addresses_routes_and_rules() -> None:
     reading = read(files()[NETPLAN])
     lines = files()[NETPLAN].splitlines()
     assert {key: setting.value for key, setting in reading.settings.items() if "enp60" not in key and "67" not in key} == {
@@ -184,14 +184,14 @@ def test_the_file_is_read_back_as_addresses_routes_and_rules() -> None:
     assert list(reading.faults()) == []
 
 
-def test_a_file_of_another_fabric_names_it() -> None:
+def test_file_of_another_fabric_names_that_fabric() -> None:
     reading = read(files()[OF_FILES])
     assert reading.device is not None
     assert reading.device.fabric == "files"
     assert list(reading.faults()) == []
 
 
-def test_the_script_is_read_back_with_the_addresses_that_it_expects() -> None:
+def test_script_is_read_back_with_its_expected_addresses() -> None:
     reading = read_script(files()[SCRIPT])
     expected = {key: setting.value for key, setting in reading.settings.items() if key.endswith("address-expected")}
     assert expected == {"mlx5_0|address-expected": "10.10.0.3/31", "mlx5_1|address-expected": "10.10.0.67/31"}
@@ -199,7 +199,7 @@ def test_the_script_is_read_back_with_the_addresses_that_it_expects() -> None:
     assert list(reading.faults()) == []
 
 
-def test_a_file_is_known_by_its_place_and_by_its_first_key() -> None:
+def test_file_is_recognized_by_its_path_and_by_its_first_key() -> None:
     text = files()[NETPLAN]
     for reader in (reader_of(PurePosixPath("etc/netplan/01-site.yaml")), recognized(text), recognized("---\n" + text)):
         assert reader is not None
@@ -217,7 +217,7 @@ def test_a_file_is_known_by_its_place_and_by_its_first_key() -> None:
         ("- network: {}\n", "line 1: no mapping `network`"),
     ],
 )
-def test_text_that_is_not_of_netplan_is_refused_with_its_line(text: str, message: str) -> None:
+def test_text_other_than_netplan_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         read(text)
 
@@ -288,19 +288,19 @@ def fault(old: str, new: str, count: int = 1) -> list[Fault]:
         ("10.10.0.3/31", "10.10.0.3", "HW851", "is not an address with its prefix length", False),
     ],
 )
-def test_a_fault_is_found_with_what_it_does(old: str, new: str, code: str, words: str, doubtful: bool) -> None:
+def test_fault_is_found_with_its_effect(old: str, new: str, code: str, words: str, doubtful: bool) -> None:
     found = fault(old, new)
     assert [(each.code, each.doubtful) for each in found] == [(code, doubtful)], found
     assert words in found[0].message
     assert read(files()[NETPLAN].replace(old, new, 1)).line_of(found[0].key) is not None
 
 
-def test_two_rails_with_one_table_are_found() -> None:
+def test_two_rails_in_one_table_are_found() -> None:
     messages = [each.message for each in fault("table: 1001", "table: 1000", 2)]
     assert any("enp60s0np0 and enp26s0np0 share routing table 1000" in message for message in messages)
 
 
-def test_rails_without_a_route_to_each_other_in_the_main_table_are_found() -> None:
+def test_rails_without_a_route_to_each_other_are_found() -> None:
     lines = [line for line in files()[NETPLAN].splitlines() if "metric" not in line]
     (found,) = read("\n".join(lines)).faults()
     assert "no route of the main table leads to 10.10.0.3" in found.message
@@ -321,7 +321,7 @@ def audit(folder: Path, *arguments: str) -> int:
     return main(["audit", str(folder / "rendered"), *arguments])
 
 
-def test_rendered_files_are_as_in_the_cluster_file_and_harm_nothing(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rendered_files_match_the_cluster_file_and_have_no_fault(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(tree, "--cluster", str(tree / "cluster.yaml")) == 0
     assert "netplan" not in capsys.readouterr().out
     assert audit(tree) == 0
@@ -337,7 +337,7 @@ def test_rendered_files_are_as_in_the_cluster_file_and_harm_nothing(tree: Path, 
         ("  ethernets:\n", "  ethernets:\n    eno9: {optional: true}\n", "warning", "`eno9|optional` is yes"),
     ],
 )
-def test_a_changed_file_differs_from_the_cluster_file(
+def test_changed_file_differs_from_the_cluster_file(
     tree: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, severity: str, words: str
 ) -> None:
     file = tree / "rendered/lab/hosts/gpu-2" / NETPLAN.relative_to("/")
@@ -353,7 +353,7 @@ def test_a_changed_file_differs_from_the_cluster_file(
     assert words in out
 
 
-def test_a_wrong_address_is_not_that_of_the_leafs_link(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_address_differs_from_that_of_the_leafs_link(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the cluster file: two nodes with one address, as after a copy of a file."""
     there, here = (tree / f"rendered/lab/hosts/gpu-{number}" / NETPLAN.relative_to("/") for number in (1, 2))
     text = here.read_text()
@@ -365,7 +365,7 @@ def test_a_wrong_address_is_not_that_of_the_leafs_link(tree: Path, capsys: pytes
     assert "10.10.0.1" in capsys.readouterr().out
 
 
-def test_files_of_netplan_alone_are_enough_for_cables(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_netplan_files_alone_identify_cables(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The switches' descriptions name RDMA devices, and netplan's files network interfaces: their addresses join them."""
     shutil.copytree(tree / "rendered", tmp_path / "rendered")
     for path in (tmp_path / "rendered").rglob("headway-qos*"):
@@ -378,7 +378,7 @@ def test_files_of_netplan_alone_are_enough_for_cables(tree: Path, tmp_path: Path
     assert "10.10.0.67 is not a neighbor" in capsys.readouterr().out
 
 
-def test_a_file_in_the_place_of_a_rendered_one_is_headways(tree: Path) -> None:
+def test_file_at_a_rendered_path_belongs_to_headway(tree: Path) -> None:
     (tree / "cluster.yaml").write_text(CLUSTER.replace("network_config: netplan", "network_config: script"))
     try:
         assert main(["render", str(tree / "cluster.yaml"), "-o", str(tree / "rendered")]) == 0

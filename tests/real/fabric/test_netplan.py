@@ -182,7 +182,7 @@ show lit
 
 @dataclass(frozen=True)
 class Facts:
-    """What a host has for its adapters: by interface its MTU and addresses, routes and rules, without who set them."""
+    """The settings of a host's adapters: by interface MTU and addresses, then routes and rules, without their origin."""
 
     interfaces: Mapping[str, tuple[int, tuple[str, ...]]]
     routes: frozenset[tuple[str, ...]]
@@ -218,7 +218,7 @@ def run_host(out: Path, story: str, **environment: str) -> None:
 
 @pytest.fixture(scope="module")
 def of_script(tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    """What the script sets where netplan is not used."""
+    """Settings that the script makes without netplan."""
     folder = tmp_path_factory.mktemp("script")
     text = addresses_of(text_of(cluster("script"), path=SCRIPT))
     cases = " ".join(f"{adapter}) echo {interface};;" for adapter, interface in INTERFACES.items())
@@ -227,7 +227,7 @@ def of_script(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     return facts(folder / "out", "lit")
 
 
-def test_networkd_configures_what_the_script_sets(tmp_path: Path, of_script: Facts) -> None:
+def test_networkd_configures_the_settings_of_the_script(tmp_path: Path, of_script: Facts) -> None:
     made = generated(tmp_path / "root", {NETPLAN.name: text_of(cluster()), "00-installer-config.yaml": INSTALLER})
     run_host(tmp_path / "out", OF_NETWORKD, MADE=str(made), WITHOUT_CARRIER="2")
     assert len(of_script.routes) == 4
@@ -240,7 +240,7 @@ def test_networkd_configures_what_the_script_sets(tmp_path: Path, of_script: Fac
     assert [line for line in events.splitlines() if line.startswith("Deleted")] == []
 
 
-def test_without_ignore_carrier_a_lost_link_takes_the_address_along(tmp_path: Path, of_script: Facts) -> None:
+def test_lost_link_removes_the_address_without_ignore_carrier(tmp_path: Path, of_script: Facts) -> None:
     """Why the file has it, and the audit's warning where another one does not."""
     text = text_of(cluster()).replace("ignore-carrier: true", "ignore-carrier: false")
     made = generated(tmp_path / "root", {NETPLAN.name: text})
@@ -297,7 +297,7 @@ def fabric(frr_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def with_addresses(node: str, script: str) -> str:
-    """What the script does about addresses, in the node's namespace: it ends with an error where one is missing."""
+    """Return the script's part for addresses, in the node's namespace: it fails where one is missing."""
     calls = [line.partition(" & ")[0] for line in script.splitlines() if line.startswith("expect_address ")]
     assert len(calls) == len(INTERFACES)
     return shlex.join(["ip", "netns", "exec", node, "bash", "-e", "-c", "\n".join([addresses_of(script), *calls])])
