@@ -1,7 +1,7 @@
 # Runs on a switch as root: `sh -c THIS headway-push COMMAND ...`. The folder $dir has one push at a time. It is in memory, so after a restart
 # the switch has frr.conf and nothing of a push: the old one until the push is confirmed, the new one from then on.
 #
-# The file `armed` decides. Who renames it, to `confirmed` or to `undoing`, has won: a rename succeeds once.
+# The file `armed` decides: a confirmation renames it to `confirmed`, an undo to `undoing`, and a rename succeeds once.
 set -u
 umask 077
 PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
@@ -90,11 +90,11 @@ undo() {
 look() {
   echo "host $(uname -n)"
   if ! command -v vtysh >/dev/null; then
-    echo 'without vtysh, the shell of FRR'
+    echo 'without vtysh of the package frr'
   elif [ -z "$(reloader)" ]; then
-    echo 'without frr-reload.py, of the package frr-pythontools'
+    echo 'without frr-reload.py of the package frr-pythontools'
   elif ! command -v flock >/dev/null; then
-    echo 'without flock, of the package util-linux'
+    echo 'without flock of the package util-linux'
   fi
   if grep -qs '^ *no service integrated-vtysh-config' /etc/frr/vtysh.conf || { [ ! -e "$file" ] && [ -e /etc/frr/bgpd.conf ]; }; then
     echo 'split yes'
@@ -173,9 +173,10 @@ apply() {
 confirm() {
   [ -e "$dir/armed" ] || fail 'the undo came first' 76
   # What ran before stays next to the new file, for a person.
+  kept=$file.before-push
   if [ -e "$file" ]; then
-    cp -p "$file" /etc/frr/frr.conf.before-push && cat "$dir/old/frr.conf" >/etc/frr/frr.conf.before-push
-  fi || fail 'the old configuration could not be kept'
+    cp -p "$file" "$kept"
+  fi && cat "$dir/old/frr.conf" >"$kept" || fail 'the old configuration could not be kept'
   install_file "$dir/new/saved" || fail "$file could not be written"
   if ! mv "$dir/armed" "$dir/confirmed" 2>/dev/null; then
     restore_file

@@ -109,7 +109,7 @@ class FrrSwitch:
         earlier = None
         if "push" in found:
             earlier = EarlierPush(found["push"], int(found.get("left", 0)), found.get("by", ""), "watched" not in found)
-        obstacle = found.get("without")
+        obstacle = f"{found['without']} is missing; install it" if "without" in found else None
         if "split" in found:
             obstacle = f"{SAVED}: FRR has a file for each daemon here (`no service integrated-vtysh-config`)"
         if obstacle is not None and obstacle.startswith("vtysh"):

@@ -1,11 +1,15 @@
 """Which switch is changed when, which is not changed while jobs run, and what counts as a loss."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from headway.infra.push import switch
 from headway.infra.push.protection import FabricTree, NodesInUse, Protected, cut_off, protected
 from headway.infra.push.running_jobs import read_in_use
 from headway.infra.push.sessions import SwitchSessions, lost, read_sessions
@@ -217,3 +221,13 @@ def test_losses_are_sessions_that_must_stay_and_most_of_the_routes() -> None:
         "the kernel has 9 routes, and had 20",
     ]
     assert lost(before, SwitchSessions({"a": 5}, frozenset(), 10), {"a"}, ()) == []
+
+
+# --- the part that runs on a switch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
+def test_the_script_of_a_switch_is_clean_for_shellcheck() -> None:
+    command = ["shellcheck", "--shell=sh", "--severity=style", str(Path(switch.__file__).with_name("on_switch.sh"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == ""

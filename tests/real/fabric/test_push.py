@@ -249,6 +249,13 @@ def test_without_slurm_nothing_is_changed_until_a_person_states_that_no_job_runs
         assert done.returncode == 3
         assert "it is unknown which jobs run: squeue: slurm_load_jobs error" in done.stderr
         assert "local-preference" in lab.running(LEAF)
+        cluster = lab.folder / "cluster.yaml"
+        text = cluster.read_text()
+        cluster.write_text(text.replace("{kind: slurm}", "{kind: kubernetes}"))
+        done = lab.push("--yes")
+        cluster.write_text(text)
+        assert done.returncode == 3
+        assert "headway can ask only Slurm for running jobs, and the scheduler of `lab` is `kubernetes`" in done.stderr
         assert lab.push("--yes", "--no-running-jobs").returncode == 0
     finally:
         (tmp_path / "squeue").rename(tools / "squeue")
