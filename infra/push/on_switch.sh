@@ -175,8 +175,9 @@ confirm() {
   # What ran before stays next to the new file, for a person.
   kept=$file.before-push
   if [ -e "$file" ]; then
-    cp -p "$file" "$kept"
-  fi && cat "$dir/old/frr.conf" >"$kept" || fail 'the old configuration could not be kept'
+    cp -p "$file" "$kept" || fail "$kept could not be written"
+  fi
+  cat "$dir/old/frr.conf" >"$kept" || fail "$kept could not be written"
   install_file "$dir/new/saved" || fail "$file could not be written"
   if ! mv "$dir/armed" "$dir/confirmed" 2>/dev/null; then
     restore_file

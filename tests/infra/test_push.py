@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.infra.push import switch
+from headway.infra import push
 from headway.infra.push.protection import FabricTree, NodesInUse, Protected, cut_off, protected
 from headway.infra.push.running_jobs import read_in_use
 from headway.infra.push.sessions import SwitchSessions, lost, read_sessions
@@ -228,6 +228,6 @@ def test_losses_are_sessions_that_must_stay_and_most_of_the_routes() -> None:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 def test_the_script_of_a_switch_is_clean_for_shellcheck() -> None:
-    command = ["shellcheck", "--shell=sh", "--severity=style", str(Path(switch.__file__).with_name("on_switch.sh"))]
+    command = ["shellcheck", "--shell=sh", "--severity=style", str(Path(push.__file__).with_name("on_switch.sh"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == ""
