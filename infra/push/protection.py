@@ -60,7 +60,9 @@ class FabricTree:
         chosen = sorted(
             (self.switches[name] for name in names), key=lambda each: (each.fabric, -RANKS[each.role], natural(each.name))
         )
-        return [each for _, tier in groupby(chosen, key=lambda each: (each.fabric, each.role)) for each in self._apart(list(tier))]
+        return [
+            each for _, tier in groupby(chosen, key=lambda each: (each.fabric, each.role)) for each in self._apart(list(tier))
+        ]
 
     def _apart(self, tier: Sequence[SwitchPlan]) -> Iterator[SwitchPlan]:
         left = deque(tier)
@@ -79,7 +81,9 @@ class FabricTree:
     def upper(self, name: str) -> frozenset[str]:
         """Return the existing switches that a switch has a cable to, of the tier above it."""
         switch = self.switches[name]
-        return frozenset(port.peer for port in switch.ports if port.peer in self.switches and not self._is_lower(port.peer, switch))
+        return frozenset(
+            port.peer for port in switch.ports if port.peer in self.switches and not self._is_lower(port.peer, switch)
+        )
 
     def _is_lower(self, peer: str, switch: SwitchPlan) -> bool:
         if peer in self._nodes:

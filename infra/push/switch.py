@@ -133,7 +133,7 @@ class FrrSwitch:
         self._call("arm", str(undo_s), _whoami(), sums[0], str(len(file)), sums[1], _SCRIPT.read_text(), stdin=sent)
 
     def apply(self, undo_s: int) -> None:
-        """Bring FRR to the new configuration. It runs to its end also if the connection is lost. The undo is the latest time to wait for."""
+        """Bring FRR to the new configuration, also if the connection is lost. Raises SshError if it takes longer than the undo waits."""
         self._call("apply", timeout_s=min(_RELOAD_S, undo_s))
 
     def confirm(self) -> None:

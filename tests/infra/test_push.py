@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_upper_tiers_come_first_and_switches_of_one_leaf_do_not_follow_each_othe
     assert sorted(order) == sorted(tree.switches)
     roles = [tree.switches[name].role for name in order]
     assert roles == ["spine"] * 4 + ["leaf"] * 4
-    for one, other in zip(order[:3], order[1:4], strict=True):
+    for one, other in pairwise(order[:4]):
         assert not tree.lower(one) & tree.lower(other), order
 
 

@@ -137,7 +137,9 @@ def _targets(planned: PlannedCluster, names: Sequence[str], tree: FabricTree) ->
     plan = planned.plan
     for name in names:
         if name not in tree.switches:
-            raise StopError(2, f"`--switch {name}`: there is no such switch; {did_you_mean(name, tree.switches, 'switches').text}")
+            raise StopError(
+                2, f"`--switch {name}`: there is no such switch; {did_you_mean(name, tree.switches, 'switches').text}"
+            )
     chosen = [tree.switches[name] for name in dict.fromkeys(names)] or [
         switch for switch in plan.switches if plan.fabric(switch.fabric).os == (_OS,)
     ]
@@ -201,8 +203,8 @@ def _readings(targets: Sequence[PushTarget], may_recover: bool) -> Mapping[str, 
             errors.append(f"{target.reach}: {obstacle}")
         else:
             readings[target.name] = reading
-    for error in errors:
-        print(f"error: {error}", file=sys.stderr)
+    for each in errors:
+        print(f"error: {each}", file=sys.stderr)
     if errors:
         raise StopError(3, f"nothing was changed: {_switches(len(targets))} checked, {len(errors)} with errors")
     return readings
@@ -265,7 +267,9 @@ def _sessions_of_partners(
     from headway.infra.push.switch import look_at_all  # noqa: PLC0415 (paramiko is an extra)
 
     known = {target.name for target in targets}
-    partners = [tree.switches[name] for name in tree.partners(names) if name not in known and tree.switches[name].host is not None]
+    partners = [
+        tree.switches[name] for name in tree.partners(names) if name not in known and tree.switches[name].host is not None
+    ]
     found = zip(partners, look_at_all([_reach(switch, planned) for switch in partners]), strict=True)
     return {switch.name: reading.sessions.bgp for switch, reading in found if not isinstance(reading, SshError)}
 

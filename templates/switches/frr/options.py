@@ -17,8 +17,8 @@ class RoutingOptions(Section):
 
 
 class SwitchLogin(Section):
-    """How `headway push` logs in to the switches over SSH, at the addresses of their management ports in an inventory. Omitted values come \
-from ~/.ssh/config, as for ssh; there are no passwords."""
+    """How `headway push` logs in to the switches over SSH, at the addresses that an inventory has. Omitted values come from \
+~/.ssh/config, as for ssh; there are no passwords."""
 
     user: str = Field("", pattern=r"^([A-Za-z_][-A-Za-z0-9_.]*)?$", examples=["root"])
     """User to log in as; any but root needs `sudo` without a password. That of ~/.ssh/config, or of this machine, when left out."""

@@ -83,7 +83,9 @@ class _View:
     @cached_property
     def groups(self) -> frozenset[str]:
         """The names of peer groups, with and without members."""
-        return frozenset(words[1] for line in self.lines if (words := line.words.split())[2:] == ["peer-group"] and words[0] == "neighbor")
+        return frozenset(
+            words[1] for line in self.lines if (words := line.words.split())[2:] == ["peer-group"] and words[0] == "neighbor"
+        )
 
     def is_down(self, line: FrrLine) -> bool:
         """Whether the line is about a neighbor without a session, or how it is found."""
@@ -125,7 +127,9 @@ class _View:
             found = ip_address(address)
         except ValueError:
             return None
-        return self._only(port.name for port in self.ports.values() if port.address and found in ip_interface(port.address).network)
+        return self._only(
+            port.name for port in self.ports.values() if port.address and found in ip_interface(port.address).network
+        )
 
     def _with_network(self, written: str) -> frozenset[str] | None:
         try:

@@ -228,7 +228,9 @@ class ManagedFabric:
         self.fabric.wait(f"sessions of {name}", partial(self.established, name), wanted.__eq__, START_S)
 
     def _bfd(self, name: str) -> set[str]:
-        return {peer["interface"] for peer in json.loads(self.fabric.vtysh(name, "show bfd peers json")) if peer["status"] == "up"}
+        return {
+            peer["interface"] for peer in json.loads(self.fabric.vtysh(name, "show bfd peers json")) if peer["status"] == "up"
+        }
 
     def set_jobs(self, *lines: str) -> None:
         """The lines that squeue prints: number, user, state, reason, nodes, name and comment."""
@@ -261,7 +263,18 @@ class ManagedFabric:
 
     def _command(self, words: tuple[str, ...]) -> list[str]:
         run = f'echo $$ >{shlex.quote(str(self.folder / "pid"))}; exec "$@"'
-        headway = ["bash", "-c", run, "bash", sys.executable, "-m", "headway.cli.main", "push", str(self.folder / "cluster.yaml"), *words]
+        headway = [
+            "bash",
+            "-c",
+            run,
+            "bash",
+            sys.executable,
+            "-m",
+            "headway.cli.main",
+            "push",
+            str(self.folder / "cluster.yaml"),
+            *words,
+        ]
         return leashed(self.fabric.machine.enter(["ip", "netns", "exec", STATION, *headway], REPOSITORY))
 
     def _environment(self) -> dict[str, str]:

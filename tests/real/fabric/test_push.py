@@ -49,7 +49,10 @@ def names_of_ports(lab: ManagedFabric) -> tuple[str, str]:
 
 def test_switches_as_rendered_show_no_change(lab: ManagedFabric) -> None:
     done = lab.push("--diff")
-    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{name}: no change" for name in (SPINE, "rails-spine-2", LEAF, OTHER)])
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [f"{name}: no change" for name in (SPINE, "rails-spine-2", LEAF, OTHER)],
+    )
     done = lab.push("--yes")
     assert (done.returncode, done.stderr) == (0, "4 switches checked, none to be changed\n")
 
@@ -114,21 +117,30 @@ def test_a_file_that_a_restart_would_load_is_written_too(lab: ManagedFabric) -> 
 
 
 def test_a_change_that_cuts_bgp_is_undone(lab: ManagedFabric) -> None:
-    """Both ends check the distance of their neighbors by hand; the rendered file of one end does not send as it takes."""
-    for switch in lab.planned.plan.switches:
-        if switch.name in (LEAF, SPINE, "rails-spine-2"):
-            lab.configure(switch.name, f"router bgp {switch.asn}", "neighbor FABRIC ttl-security hops 1")
+    """By hand the leaf shows another AS number, and one spine takes only that: the rendered file of the leaf ends their session."""
+    asns = {switch.name: switch.asn for switch in lab.planned.plan.switches}
+    (spine,) = [switch for switch in lab.planned.plan.switches if switch.name == SPINE]
+    down = next(port.name for port in spine.ports if port.peer == LEAF)
+    lab.configure(SPINE, f"router bgp {asns[SPINE]}", f"no neighbor {down} interface peer-group FABRIC")
+    lab.configure(
+        SPINE,
+        f"router bgp {asns[SPINE]}",
+        f"neighbor {down} interface remote-as 65010",
+        "address-family ipv4 unicast",
+        f"neighbor {down} activate",
+    )
+    lab.configure(LEAF, f"router bgp {asns[LEAF]}", "neighbor FABRIC local-as 65010")
     lab.wait_for_sessions(LEAF)
     before, saved = lab.running(LEAF), lab.saved(LEAF)
     done = lab.push("--yes", "--switch", LEAF, "--undo-after", "45")
     assert done.returncode == 1, done.stderr
-    assert "undone: the BGP session with Ethernet" in done.stderr
+    assert f"error: {LEAF}: undone: the BGP session with Ethernet" in done.stderr
     assert lab.running(LEAF) == before
     assert lab.saved(LEAF) == saved
     lab.wait_for_sessions(LEAF)
-    for switch in lab.planned.plan.switches:
-        if switch.name in (LEAF, SPINE, "rails-spine-2"):
-            lab.configure(switch.name, f"router bgp {switch.asn}", "no neighbor FABRIC ttl-security hops 1")
+    lab.configure(LEAF, f"router bgp {asns[LEAF]}", "no neighbor FABRIC local-as 65010")
+    lab.configure(SPINE, f"router bgp {asns[SPINE]}", f"no neighbor {down} interface")
+    lab.configure(SPINE, f"router bgp {asns[SPINE]}", f"neighbor {down} interface peer-group FABRIC")
 
 
 def test_a_change_that_cuts_its_own_connection_is_undone_by_the_switch(lab: ManagedFabric) -> None:
@@ -210,7 +222,9 @@ def test_a_port_under_a_running_job_is_not_touched(lab: ManagedFabric) -> None:
     before = lab.running(LEAF)
     done = lab.push("--yes")
     assert done.returncode == 1
-    assert f"refused: {LEAF}: `ip address {address}` touches port {port}, and so gpu-1 with job 17 (train-1, alice)\n" in done.stderr
+    assert (
+        f"refused: {LEAF}: `ip address {address}` touches port {port}, and so gpu-1 with job 17 (train-1, alice)\n" in done.stderr
+    )
     assert lab.running(LEAF) == before
     lab.set_jobs(JOB.replace("gpu-1", "gpu-3"))
     assert lab.push("--yes").returncode == 0
