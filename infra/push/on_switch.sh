@@ -5,6 +5,8 @@
 set -u
 umask 077
 PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
+# vtysh writes each command into the history of the user otherwise.
+export VTYSH_HISTFILE=/dev/null
 dir=/run/headway-push
 file=/etc/frr/frr.conf
 # How long one reload of the configuration may take.

@@ -150,7 +150,8 @@ class FrrSwitch:
 
     def _vtysh(self, command: str, may_fail: bool = False) -> str:
         try:
-            return self._ssh.run(["vtysh", "-c", command])
+            # Without this the history of the person who logs in next has a line for each look.
+            return self._ssh.run(["env", "VTYSH_HISTFILE=/dev/null", "vtysh", "-c", command])
         except HostCommandError:
             if may_fail:
                 return ""

@@ -21,12 +21,13 @@ pytestmark = pytest.mark.slow
 START = """
 mkdir -p /run/frr /etc/frr && chown frr: /run/frr
 unshare --net /usr/lib/frr/zebra -d -f /dev/null -P 0 --log file:/run/frr/zebra.log
+export VTYSH_HISTFILE=/dev/null
 for _ in $(seq 100); do vtysh -c 'show version' >/dev/null 2>&1 && exit; sleep 0.1; done
 exit 1
 """
 END = "kill $(cat /run/frr/zebra.pid); rm -rf /run/frr"
 LINE = "ip prefix-list NEW seq 5 permit 192.0.2.0/24"
-UNDO_S = 4
+UNDO_S = 10
 
 
 @pytest.fixture(params=["n1", "n3"], ids=["without-systemd", "with-systemd"])
@@ -83,7 +84,7 @@ def test_a_configuration_that_has_changed_since_is_not_replaced(ssh_hosts: SshHo
     with connect(reach(ssh_hosts, host.name)) as ssh:
         switch = FrrSwitch(ssh)
         old = switch.running()
-        host.run("vtysh", "-c", "configure terminal", "-c", LINE)
+        host.run("env", "VTYSH_HISTFILE=/dev/null", "vtysh", "-c", "configure terminal", "-c", LINE)
         with pytest.raises(HostCommandError, match="has changed since it was shown"):
             switch.arm(old, old, UNDO_S)
     assert "headway-push" not in host.run("ls", "/run").stdout
