@@ -1,11 +1,19 @@
 """`headway push` before it reaches a switch: what it refuses, with which exit code, and what it names instead."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headway.cli.main import main
+from headway.cli.verbs.push import PushTarget, _is_abandoned, _obstacle
+from headway.infra.push.sessions import SwitchSessions
+from headway.infra.push.switch import EarlierPush, SwitchReading
+from headway.infra.reach import Reach
+from headway.jobspec.plan import SwitchPlan
+from headway.templates.switches.frr.options import FrrOptions
 
 CLUSTER = """\
 apiVersion: headway/v1alpha1
@@ -60,6 +68,13 @@ def test_without_a_terminal_nothing_is_changed_unasked(capsys: pytest.CaptureFix
 def test_the_time_of_the_undo_has_bounds(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     expected = f"error: `--undo-after {seconds}`: expected 30 to 3600 seconds\n"
     assert pushed(capsys, "--yes", "--undo-after", seconds) == (2, expected)
+
+
+def test_an_undo_comes_after_the_hold_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "cluster.yaml").write_text(CLUSTER.replace("options: {login", "options: {hold_s: 20, login"))
+    code, error = pushed(capsys, "--yes", "--undo-after", "40")
+    assert code == 2
+    assert error.endswith("are watched for 23 s, by BGP's hold time; set 41 or more\n")
 
 
 def test_an_unknown_switch_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,3 +134,38 @@ def test_switches_that_do_not_answer_are_all_named(folder: Path, capsys: pytest.
 def test_json_is_printed_also_without_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["push", "cluster.yaml", "--diff", "--json"]) == 3
     assert json.loads(capsys.readouterr().out) == []
+
+
+# --- switches that are not pushed to ----------------------------------------------------------------------------------
+
+SWITCH = SwitchPlan("rails-leaf-1", "rails", "leaf", 0, 65001, "10.0.0.1", (), host="10.0.1.1")
+RENDERED = "frr defaults datacenter\nhostname rails-leaf-1\n"
+TARGET = PushTarget(SWITCH, Reach("rails-leaf-1", "10.0.1.1"), RENDERED, FrrOptions())
+SOUND = SwitchReading("rails-leaf-1.example.com", RENDERED, None, SwitchSessions({}, frozenset(), 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"host": "rails-leaf-2"}, "the host there is called `rails-leaf-2`, not `rails-leaf-1`"),
+        (
+            {"running": "frr defaults traditional\n"},
+            "FRR runs with `frr defaults traditional`, and takes `datacenter` only when it",
+        ),
+        ({"obstacle": "vtysh of the package frr is missing; install it"}, "vtysh of the package frr is missing; install it"),
+        ({"earlier": EarlierPush("armed", 17, "bob@here", True)}, "a push of bob@here is not confirmed yet; it ends within 17 s"),
+        ({"earlier": EarlierPush("armed", 17, "bob@here", False)}, "a push of bob@here was broken off, and so was its undo"),
+        ({"earlier": EarlierPush("failed", -9, "bob@here", False)}, "the undo of a push of bob@here has failed"),
+    ],
+)
+def test_a_switch_that_cannot_be_pushed_to_is_explained(change: dict[str, Any], reason: str | None) -> None:
+    found = _obstacle(TARGET, replace(SOUND, **change))
+    assert found is None if reason is None else found is not None and found.startswith(reason)
+
+
+def test_only_a_push_without_a_process_is_undone_by_the_next() -> None:
+    assert not _is_abandoned(SOUND)
+    assert not _is_abandoned(replace(SOUND, earlier=EarlierPush("armed", 17, "", True)))
+    assert not _is_abandoned(replace(SOUND, earlier=EarlierPush("failed", 17, "", False)))
+    assert _is_abandoned(replace(SOUND, earlier=EarlierPush("undoing", 17, "", False)))

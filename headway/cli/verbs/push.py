@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _OS = "frr"
 _UNDO_S, _LEAST_UNDO_S, _MOST_UNDO_S = 180, 30, 3600
 # In which BGP and BFD come up again, and how long they must last beyond the hold time.
-_SETTLE_S, _LAST_S, _MOST_LAST_S = 60.0, 3.0, 30.0
+_SETTLE_S, _LAST_S, _MOST_LAST_S = 60.0, 3.0, 33.0
+# The hold time that the least time until the undo is for.
+_USUAL_HOLD_S = 9
 _MOST_SHOWN = 10
 
 
@@ -98,6 +100,10 @@ def _push(args: argparse.Namespace, view: PushView) -> int:
     planned = _planned(args.cluster)
     tree = FabricTree(planned.plan)
     targets = _targets(planned, args.switch, tree)
+    for target in targets:
+        if args.undo_after < (least_s := round(_lasting_s(target) + _LEAST_UNDO_S - _LAST_S - _USUAL_HOLD_S)):
+            message = f"the sessions of {target.name} are watched for {_lasting_s(target):g} s, by BGP's hold time"
+            raise StopError(2, f"`--undo-after {args.undo_after}`: {message}; set {least_s} or more")
     progress(f"reading {_switches(len(targets))}")
     readings = _readings(targets, may_recover=not args.diff)
     due = [found for target in targets if (found := _due(target, readings[target.name], view)) is not None]
@@ -363,8 +369,12 @@ def _change_all(
 def _times(each: _Due, args: argparse.Namespace) -> "PushTimes":
     from headway.infra.push.switch import PushTimes  # noqa: PLC0415 (paramiko is an extra)
 
-    # BGP that no longer gets through is found by the hold time, also where BFD does.
-    return PushTimes(args.undo_after, _SETTLE_S, min(_MOST_LAST_S, each.target.options.hold_s + _LAST_S))
+    return PushTimes(args.undo_after, _SETTLE_S, _lasting_s(each.target))
+
+
+def _lasting_s(target: PushTarget) -> float:
+    """For how long the sessions must last: BGP that no longer gets through is found by the hold time, also where BFD does."""
+    return min(_MOST_LAST_S, target.options.hold_s + _LAST_S)
 
 
 def _still_up(last: _Due) -> Mapping[str, int]:

@@ -234,6 +234,21 @@ def test_a_port_under_a_running_job_is_not_touched(lab: ManagedFabric) -> None:
     assert f"touches port {uplink}, and so gpu-1 with job 17" in done.stderr
 
 
+def test_a_spine_is_not_changed_while_a_leaf_has_no_other(lab: ManagedFabric) -> None:
+    one, other = (switch for switch in lab.planned.plan.switches if switch.role == "spine")
+    down = next(port.name for port in other.ports if port.peer == LEAF)
+    lab.configure(other.name, f"router bgp {other.asn}", f"neighbor {down} shutdown")
+    lab.configure(one.name, f"router bgp {one.asn}", "bgp default local-preference 200")
+    lab.fabric.wait("a session less", lambda: lab.established(other.name), lambda found: down not in found, 30)
+    before = lab.running(one.name)
+    done = lab.push("--yes", "--switch", one.name)
+    assert done.returncode == 1
+    assert f"refused: {one.name}: {LEAF} would lose its last path" in done.stderr
+    assert lab.running(one.name) == before
+    done = lab.push("--yes", "--switch", other.name)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_switch_of_another_name_is_not_changed(lab: ManagedFabric) -> None:
     inventory = lab.folder / "inventory.yaml"
     text = inventory.read_text()
