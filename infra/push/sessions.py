@@ -14,8 +14,8 @@ _MOST_LOST = 0.5
 
 @dataclass(frozen=True)
 class SwitchSessions:
-    """What a switch has of BGP and BFD: the routes that each neighbor with an established session announces, the interfaces or addresses of
-    BFD's sessions that are up, and the number of routes in the kernel."""
+    """The routes that each neighbor with an established BGP session announces, the interfaces or addresses of BFD's sessions that are up,
+    and the number of routes in the kernel."""
 
     bgp: Mapping[str, int]
     bfd: frozenset[str]

@@ -18,7 +18,7 @@ _COLOURS = {"-": "31", "+": "32"}
 
 @dataclass
 class SwitchResult:
-    """What is known of a switch at the end: `state` is `unchanged`, `differs`, `refused`, or that of a `PushOutcome`."""
+    """The result for a switch, as JSON has it: `state` is `unchanged`, `differs`, `refused`, or that of a `PushOutcome`."""
 
     switch: str
     state: str
