@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -106,15 +107,17 @@ class FrrSwitch:
     def look(self) -> SwitchReading:
         """Return the present state of the switch."""
         found = dict(_fields(self._call("look")))
-        earlier = None
-        if "push" in found:
-            earlier = EarlierPush(found["push"], int(found.get("left", 0)), found.get("by", ""), "watched" not in found)
+        earlier = _earlier(found)
         obstacle = f"{found['without']} is missing; install it" if "without" in found else None
         if "split" in found:
             obstacle = f"{SAVED}: FRR has a file for each daemon here (`no service integrated-vtysh-config`)"
         if obstacle is not None and obstacle.startswith("vtysh"):
             return SwitchReading(found["host"], "", None, read_sessions("", "", ""), earlier, obstacle)
         return SwitchReading(found["host"], self.running(), self._ssh.read(SAVED), self.sessions(), earlier, obstacle)
+
+    def earlier(self) -> EarlierPush | None:
+        """Return the push that the switch is in, also if FRR does not answer."""
+        return _earlier(dict(_fields(self._call("look"))))
 
     def running(self) -> str:
         """Return the running configuration."""
@@ -165,6 +168,12 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         yield name, value
+
+
+def _earlier(found: Mapping[str, str]) -> EarlierPush | None:
+    if "push" not in found:
+        return None
+    return EarlierPush(found["push"], int(found.get("left", 0)), found.get("by", ""), "watched" not in found)
 
 
 def _whoami() -> str:
@@ -292,13 +301,12 @@ def _rescue(reach: Reach, text: str, before: SwitchReading, reason: str, until: 
                 switch = FrrSwitch(ssh)
                 outcome = _ended(switch, text, before, reason)
                 if outcome is None:
-                    switch.undo()
+                    with suppress(HostCommandError):
+                        # It may have failed, or the switch's own was first: the next look shows it.
+                        switch.undo()
                     outcome = _ended(switch, text, before, reason)
                 if outcome is not None:
                     return outcome
-        except HostCommandError:
-            # Its own undo was first, or a daemon does not answer yet: the next look shows it.
-            pass
         except SshError as error:
             reason = reason if str(error) in reason else f"{reason}; {error}"
         time.sleep(_PAUSE_S)
@@ -309,10 +317,11 @@ def _rescue(reach: Reach, text: str, before: SwitchReading, reason: str, until: 
 
 def _ended(switch: FrrSwitch, text: str, before: SwitchReading, reason: str) -> PushOutcome | None:
     """Return how the push has ended; None while its undo is armed or at work."""
-    now = switch.look()
-    if now.earlier is not None:
+    earlier = switch.earlier()
+    if earlier is not None:
         failed = f"{reason}; the undo failed: the old configuration is {FOLDER}/old/frr.conf on the switch"
-        return PushOutcome(PushState.FAILED, failed) if now.earlier.state == "failed" else None
+        return PushOutcome(PushState.FAILED, failed) if earlier.state == "failed" else None
+    now = switch.look()
     # The answer to the confirmation may have been lost.
     if not change(now.running, text) and now.saved == text:
         return PushOutcome(PushState.APPLIED)

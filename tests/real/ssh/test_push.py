@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headway.infra.push.switch import FrrSwitch
+from headway.infra.push.switch import FrrSwitch, PushState, PushTimes, push
 from headway.infra.reach import HostCommandError
 from headway.infra.ssh import connect
 from tests.real.fabric.managed import obstacle as reload_obstacle
@@ -27,7 +27,9 @@ exit 1
 """
 END = "kill $(cat /run/frr/zebra.pid); rm -rf /run/frr"
 LINE = "ip prefix-list NEW seq 5 permit 192.0.2.0/24"
-UNDO_S = 10
+# Longer than a busy machine takes for a few connections; the test makes the deadline of the switch earlier.
+UNDO_S = 600
+NOW = "echo 0 >/run/headway-push/deadline"
 
 
 @pytest.fixture(params=["n1", "n3"], ids=["without-systemd", "with-systemd"])
@@ -69,7 +71,8 @@ def test_an_undo_outlives_the_connection(ssh_hosts: SshHosts, host: SshHost, use
         assert (armed.state, armed.is_alive) == ("armed", True)
         with pytest.raises(HostCommandError, match="another push is in progress"):
             switch.arm(old.running, switch.running(), UNDO_S)
-        deadline = time.monotonic() + 30
+        host.run("sh", "-c", NOW)
+        deadline = time.monotonic() + 60
         while switch.look().earlier is not None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -88,6 +91,26 @@ def test_a_configuration_that_has_changed_since_is_not_replaced(ssh_hosts: SshHo
         with pytest.raises(HostCommandError, match="has changed since it was shown"):
             switch.arm(old, old, UNDO_S)
     assert "headway-push" not in host.run("ls", "/run").stdout
+
+
+def test_an_undo_that_fails_is_reported_and_keeps_the_old_configuration(ssh_hosts: SshHosts, host: SshHost) -> None:
+    with connect(reach(ssh_hosts, host.name)) as ssh:
+        switch = FrrSwitch(ssh)
+        old = switch.look()
+    try:
+        times = PushTimes(undo_s=120, settle_s=1, last_s=1)
+
+        def end_zebra(step: str) -> None:
+            if step == "verifying over a new connection":
+                host.run("sh", "-c", "kill $(cat /run/frr/zebra.pid)")
+
+        outcome = push(reach(ssh_hosts, host.name), f"{old.running}\n{LINE}\n", old, times, end_zebra)
+        assert outcome.state is PushState.FAILED
+        assert outcome.reason.endswith("the undo failed: the old configuration is /run/headway-push/old/frr.conf on the switch")
+        assert host.run("cat", "/run/headway-push/old/frr.conf").stdout == old.running
+    finally:
+        host.run("rm", "-rf", "/run/headway-push")
+        host.run("sh", "-c", START)
 
 
 def test_a_switch_whose_frr_does_not_run_is_an_error(ssh_hosts: SshHosts) -> None:
