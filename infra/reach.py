@@ -1,6 +1,7 @@
 """Describes how a host is reached over SSH, as a plain record, so that plans and options need no SSH library."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class SshError(Exception):
@@ -9,6 +10,19 @@ class SshError(Exception):
 
 class ConnectError(SshError):
     """There is no connection: the address, the host's key, or ours is wrong."""
+
+
+class HostCommandError(SshError):
+    """A command has ended on the host with this exit code, which is not 0; `reason` is what it printed."""
+
+    def __init__(self, message: str, code: int, reason: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+def from_folder(folder: Path, path: str | None) -> str | None:
+    """Return a path of a document in `folder` as an absolute one; one in a home stays."""
+    return path if path is None or path.startswith("~") else str((folder / path).absolute())
 
 
 @dataclass(frozen=True)

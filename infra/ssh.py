@@ -18,7 +18,7 @@ from typing import NoReturn, Self
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
 
-from headway.infra.reach import ConnectError, Reach, SshError
+from headway.infra.reach import ConnectError, HostCommandError, Reach, SshError
 
 _SSH_PORT = 22
 CONNECT_S = 10.0
@@ -83,10 +83,11 @@ class Ssh:
             self._gateway.close()
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = COMMAND_S) -> str:
-        """Return the command's output. Raises SshError with its exit code and its standard error, or after `timeout_s`."""
-        code, output, errors = self.execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s)
+        """Return the command's output. Raises HostCommandError with its exit code and its standard error, SshError after `timeout_s`."""
+        code, output, errors = self.execute(shlex.join([*self._prefix, *argv]), stdin, timeout_s, _title(argv))
         if code:
-            raise SshError(f"{self.reach}: `{_title(argv)}` exited with {code}: {errors.strip() or output.strip()}")
+            reason = errors.strip() or output.strip()
+            raise HostCommandError(f"{self.reach}: `{_title(argv)}` exited with {code}: {reason}", code, reason)
         return output
 
     def read(self, path: str) -> str | None:
@@ -114,8 +115,9 @@ class Ssh:
                 raise SshError(f"{self.reach}: files cannot be read over SFTP: {error}") from error
         return self._sftp
 
-    def execute(self, command: str, stdin: bytes, timeout_s: float) -> tuple[int, str, str]:
-        """Run the shell command as the user who logged in; return its exit code, output and errors. Raises SshError."""
+    def execute(self, command: str, stdin: bytes, timeout_s: float, title: str | None = None) -> tuple[int, str, str]:
+        """Run the shell command as the user who logged in; return its exit code, output and errors. Raises SshError, with the `title`."""
+        shown = command[:60] if title is None else title
         channel = self._open(timeout_s)
         overdue = threading.Event()
 
@@ -140,9 +142,9 @@ class Ssh:
             watchdog.cancel()
             channel.close()
         if overdue.is_set():
-            raise SshError(f"{self.reach}: no answer within {timeout_s:g} s to `{command[:60]}`")
+            raise SshError(f"{self.reach}: no answer within {timeout_s:g} s to `{shown}`")
         if code < 0:
-            raise SshError(f"{self.reach}: the connection was lost, or a signal ended `{command[:60]}`")
+            raise SshError(f"{self.reach}: the connection was lost, or a signal ended `{shown}`")
         return code, output.decode(errors="replace"), errors.decode(errors="replace")
 
     def tunnel(self, to: Reach) -> paramiko.Channel:

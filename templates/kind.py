@@ -150,7 +150,8 @@ class SwitchKind:
     runs on, and `port_name` names their ports; without them it takes every model, and names ports as the plan does. `running` is where a
     switch has the file that `base` may be, and `read_base` returns what the renderer merges of its text. `render_fabric` returns files of
     the fabric as a whole, `transports` are those of the fabrics whose switches it is for. `judge` returns how much it matters that
-    a setting is not as the plan has it, by its key: nothing where the site decides it (management, users, time, logging).
+    a setting is not as the plan has it, by its key: nothing where the site decides it (management, users, time, logging). `loading` is the
+    vendor's own way to load the files; empty where `headway push` does it.
     """
 
     title: str
@@ -171,3 +172,4 @@ class SwitchKind:
     render_fabric: Callable[[Any, FabricPlan, ClusterPlan], Files] = no_fabric_files
     transports: tuple[str, ...] = ("roce",)
     judge: Callable[[str], Severity | None] = of_plan
+    loading: str = ""

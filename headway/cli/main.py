@@ -109,6 +109,10 @@ VERBS: Mapping[str, Verb] = {
     "preview": Verb("Show what `up` would change on a cluster's hosts", "headway preview cluster.yaml"),
     "up": Verb("Configure a cluster's hosts over SSH as its document describes", "headway up cluster.yaml --yes"),
     "down": Verb("Remove everything headway installed on a cluster's hosts", "headway down cluster.yaml"),
+    "push": Verb(
+        "Load FRR's configuration on a cluster's Linux switches over SSH, with an undo that fires by itself",
+        "headway push cluster.yaml --switch rails-leaf-1",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headway.infra.reach import Reach, SshError
+from headway.infra.reach import Reach, SshError, from_folder
 from headway.infra.submit.api_server import ApiServer, NoApiServerError
 from headway.infra.submit.jobsets import JobSetDesk, JobSets, RunsOfJobSets
 from headway.infra.submit.runs import Runs, RunsHere, RunsThere
@@ -133,7 +133,7 @@ def _there(login: Login, runs: str, document: Path) -> Iterator[Site]:
         raise SiteError("SSH needs paramiko; install headway with its extra `infra`")
     from headway.infra.ssh import as_ssh_would, connect  # noqa: PLC0415 (an extra)
 
-    identity, known_hosts = (_absolute(document.parent, path) for path in (login.identity, login.known_hosts))
+    identity, known_hosts = (from_folder(document.parent, path) for path in (login.identity, login.known_hosts))
     named = Reach(login.host, login.host, login.port, login.user, identity, known_hosts, as_ssh=True)
     try:
         ssh = connect(as_ssh_would(login.host, named, login.jump))
@@ -148,10 +148,6 @@ def _there(login: Login, runs: str, document: Path) -> Iterator[Site]:
             yield Site(runs_there, Slurm(shell), desks, shell)
         except CommandError as error:
             raise SiteError(str(error)) from error
-
-
-def _absolute(folder: Path, path: str | None) -> str | None:
-    return path if path is None or path.startswith("~") else str((folder / path).absolute())
 
 
 def _cache() -> Path:

@@ -11,7 +11,7 @@ from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.environment import IB_RETRIES_S
 from headway.jobspec.suggest import joined_or
 from headway.templates.kind import SwitchKind
-from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.options import RoutingOptions
 from headway.templates.switches.options import SiteOptions
 
 # Less than the scheduling delay of a busy switch's CPU; FRR's and EOS's default of hold times, which suits no fabric.
@@ -45,7 +45,7 @@ def check_fabric(
 
 def _check_timers(name: str, options: BaseModel, fabric: FabricPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Warn about timers that take healthy links down, or that outlast what NCCL waits for."""
-    if not isinstance(options, FrrOptions):
+    if not isinstance(options, RoutingOptions):
         return
     at: Path = ("fabrics", cluster.fabrics.index(fabric), "switches", "os", fabric.os.index(name), "options")
     detection_ms = None if options.bfd_ms is None else options.bfd_ms * options.bfd_multiplier

@@ -6,10 +6,10 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from headway.jobspec.plan import SwitchPlan
-from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.options import RoutingOptions
 
 
-class SiteOptions(FrrOptions):
+class SiteOptions(RoutingOptions):
     """The site's own configuration of a switch, and how soon a neighbour is declared dead."""
 
     base: str | None = Field(None, min_length=1, max_length=4096, examples=["base/{switch}"])

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from headway.infra.host import MANIFEST, UNIT_FOLDER, HostFile, HostState
 from headway.infra.providers.onprem.options import OnpremOptions
-from headway.infra.reach import Reach
+from headway.infra.reach import Reach, from_folder
 from headway.jobspec.plan import ClusterPlan, NodePlan
 from headway.templates.kind import Files
 
@@ -35,13 +35,9 @@ def reach(options: OnpremOptions, folder: Path) -> Reach:
         name="",
         address="",
         user=options.user,
-        identity=_absolute(folder, options.identity),
-        known_hosts=_absolute(folder, options.known_hosts),
+        identity=from_folder(folder, options.identity),
+        known_hosts=from_folder(folder, options.known_hosts),
     )
-
-
-def _absolute(folder: Path, path: str | None) -> str | None:
-    return path if path is None or path.startswith("~") else str((folder / path).absolute())
 
 
 def _reach_of(node: NodePlan, to_all: Reach) -> Reach:

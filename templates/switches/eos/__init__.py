@@ -34,4 +34,5 @@ EOS = SwitchKind(
     running="the output of `show running-config`",
     read_base=read_blocks,
     judge=judge,
+    loading="a configuration session with `commit timer` (docs/fabric.md, Load it on Arista EOS)",
 )

@@ -10,7 +10,8 @@ from headway.templates.switches.frr.options import FrrOptions
 
 # Logs, terminals and daemons' own settings; lines of a neighbor that do not change what it exchanges.
 _OF_SITE = re.compile(
-    r"(log|line vty|password|enable|service|frr version|agentx|debug|banner|no log|no banner|ip ssh|interface (eth|mgmt|eno))\b.*"
+    r"(log|line vty|password|enable|service|frr version|agentx|debug|banner|no log|no banner|ip ssh|vrf mgmt)\b.*"
+    r"|interface (mgmt|(eth|eno|ens|enp|em)\d)[\w.]*( vrf \S+)?(\|.*)?"
     r"|.*\|(description|soft-reconfiguration inbound|bgp log-neighbor-changes)"
 )
 _OF_PLAN = re.compile(r"(hostname|frr defaults|interface|router|bfd|ip forwarding|ipv6 forwarding|zebra|fpm)\b.*")

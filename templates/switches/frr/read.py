@@ -84,6 +84,26 @@ def read(text: str) -> Reading:
     )
 
 
+class PlacedCommand(NamedTuple):
+    """A command in its place: the commands of the blocks around it, the outer one first, its words, the setting that it is, and its line,
+    counted from 1."""
+
+    blocks: tuple[str, ...]
+    words: str
+    key: str
+    value: str
+    line: int
+
+
+def placed_commands(text: str) -> list[PlacedCommand]:
+    """Return the commands of a configuration as they are written, without those that end a block."""
+    commands = [(number, command) for number, line in enumerate(text.splitlines(), 1) if (command := _command(line)) is not None]
+    return [
+        PlacedCommand(tuple(path.split("|")[:-1]), command.words, path + command.key, command.value, number)
+        for path, command, number in _in_blocks(commands)
+    ]
+
+
 def _routing(bgp: BgpView | None) -> RoutingView:
     """Return BGP of the default VRF, only with neighbors that can exchange IPv4 routes."""
     if bgp is None:
@@ -143,6 +163,11 @@ def _command(line: str) -> _Command | None:
 
 def _values(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, str, int]]:
     """Yield each setting: its key, its value and its line."""
+    return ((path + command.key, command.value, number) for path, command, number in _in_blocks(commands))
+
+
+def _in_blocks(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, _Command, int]]:
+    """Yield each command but those that end a block, with the path of the blocks that it is in, and its line."""
     inside: list[_Block] = []
     for number, command in commands:
         indent = command.indent
@@ -153,7 +178,7 @@ def _values(commands: list[tuple[int, _Command]]) -> Iterator[tuple[str, str, in
         for block in inside:
             block.has_indented |= indent > block.indent
         path = inside[-1].path if inside else ""
-        yield path + command.key, command.value, number
+        yield path, command, number
         if command.is_inner if inside else command.is_outer:
             inside.append(_Block(f"{path}{command.words}|", indent))
 

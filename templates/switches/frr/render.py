@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.kind import Files
 from headway.templates.shell import comment
-from headway.templates.switches.frr.options import FrrOptions
+from headway.templates.switches.frr.options import FrrOptions, RoutingOptions
 from headway.templates.switches.frr.sysctl import SYSCTL, sysctl_conf
 from headway.templates.switches.words import word
 from headway.templates.template import fill
@@ -24,7 +24,7 @@ def render(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Fil
     return {PurePosixPath(FILE): frr_conf(options, switch, cluster), PurePosixPath(SYSCTL): sysctl_conf(switch, cluster)}
 
 
-def frr_conf(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan, on_sonic: bool = False) -> str:
+def frr_conf(options: RoutingOptions, switch: SwitchPlan, cluster: ClusterPlan, on_sonic: bool = False) -> str:
     """Return the switch's frr.conf; on SONiC the addresses are config_db.json's, and routes go to the ASIC through the FPM."""
     values = {
         "switch": switch,

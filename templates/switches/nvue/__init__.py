@@ -35,4 +35,5 @@ NVUE = SwitchKind(
     running="/etc/nvue.d/startup.yaml",
     read_base=read_tree,
     judge=judge,
+    loading="`nv config replace` and `nv config apply --confirm` (docs/fabric.md, Load it on Cumulus Linux)",
 )

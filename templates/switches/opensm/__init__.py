@@ -48,4 +48,5 @@ OPENSM = SwitchKind(
     render_fabric=render_fabric,
     transports=("infiniband",),
     judge=judge,
+    loading="a restart of opensm with the new files (docs/fabric.md, InfiniBand)",
 )

@@ -33,4 +33,5 @@ SONIC = SwitchKind(
     running="/etc/sonic/config_db.json",
     read_base=read_base,
     judge=judge,
+    loading="`config reload` on the switch (docs/fabric.md, Load it on SONiC)",
 )
