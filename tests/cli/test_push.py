@@ -116,7 +116,7 @@ def test_a_switch_without_an_address_is_named(folder: Path, capsys: pytest.Captu
     assert pushed(capsys, "--diff") == (2, expected)
 
 
-def test_mistakes_in_the_document_have_a_code_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_in_the_document_have_a_separate_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "cluster.yaml").write_text(CLUSTER.replace("user: root", "users: root"))
     code, error = pushed(capsys, "--diff")
     assert code == 2

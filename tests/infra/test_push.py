@@ -186,7 +186,7 @@ def test_nodes_without_an_entry_in_slurm_are_unknown(plan: ClusterPlan) -> None:
     ],
     ids=["squeue", "sinfo", "names"],
 )
-def test_what_slurm_does_not_know_is_an_error(plan: ClusterPlan, answers: dict[str, str | None], reason: str) -> None:
+def test_node_that_slurm_does_not_know_is_an_error(plan: ClusterPlan, answers: dict[str, str | None], reason: str) -> None:
     with pytest.raises(CommandError, match=reason):
         read_in_use(Answers(**answers), SlurmOptions(), plan)
 

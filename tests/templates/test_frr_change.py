@@ -93,7 +93,7 @@ def added(text: str, before: str, *lines: str) -> str:
 # --- differences ------------------------------------------------------------------------------------------------------
 
 
-def test_what_frr_prints_of_a_rendered_file_is_no_change(rendered: str) -> None:
+def test_text_that_frr_prints_for_a_rendered_file_has_no_difference(rendered: str) -> None:
     assert not change(RUNNING, rendered)
     assert not change(rendered, RUNNING)
 

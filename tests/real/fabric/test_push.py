@@ -107,6 +107,7 @@ def test_push_removes_stale_lines_and_keeps_lines_of_the_site(lab: ManagedFabric
     lab.configure(LEAF, "no log facility local3", "interface eth0", "no description")
 
 
+@pytest.mark.variant
 def test_push_writes_the_file_that_a_restart_loads(lab: ManagedFabric) -> None:
     lab.on_switch(LEAF, "sed", "-i", "s/maximum-paths .*/maximum-paths 1/", "/etc/frr/frr.conf")
     done = lab.push("--diff")
@@ -168,7 +169,7 @@ def test_change_that_cuts_its_own_connection_is_undone_by_the_switch(lab: Manage
 
 
 def spoiled(lab: ManagedFabric) -> str:
-    """What the leaf runs after a line was added by hand."""
+    """Add a line by hand, and return what the leaf runs then."""
     (asn,) = [switch.asn for switch in lab.planned.plan.switches if switch.name == LEAF]
     lab.configure(LEAF, f"router bgp {asn}", "bgp default local-preference 200")
     return lab.running(LEAF)
@@ -197,6 +198,7 @@ def test_killed_push_is_undone_by_the_switch(lab: ManagedFabric) -> None:
     lab.fabric.wait("no push", lambda: lab.on_switch(LEAF, "ls", "/run"), lambda text: "headway-push" not in text, 60)
 
 
+@pytest.mark.variant
 def test_push_whose_undo_is_killed_too_is_undone_by_the_next(lab: ManagedFabric) -> None:
     spoiled(lab)
     with lab.pushing("--yes", "--undo-after", "300") as process:
