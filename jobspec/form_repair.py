@@ -104,8 +104,8 @@ def host(value: Any) -> Hint | None:
     found = re.fullmatch(r"(?:[a-z]+://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", text)
     if found is None or found[2] == value:
         return None
-    user = f"; the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else ""
-    return Hint(f"write `{found[2]}`{user}", flow(found[2]))
+    user = f"the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else None
+    return Hint(f"write `{found[2]}`", flow(found[2]), after=user)
 
 
 def login_host(value: Any) -> Hint | None:

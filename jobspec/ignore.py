@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
-from headway.jobspec.problem import Problem, Severity
-from headway.jobspec.suggest import did_you_mean, listed_some, nearest
+from headway.jobspec.problem import Problem, Severity, not_passed
+from headway.jobspec.suggest import did_you_mean, nearest
 
 _ENTRIES = "ignore"
 _MAX = 100
@@ -124,7 +124,6 @@ def check_codes(document: Document) -> Iterator[Problem]:
             )
 
 
-# Codes that are an error in some documents and a warning in others.
 def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) -> Iterator[Problem]:
     """Yield a warning for each entry of the document itself that accepted none of the problems.
 
@@ -158,8 +157,7 @@ def _parted(problem: Problem, found: list[Ignored]) -> Iterator[Problem]:
 
 
 def _of_fields(problem: Problem, fields: tuple[str, ...]) -> Problem:
-    message = problem.message.replace(listed_some(problem.fields), listed_some(fields)) if fields else problem.message
-    return replace(problem, message=message, fields=fields)
+    return replace(problem, message=not_passed(fields), fields=fields)
 
 
 def _accepted(problem: Problem, found: Iterable[Ignored]) -> Problem:

@@ -9,7 +9,7 @@ from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.fields import field_names, field_of, model_of, owner_of
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import Hint, listed
 from headway.jobspec.type_repair import MAPPINGS
 from headway.jobspec.unknown import Meaning, accepts, names_of
 
@@ -23,10 +23,10 @@ def misplaced_fields(
     lost += _items_outside(meant, model, document, prefix)
     lost += _in_one_home(meant, model, document, prefix)
     # Several names of one section's fields, `ecn_min` and `ecn_max`: one problem.
-    same: dict[tuple[Path, str], list[Path]] = {}
+    same: dict[tuple[Path, Hint], list[Path]] = {}
     for loc, place in meant.items():
         if place.hint.fix is None and place.target is not None:
-            same.setdefault((loc[:-1], place.hint.text), []).append(loc)
+            same.setdefault((loc[:-1], place.hint), []).append(loc)
     for locs in same.values():
         if len(locs) > 1 and (meant[locs[0]].target or ())[-1:] != ("options",):
             names = listed([str(loc[-1]) for loc in locs])

@@ -419,29 +419,31 @@ _MEASURES: Mapping[str, tuple[tuple[str, ...], Callable[[str], int]]] = {
 }
 
 
-def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> Hint | None:
-    """Return the quantities that a number without a unit may mean: of those that the field accepts, those near to one of its examples."""
+def units_meant(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> list[str]:
+    """Return the units that a number without one may have, the likeliest first: of those with which the field accepts it, those that bring
+    it near to the field's first example."""
     if not _is_plain(value) or notation.name not in _MEASURES or not re.fullmatch(_NUMBER, str(value).strip()):
-        return None
+        return []
     names, parse = _MEASURES[notation.name]
     if float(str(value).strip().replace(",", "").replace("_", "")) <= 0:
-        return None
-    texts = [f"{str(value).strip()}{unit}" for unit in names]
+        return []
+    texts = {unit: f"{str(value).strip()}{unit}" for unit in names}
     usual = [parse(str(each)) for each in examples or notation.examples]
     near = {
-        text: abs(math.log(parse(text) / usual[0]))
-        for text in texts
+        unit: abs(math.log(parse(text) / usual[0]))
+        for unit, text in texts.items()
         if accepts(text) and 1 / _NEAR <= parse(text) / usual[0] <= _NEAR
     }
     # Where one is of the usual size, the others are not meant.
-    near = {text: far for text, far in near.items() if far <= math.log(_USUAL)} or near
-    if not near:
-        return None
-    written = sorted(near, key=lambda each: near[each])
-    return Hint(
-        f"write {joined_or([f'`{text}`' for text in written])}",
-        written[0] if len(written) == 1 and notation.name != "size" else None,
-    )
+    near = {unit: far for unit, far in near.items() if far <= math.log(_USUAL)} or near
+    return sorted(near, key=lambda each: near[each])
+
+
+def with_a_unit(notation: Notation, value: Any, meant: Sequence[str]) -> Hint:
+    """Return the hint for a number without a unit, which these units are meant for."""
+    written = [f"{str(value).strip()}{unit}" for unit in meant]
+    fix = written[0] if len(written) == 1 and notation.name != "size" else None
+    return Hint(f"write {joined_or([f'`{text}`' for text in written])}", fix)
 
 
 def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[Any]]:

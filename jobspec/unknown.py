@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin
@@ -18,7 +18,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
-from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest, similar
 from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
@@ -75,21 +75,27 @@ _VALUE = re.compile(r"\bVALUE(?=\b|MiB)")
 _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
 
+OtherKinds = Callable[[str], Sequence[str]]
+"""Returns which kinds have an option of this name, but for the kind of the data."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown. It is `sure`
-    where the table of names has it."""
+    where the table of names has it, and `of_others` where it is an option of other kinds."""
 
     hint: Hint
     target: tuple[str, ...] | None = None
     sure: bool = False
+    of_others: bool = False
 
 
 @dataclass(frozen=True)
 class _Unknown:
     """A field that its section does not have: its key and value, the section's model, fields and place, and what is set around it.
 
-    `model` is that of the data in which it was found, `root` that of the document; `path` is its place there.
+    `model` is that of the data in which it was found, `root` that of the document; `path` is its place there. `others` are the kinds that
+    have it as an option, where it is one of another kind.
     """
 
     key: str
@@ -102,6 +108,7 @@ class _Unknown:
     root: type[BaseModel]
     document: Document
     in_options: bool
+    others: Sequence[str]
 
     @cached_property
     def fields(self) -> dict[str, FieldInfo]:
@@ -136,7 +143,12 @@ class _Unknown:
         return accepts(self.fields[name], fitted(self.fields[name], self.value, self.key))
 
 
-def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = ()) -> Meaning:
+def of_no_kind(_: str) -> Sequence[str]:
+    """Return the kinds that have an option, of data that is no kind's."""
+    return ()
+
+
+def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = (), others: OtherKinds = of_no_kind) -> Meaning:
     """Return what the field at `loc` below `model` is meant to be; `prefix` is the path of the model's data in the document."""
     owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
     around = document.value(path[:-1])
@@ -151,6 +163,7 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         root=_model_of_kind(str(document.value(("kind",)))) or model,
         document=document,
         in_options=bool(prefix),
+        others=others(str(loc[-1])) if len(loc) == 1 else (),
     )
     found = next((each for step in _STEPS if (each := step(unknown)) is not None), None)
     return found or Meaning(Hint(_known(owner, list(unknown.fields))))
@@ -356,6 +369,14 @@ def _at_home(unknown: _Unknown) -> Meaning | None:
     return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
 
 
+def _option_of_others(unknown: _Unknown) -> Meaning | None:
+    """Return that the option is one of other kinds."""
+    if not unknown.others:
+        return None
+    kinds = joined_or([f"`{each}`" for each in unknown.others])
+    return Meaning(Hint(f"leave it out: `{unknown.key}` is an option of {kinds}"), of_others=True)
+
+
 def _is_of_items(home: tuple[str, ...], root: type[BaseModel]) -> bool:
     """Return whether the section is that of a list's items, of which there may be another one."""
     infos = (field_of(root, home[:length]) for length in range(1, len(home) + 1))
@@ -462,6 +483,7 @@ _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _another_name,
     _with_unit,
     _noted_of_kind,
+    _option_of_others,
     _at_home,
     _misspelt,
     _fields_of_one,
@@ -478,9 +500,11 @@ def _model_of_kind(kind: str) -> type[BaseModel] | None:
     return MODELS.get(kind)
 
 
-def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
+def meanings(
+    found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = (), others: OtherKinds = of_no_kind
+) -> dict[Path, Meaning]:
     """Return the meaning of each unknown field among the errors, by its place below `model`."""
-    meant = {details["loc"]: meaning(details["loc"], model, document, prefix) for details in found if is_unknown(details)}
+    meant = {details["loc"]: meaning(details["loc"], model, document, prefix, others) for details in found if is_unknown(details)}
     missing: dict[Path, list[str]] = {}
     for details in found:
         if details["type"] == "missing":
@@ -505,7 +529,9 @@ def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Docume
             fitting = [name for name, form in forms.items() if accepts(fields[name], form)]
             if len(fitting) == 1 and forms[fitting[0]] != value:
                 meant[loc] = Meaning(Hint(f"write `{fitting[0]}: {flow(forms[fitting[0]])}`"), (*here, fitting[0]))
-            elif len(fitting) == 1 or (len(lacking) == len(strange) == 1 and meant[loc].target is None):
+            elif not meant[loc].of_others and (
+                len(fitting) == 1 or (len(lacking) == len(strange) == 1 and meant[loc].target is None)
+            ):
                 name = (fitting or lacking)[0]
                 meant[loc] = Meaning(Hint(f"did you mean `{name}`, which is missing here?", name), (*here, name))
             else:
@@ -522,14 +548,20 @@ def misread_sections(error: ValidationError, model: type[BaseModel], document: D
     return {place.target[0] for place in found.values() if place.target is not None}
 
 
-def alias_or_nearest(value: str, allowed: Iterable[str], what: str, likely: str | None = None) -> Hint:
-    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest, else
-    the `likely` one."""
+def alias_or_similar(value: str, allowed: Iterable[str]) -> Hint | None:
+    """Return the hint for a value that is not one of the `allowed`: what other programs call so, else the nearest; None where none is."""
     names = list(allowed)
     found = aliases.values(value, names)
     if len(found) == 1:
         return Hint(f"write `{found[0]}`", found[0])
-    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else did_you_mean(value, names, what, likely)
+    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else similar(value, names)
+
+
+def alias_or_nearest(value: str, allowed: Iterable[str], what: str, likely: str | None = None) -> Hint:
+    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest, else
+    the `likely` one."""
+    names = list(allowed)
+    return alias_or_similar(value, names) or did_you_mean(value, names, what, likely)
 
 
 def is_unknown(details: ErrorDetails) -> bool:

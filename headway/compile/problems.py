@@ -10,7 +10,7 @@ from headway.jobspec.document import Document, dotted
 from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed, kind_of
-from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
+from headway.jobspec.problem import CLUSTER, JOB, Cause, Problem, at_origin, in_order, locate
 
 T = TypeVar("T")
 
@@ -205,8 +205,8 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return any(each.code == "HW114" and each.path == ("kind",) for each in others)
     if problem.code == "HW601":
         return any(each.code == "HW503" and each.path[-1:] == ("role",) for each in others)
-    if problem.code == "HW526" and "InfiniBand" in problem.message:
-        # Its transport is what is wrong.
+    if problem.cause is Cause.OTHER_TRANSPORT:
+        # The fabric's transport is what is wrong.
         return any(
             each.code == "HW504" and each.path[:2] == problem.path[:2] and each.path[-1] in _OF_INFINIBAND for each in others
         )
@@ -215,10 +215,9 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
     if problem.code in ("HW503", "HW510", "HW515"):
         # What is on a fabric, and how many switches it needs, follows from its role.
         return any(each.code == "HW519" and each.path[:2] == problem.path[:2] for each in others)
-    if problem.code == "HW513" and problem.path[:1] == ("fabrics",):
+    if problem.code == "HW513" and problem.path[:1] == ("fabrics",) and problem.cause is not Cause.OTHER_VENDOR:
         # Settings of an operating system that does not run on the switches.
-        same = [each for each in others if each.code == "HW513" and each.path[:2] == problem.path[:2] and each is not problem]
-        return any(map(_is_of_other_vendor, same))
+        return any(each.cause is Cause.OTHER_VENDOR and each.path[:2] == problem.path[:2] for each in others)
     if problem.code == "HW532":
         # A class that does not belong on the fabric.
         return any(each.code == "HW503" and each.path[: len(problem.path)] == problem.path for each in others)
@@ -227,10 +226,6 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
         return any(each.code == "HW503" and "classes" in each.path and each.path[:2] == problem.path[:2] for each in others)
     unused = {dotted(each.path) for each in others if each.code == "HW210"}
     return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
-
-
-def _is_of_other_vendor(problem: Problem) -> bool:
-    return problem.path[-1:] == ("kind",) and problem.message.startswith("headway renders")
 
 
 def _is_of_model(problem: Problem) -> bool:
