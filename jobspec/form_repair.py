@@ -143,6 +143,8 @@ def dependency(value: Any) -> Hint | None:
         name = None if one is None else nearest(re.sub("[_-]", "", one[1]), _CONDITIONS)
         if one is None or name is None:
             return None
+        if not one[2] and name != "singleton":
+            return Hint(f"write the number of the job behind it, for example `{name}:1234`")
         parts.append(name + "".join(f":{job}" for job in re.findall(r"[0-9_+]+", one[2])))
     return _written(",".join(parts))
 
@@ -318,7 +320,7 @@ def _written(text: str) -> Hint:
 
 REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": resource,
-    r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": dependency,
+    r"^(singleton|[a-z]+(:[0-9_+]+)+)([,?](singleton|[a-z]+(:[0-9_+]+)+))*$": dependency,
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": option,
     r"^[a-z][a-z0-9-]*$": option_name,
     r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": login_host,

@@ -79,6 +79,8 @@ _TIME = "time"
 _ALIKE = 2
 # Words for all that there is.
 _ALL = frozenset(("all", "max", "maximum", "default", "any", "everything", "full"))
+# Words for no value.
+_NOTHING = frozenset(("none", "null", "nil", "undefined"))
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
 _GROUP = ("group",)
 # Of groups that a job is to span.
@@ -284,7 +286,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
     hint = (
-        _name_in_file(document, path)
+        _no_value(document.value(path), info)
+        or _name_in_file(document, path)
         or _with_commas(loc, document.value(path), info)
         or _two_items(context.get("pattern"), path, document.value(path))
         or _of_form(context.get("pattern"), document.value(path))
@@ -323,6 +326,10 @@ def _told_apart(value: str, allowed: Sequence[str], document: Document, path: Pa
     if path[-1] == "transport" and aliases.values(value, allowed) == ["roce", "tcp"]:
         is_tcp = around.get("interface") is not None or around.get("role") == "management"
         return Hint(f"write `{(meant := 'tcp' if is_tcp else 'roce')}`", meant)
+    classes = around.get("classes")
+    carried = [each.get("carries") for each in classes if isinstance(each, dict)] if isinstance(classes, list) else []
+    if path[-1] == "role" and "storage" in carried:
+        return Hint("write `storage`, which its class carries", "storage")
     if path[-1] == "kind" and hint is not None and hint.fix == "remote" and "url" not in around:
         return Hint("write `kind: remote`, with the bucket as its `url`, for example `url: s3://training/checkpoints`")
     return hint
@@ -389,6 +396,12 @@ def _beyond(value: Any, loc: Path) -> Hint | None:
     if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
         return Hint("write the GPUs of one host, for example `gpus: 4`, and those of its rack as `nvlink_domain: 72`")
     return None
+
+
+def _no_value(value: Any, info: FieldInfo | None) -> Hint | None:
+    """Return that a field whose text means no value, `None` of Python, is left out."""
+    is_none = isinstance(value, str) and value.strip().lower() in _NOTHING
+    return Hint("leave it out") if is_none and info is not None and not info.is_required() else None
 
 
 def _name_in_file(document: Document, path: Path) -> Hint | None:

@@ -239,7 +239,10 @@ def samples(steps: int, document: Document) -> int | None:
 
 
 def steps_of_tokens(value: Any, document: Document) -> int | None:
-    """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown."""
+    """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown. A number alone,
+    `1e5`, is one of steps."""
+    if re.fullmatch(_NUMBER, str(value).strip()):
+        return None
     text = _amount(re.sub(r"([0-9])B(?= |$)", r"\1G", str(value).strip())) if _is_plain(value) else None
     length = document.value(("batch", "sequence"))
     tokens = units.parse_amount(text).tokens if text is not None else None
@@ -341,6 +344,21 @@ def mac(value: Any) -> Hint | None:
         return None
     found = ":".join(digits[at : at + 2] for at in range(0, 12, 2))
     return Hint(f"write `{found}`", flow(found))
+
+
+def pairs(items: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
+    found: dict[str, Any] = {}
+    for item in items:
+        if isinstance(item, dict) and item.keys() == {"name", "value"}:
+            found[str(item["name"])] = item["value"]
+        elif isinstance(item, dict) and len(item) == 1:
+            found |= item
+        elif isinstance(item, str) and "=" in item:
+            name, _, found[name] = item.partition("=")
+        else:
+            return None
+    return found or None
 
 
 def mount(value: Any) -> dict[str, Any] | None:

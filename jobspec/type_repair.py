@@ -166,7 +166,8 @@ def _of_collection(
         return _range_of({"min": value[0], "max": value[1]})
     if isinstance(value, list):
         if kind in MAPPINGS:
-            return _pairs(value)
+            pairs = repair.pairs(value)
+            return None if pairs is None else Hint(f"write a mapping: `{flow(pairs)}`")
         # Slurm joins features that a node must all have by `&`.
         joined = ("&" if loc[-1] == "constraint" else ",").join(map(str, value))
         if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
@@ -339,21 +340,6 @@ def _samples_of_steps(value: Any, document: Document) -> Hint | None:
     if steps is None or found is None:
         return None
     return Hint(f"write `{found}`: {steps[1]} steps of {found // max(1, int(steps[1]))} samples", str(found))
-
-
-def _pairs(items: list[Any]) -> Hint | None:
-    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
-    pairs: dict[str, Any] = {}
-    for item in items:
-        if isinstance(item, dict) and item.keys() == {"name", "value"}:
-            pairs[str(item["name"])] = item["value"]
-        elif isinstance(item, dict) and len(item) == 1:
-            pairs |= item
-        elif isinstance(item, str) and "=" in item:
-            name, _, pairs[name] = item.partition("=")
-        else:
-            return None
-    return Hint(f"write a mapping: `{flow(pairs)}`") if pairs else None
 
 
 def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:

@@ -53,6 +53,8 @@ _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
 # Longer values are not repeated in a hint.
 _SHOWN = 40
 _LONGEST = 120
+# What `run` is short for.
+_ARGV = ("trainer", "options", "argv")
 # Sections below another one.
 _DEEP = 2
 # The shortest word that shows what a field is.
@@ -297,12 +299,18 @@ def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str
 def _another_name(unknown: _Unknown) -> Meaning | None:
     """Return the field of this section that other programs call so, or one that is called so in another section."""
     own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
-    alike = [place[-1] for place in unknown.called if place[-1] in unknown.free and place[:-1] != unknown.here]
+    # What is the name of a field elsewhere, with its value, is not another name here.
+    infos = (field_of(unknown.root, (*home, unknown.key)) for home in _homes(unknown.key, unknown.root))
+    is_field = any(info is not None and accepts(info, unknown.value) for info in infos)
+    others = [] if is_field else unknown.called
+    alike = [place[-1] for place in others if place[-1] in unknown.free and place[:-1] != unknown.here]
     names = [*(name for name in own if name in unknown.free), *(name for name in alike if unknown.fits(name))]
     found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
     if found == "host" and "name" in unknown.free and unknown.here == ("nodes",) and _NODE.fullmatch(str(unknown.value)):
         # An inventory's node is named by its group and a number, which no address is.
         return unknown.at("name", Hint("write `name`", "name"))
+    if found == "data" and not unknown.here and _is_of_a_script(unknown.around):
+        return Meaning(Hint("leave it out, and pass it to the script as an argument: a script reads its data itself"))
     if found is not None:
         return unknown.at(found, _renamed(found, unknown))
     if own == ["name"] and "port" in unknown.free and "switch" in unknown.around:
@@ -315,9 +323,19 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     if own[0] == "preset" and unknown.around["preset"] not in models() and whole in models():
         return unknown.at("preset", Hint(f"leave it out, and write `preset: {whole}`"))
     if isinstance(unknown.value, dict | list) and isinstance(unknown.around.get(own[0]), dict | list):
+        examples = unknown.fields[own[0]].examples
+        if not unknown.fits(own[0]) and examples:
+            # Another program's form of it would be refused next.
+            return unknown.at(own[0], Hint(f"leave it out, and write it as in `{own[0]}: {flow(examples[0])}`"))
         return unknown.at(own[0], Hint(f"move what is in it to `{own[0]}`, which is its name here"))
     # What is set already is not written again.
     return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set"))
+
+
+def _is_of_a_script(job: Mapping[str, Any]) -> bool:
+    """Return whether the job runs a script of its author."""
+    trainer = job.get("trainer")
+    return job.get("run") is not None or (isinstance(trainer, dict) and trainer.get("kind") == "script")
 
 
 def _of_rotary_positions(unknown: _Unknown) -> Meaning | None:
@@ -414,9 +432,13 @@ def _fields_of_one(unknown: _Unknown) -> Meaning | None:
 def _elsewhere(unknown: _Unknown) -> Meaning | None:
     """Return the field of another section that other programs call so, and that takes the value; of options no field is known."""
     for place in unknown.called:
-        info = field_of(unknown.root, place)
+        info, run = field_of(unknown.root, place), unknown.around.get("run")
         if info is not None and not accepts(info, fitted(info, unknown.value, unknown.key)):
             continue
+        if place == _ARGV and not unknown.here and isinstance(run, list):
+            # `run` is short for them, and may not be next to them.
+            value = unknown.value if isinstance(unknown.value, list) else [unknown.value]
+            return Meaning(Hint(f"write `run: {flow([*run, *value])}`, which has the script's arguments too"))
         written, section = _written(place[-1], info, unknown.path, unknown.document), place[:-1]
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), place)
@@ -473,8 +495,8 @@ def _about(owner: type[BaseModel], name: str) -> str:
 _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _without_blank,
     _own_name,
-    _of_choice,
     _noted,
+    _of_choice,
     _by_path,
     _field_of_change,
     _joined,
@@ -619,6 +641,9 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
+    if "MODULES" in note:
+        names = value if isinstance(value, list) and value else [value] if isinstance(value, str) else ["NAME"]
+        return note.replace("MODULES", " ".join(map(str, names)) if len(str(names)) <= _SHOWN else "NAME")
     if "time: VALUE" in note and (found := repair.quantity("time", value)) is not None:
         value = value if found.fix is None else found.fix
     if isinstance(value, str) and re.search("[A-Za-z]", value):
@@ -705,6 +730,8 @@ def fitted(info: FieldInfo | None, value: Any, key: str) -> Any:
     if info is None or value is None or accepts(info, meant):
         return meant
     forms: list[Any] = [[meant]] if not isinstance(meant, list) else meant[:1] if len(meant) == 1 else []
+    if isinstance(meant, list) and (pairs := repair.pairs(meant)) is not None:
+        forms = [pairs, *forms]
     if (
         isinstance(value, str)
         and (found := repair.number(value, whole=accepts(info, 1) and not accepts(info, 1.5)))
