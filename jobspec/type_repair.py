@@ -24,6 +24,7 @@ _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 _PRODUCT = re.compile(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})")
 # Numbers of users and groups.
 _IDS = ("user", "group", "fs_group")
+_LINE = "a line"
 _MOST_ADAPTERS = 64
 # The ends of a range; as many fields show what a section of switches is like.
 _TWO = 2
@@ -282,8 +283,8 @@ def _secret_of(value: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _is_in_form(info: FieldInfo, text: str) -> bool:
-    """Return whether the field has a form in which commas separate parts, and takes the text."""
-    return not accepts(info, "\x00") and accepts(info, text)
+    """Return whether the field has a form in which commas separate parts, and takes the text; a field that takes any line has none."""
+    return not accepts(info, _LINE) and accepts(info, text)
 
 
 def _all_on(info: FieldInfo | None) -> str | None:
@@ -315,7 +316,7 @@ def _of_list(kind: str, items: list[Any], info: FieldInfo | None, *, inside: boo
             return Hint(f"write one number, for example `{items[0]}`; values to compare belong in `sweep`")
         return Hint(f"write `{len(items)}`, the number of them", str(len(items))) if items else None
     joined = ",".join(map(str, items))
-    if inside and items and info is not None and accepts(info, [joined]) and not accepts(info, ["\x00"]):
+    if inside and items and info is not None and accepts(info, [joined]) and not accepts(info, [_LINE]):
         return Hint(f"write `{flow(joined)}`", flow(joined))
     return Hint("write each as an item of the list around it") if inside and items else None
 

@@ -126,6 +126,29 @@ kind: kubernetes
     image: registry.example.com/a@sha256:{"4f" * 32}""",
     ),
 )
+GROUPS = ((C, "fabrics:\n", "  - {name: more, count: 1000, cpus: 96, host_memory: 2TiB}\nfabrics:\n"),)
+BASED = (
+    (J, "cluster: iron\n", "extends: base.yaml\ncluster: iron\n"),
+    ("base.yaml", "", "apiVersion: headway/v1alpha1\nkind: TrainingJob\npartial: true\ncluster: iron\n"),
+)
+EXTENDED = (
+    (J, "name: case", "name: case\nextends: base.yaml"),
+    ("base.yaml", "", "apiVersion: headway/v1alpha1\nkind: TrainingJob\npartial: true\nbatch: {micro: 1}\n"),
+)
+ETHERNET = CLUSTER[CLUSTER.index("    transport: roce") : CLUSTER.index("  - name: admin")]
+INFINIBAND = (
+    (C, ETHERNET, "    transport: infiniband\n    switches: {leaves: 8, spines: 4, ports: 64, os: [{kind: opensm}]}\n"),
+)
+BUILTIN = (
+    (J, _SCRIPT, "  kind: builtin # ["),
+    (J, "preset: llama-3.1-8b", "{layers: 2, hidden: 64, heads: 4, kv_heads: 4, ffn_hidden: 256, vocab_size: 512}"),
+    (J, "environment:\n", "data: {kind: tokens, options: {corpora: [{path: a}]}}\nenvironment:\n"),
+    (J, "  dp_shard: 16\n  tp: 2", "  dp_shard: 32"),
+    (J, "recompute: full\n", ""),
+)
+RATES = "lr: 0.1, warmup_steps: 3, schedule: cosine, min_lr_ratio: 0.1, weight_decay: 0.1, beta1: 0.9, beta2: 0.95, eps: 1.0e-8"
+ADAPTERS = "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7], nic: ConnectX-7, nic_speed: 400Gb/s"
+LARGER = f"  - {{name: more, count: 20, cpus: 96, host_memory: 2TiB, gpu: H100-SXM-80, gpus: 8, {ADAPTERS}}}\n"
 APPTAINER = "account: research\n    containers: apptainer\n    apptainer: "
 PARTIAL = CLUSTER.replace("name: iron", "name: gold\npartial: true")
 SECOND = "  - {name: two, role: scale-out, transport: roce, classes: [{name: b, carries: storage, dscp: 18, lossless: true}]}\n"
@@ -629,7 +652,71 @@ JOBS = [
     # Bases.
     Mistake("cluster: iron", "cluster: gold", "HW401", None, "leave `partial` out there", more=(("gold.yaml", "", PARTIAL),)),
     Mistake("name: case", "name: case\nextends: job.yaml", "HW114", None, "name the base in `extends`"),
+    Mistake(
+        "nodes: 4\n",
+        f"nodes: 4\ncode: {{image: 'docker://a/b@sha256:{'4f' * 32}'}}\n",
+        "HW204",
+        f"a/b@sha256:{'4f' * 32}",
+        more=((C, "account: research", "account: research\n    containers: pyxis"),),
+    ),
+    Mistake(
+        "nodes: 4\nmodel:\n  preset: llama-3.1-8b\nlayout:\n  dp_shard: 16",
+        "nodes: 4\ngpus: 4\nmodel:\n  preset: llama-3.1-8b\nlayout:\n  dp_shard: 8",
+        "HW434",
+        None,
+        "leave `gpus` out, or have the cluster's owner remove `exclusive`",
+        more=((C, "account: research", "account: research\n    exclusive: true"),),
+    ),
+    Mistake(
+        "environment:\n  HF_HOME: /data/hf", "secrets: [HF_TOKEN]\nenvironment:\n  HF_TOKEN: ''", "HW215", None, "remove it there"
+    ),
+    Mistake(
+        "nodes: 4",
+        "nodes: 9",
+        "HW403",
+        None,
+        "or `group: more`, which has them",
+        more=((C, "fabrics:\n", f"{LARGER}fabrics:\n"),),
+    ),
+    Mistake("nodes: 4", "nodes: 4\nsetup: ['[[ $A =~ b ]]']", "HW210", None, "write it with `[`, or with `case`"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {run: [[a]]}}", "HW240", None, "or `trainer.options.argv`"),
+    Mistake(
+        "optimizer:\n  lr: 3.0e-4\n  warmup_steps: 200", f"lr_scheduler: {{{RATES}}}", "HW201", None, "fields under `optimizer`"
+    ),
+    Mistake("environment:\n", 'setup:\n  - echo {"a": 1}\nenvironment:\n', "HW203", None, r'`"echo {\"a\": 1}"`'),
+    Mistake("nodes: 4", "nodes: 4\nsetup: [[a b, c]]", "HW203", None, "write each as an item of the list around it"),
+    Mistake("name: case", "{{ a }}: b\nname: case", "HW109", None, "render the template first"),
+    Mistake("cluster: iron", "cluster: null", "HW202", None, "leave it out, or write a value", more=BASED),
+    # The builtin trainer.
+    Mistake("{path: a}", "{path: a, weight: 0}", "HW204", None, "for example `weight: 0.1`", more=BUILTIN),
+    Mistake(
+        "data: {kind: tokens, options: {corpora: [{path: a}]}}",
+        "data: corpus/*.txt",
+        "HW203",
+        "{kind: files, options: {paths: [corpus/*.txt]}}",
+        is_whole=False,
+        more=BUILTIN,
+    ),
+    # Less data than one step reads: 32 sequences of 8192 bytes.
+    Mistake(
+        "data: {kind: tokens, options: {corpora: [{path: a}]}}",
+        "data: {kind: files, options: {paths: [train.py], limit: 100kB}}",
+        "HW307",
+        None,
+        "read more, for example `limit: 8MB`",
+        more=BUILTIN,
+    ),
     # Trainers that are frameworks.
+    Mistake(
+        "kind: hf",
+        "kind: megatron",
+        "HW306",
+        None,
+        "use the trainer `builtin` or `hf`",
+        more=(*HF, (J, "      keep: 3\n", ""), (C, "    gpu: H100-SXM-80\n    gpus: 8\n", "    procs: 8\n")),
+    ),
+    Mistake("preset: llama-3.1-8b", "preset: llama-3.1-405b", "HW306", None, "set `compute: fp8` in `precision`", more=TITAN),
+    Mistake("  compute: bf16", "  compute: fp8", "HW306", None, "use `bf16`, or name a function of yours", more=TITAN),
     Mistake("script: train.py", "script: torchrun", "HW210", None, "name the script", more=HF),
     Mistake("script: train.py", "script: torchrun train.py", "HW210", "train.py", more=HF),
     Mistake("script: train.py", "script: train.py --fast", "HW210", None, "write `train.py`, and its arguments", more=HF),
@@ -849,6 +936,8 @@ CLUSTERS = [
     Mistake("account: research", f"{APPTAINER}[--env-file=a]", "HW210", None, "use `environment` or `secrets` of the job"),
     Mistake("account: research", f"{APPTAINER}[--env=A=b]", "HW210", None, "use `environment` or `secrets` of the job"),
     Mistake("account: research", f"{APPTAINER}[--net]", "HW210", None, "leave it out"),
+    Mistake("count: 8", "count: 100000", "HW204", None, "describe some of them as a separate cluster", more=GROUPS),
+    Mistake("  - name: gpu\n", "  - name: gpu\n    smt: true\n", "HW201", None, "headway calls it `threads_per_core`"),
     # Its pods.
     Mistake(
         "resource: rdma/hca", "resource: nvidia.com/gpu", "HW210", None, "for example `rdma/hca_shared_devices_a`", more=PODS
@@ -911,6 +1000,60 @@ CLUSTERS = [
         more=SWITCHED,
     ),
     Mistake(
+        "nic: ConnectX-7",
+        "nic: ConnectX-6-Dx",
+        "HW518",
+        None,
+        "set `speed: 200Gb/s` of the switches",
+        more=(
+            *SWITCHED,
+            (C, "nic: ConnectX-7\n    nic_speed: 400Gb/s", "nic: ConnectX-7"),
+            (C, "leaves: 8", "speed: 400Gb/s, leaves: 8"),
+        ),
+    ),
+    Mistake(
+        "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7]",
+        "nics: []",
+        "HW502",
+        None,
+        "nics: [",
+        more=SWITCHED,
+    ),
+    Mistake(
+        "model: SN3700",
+        "model: SN3700, uplink_speed: 800Gb/s",
+        "HW526",
+        None,
+        "use 200Gb/s or less",
+        more=(
+            *SWITCHED,
+            (C, "nic_speed: 400Gb/s", "nic_speed: 200Gb/s"),
+            (C, "leaves: 8, spines: 4, ports: 64", "model: SN3700, speed: 200Gb/s, leaves: 8, spines: 4, ports: 32"),
+        ),
+    ),
+    Mistake(
+        "mlx5_7]",
+        f"mlx5_7]\n    hosts: [{', '.join(f'100.64.0.{number}' for number in range(1, 9))}]",
+        "HW511",
+        None,
+        "set `addresses: 10.128.0.0/12`",
+        more=(*SWITCHED, (C, "leaves: 8", "addresses: 100.64.0.0/12, leaves: 8")),
+    ),
+    Mistake("leaves: 8", "asn: 4200000000, leaves: 8", "HW504", None, "leave it out", more=INFINIBAND),
+    Mistake("leaves: 8", "model: SN5600, leaves: 8", "HW526", None, "use `QM9700` or `Q3400`", more=INFINIBAND),
+    Mistake(
+        "transport: infiniband\n    switches: {",
+        "transport: roce\n    service_level: 1\n    switches: {model: QM9700, ",
+        "HW504",
+        None,
+        "set `transport: infiniband`, or leave it out",
+        more=INFINIBAND,
+    ),
+    Mistake("leaves: 8", "addresses: 999.0.0.0/16, leaves: 8", "HW511", None, "for example `10.10.0.0/16`", more=SWITCHED),
+    Mistake(
+        "{kind: frr}", "{kind: sonic, options: {keep_ports: [swp3]}}", "HW204", None, "is a port of Cumulus Linux", more=SWITCHED
+    ),
+    Mistake(
         "{kind: frr}", "{kind: frr, options: {base: a}}", "HW201", None, "an option of `eos`, `nvue` or `sonic`", more=SWITCHED
     ),
 ]
@@ -933,7 +1076,15 @@ INVENTORIES = [
     Mistake("mlx5_1", "mlx_1", "HW520", "mlx5_1", more=OBSERVED),
     Mistake("port: Ethernet0}]", "port: Ethernet8}]", "HW523", None, "its port would be `Ethernet0`", more=OBSERVED),
     Mistake("cluster: iron", "cluster: iorn", "HW401", "iron", more=OBSERVED),
+    Mistake(
+        "gpu-2",
+        "gpu-9",
+        "HW520",
+        "gpu-2",
+        more=(*OBSERVED, (INVENTORY, "switches:", "".join(f"  - name: gpu-{number}\n" for number in range(3, 9)) + "switches:")),
+    ),
 ]
+BASES = [Mistake("kind: TrainingJob", "kind: Cluster", "HW114", "TrainingJob", more=EXTENDED)]
 # What is right, and looks like one of the mistakes: part of the document, and what stands there instead.
 RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
@@ -989,7 +1140,11 @@ def test_what_is_right_is_accepted(folder: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("file", "mistake"),
-    [(file, each) for file, several in ((J, JOBS), (C, CLUSTERS), (INVENTORY, INVENTORIES)) for each in several],
+    [
+        (file, each)
+        for file, several in ((J, JOBS), (C, CLUSTERS), (INVENTORY, INVENTORIES), ("base.yaml", BASES))
+        for each in several
+    ],
     ids=str,
 )
 def test_one_mistake_is_one_problem_with_its_mend(
