@@ -100,6 +100,16 @@ HF = (
     (J, "  dp_shard: 16\n  tp: 2", "  dp_shard: 32"),
     (J, "  reduce: fp32\n", ""),
 )
+_PASSED = "{model.preset}{batch.micro}{batch.sequence}{recompute}{optimizer.lr}{optimizer.warmup_steps}{optimizer.schedule}"
+LIGHTNING = (
+    (
+        J,
+        _SCRIPT,
+        f"  kind: lightning\n  options:\n    script: train.py\n    arguments: {{data.a: '{_PASSED}'}} # [",
+    ),
+    (J, "  reduce: fp32\n", ""),
+    (J, "      keep: 3\n", ""),
+)
 MEGATRON = (
     (J, _SCRIPT, "  kind: megatron\n  options:\n    script: pretrain_gpt.py # ["),
     (
@@ -752,6 +762,14 @@ JOBS = [
     ),
     Mistake("kind: torchtitan", "kind: torchtitan\n  options: {module: llama3}", "HW210", None, "add `config`", more=TITAN),
     Mistake("nodes: 4", "nodes: 4\nmounts: [{source: '/a:b'}]", "HW423", None, "use a path without it", more=PODS),
+    Mistake("  tp: 2", "  tp: 2\n  sharding: gradients", "HW306", None, "leave `sharding` out", more=LIGHTNING),
+    Mistake("  tp: 2", "  dp_replicate: 2\n  sharding: gradients", "HW306", None, "or set `dp_replicate: 1`", more=LIGHTNING),
+    Mistake("  tp: 2", "  tp: 2\n  virtual_stages: 2", "HW306", None, "set `pp`, or `virtual_stages: 1`", more=MEGATRON),
+    Mistake("nodes: 4", "nodes: 4\noverlap: {parameters: true}", "HW306", None, "set `gradients: true` too", more=MEGATRON),
+    Mistake(
+        "preset: llama-3.1-8b", "preset: llama-3.1-8b\n  linear_bias: true", "HW306", None, "set `qkv_bias: true`", more=MEGATRON
+    ),
+    Mistake("nodes: 4", "nodes: 4\noverlap: {experts: true}", "HW306", None, "or leave `experts` out", more=TITAN),
     # Conditions and names in arguments.
     Mistake("[train.py,", '[train.py, "--c{?layout.tpp}",', "HW312", '"--c{?layout.tp}"'),
     Mistake("[train.py,", '[train.py, "--r={local_rank}",', "HW312", None, "in its environment, as `LOCAL_RANK`"),

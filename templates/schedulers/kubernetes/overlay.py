@@ -194,7 +194,7 @@ def _check_names(
             )
             message = f"`{key}` is not a field of a {place[-1]} of Kubernetes, whose API server would drop or refuse it"
             hint = f"did you mean `{same}`?" if same else "correct its name, as `kubectl explain pod.spec` prints it"
-            if same in own:
+            if same is not None and same in own:
                 # The right name would be refused next.
                 hint, same = _in_place_of(document, own[same], given[key]), None
             yield Problem("HW210", document, (*place, key), message, hint, Severity.WARNING, at_key=True, fix=same)
