@@ -18,6 +18,8 @@ _SHORT_OPTIONS: Mapping[str, str] = {
     "q": "qos",
     "x": "exclude",
 }
+# sbatch(1): those of options that headway has no fields for.
+_LONG_OPTIONS: Mapping[str, str] = {"M": "clusters", "L": "licenses", "b": "begin"}
 # github.com/aws/aws-efa-k8s-device-plugin; Mellanox/k8s-rdma-shared-dev-plugin names its resources itself.
 _RESOURCES: Mapping[str, str] = {
     **dict.fromkeys(("efa", "aws/efa", "amazonaws.com/efa"), "vpc.amazonaws.com/efa"),
@@ -52,6 +54,8 @@ def option(value: Any) -> Hint | None:
         return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(?:\S.*)?", text)) and short[1] in _SET_OPTIONS:
         return Hint(f"leave it out: {_SET_OPTIONS[short[1]]}")
+    if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _LONG_OPTIONS:
+        return _written(f"--{_LONG_OPTIONS[short[1]]}={short[2]}")
     found = re.fullmatch(r"(?:-{1,2}|\u2013|\u2014)?([a-z][a-z0-9_-]+)(?:\s*[=\s]\s*(\S+))?", text)
     return None if found is None else _written(f"--{found[1]}={found[2]}" if found[2] else f"--{found[1]}")
 

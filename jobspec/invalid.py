@@ -70,7 +70,7 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "string_too_short": lambda bound: f"have at least {counted(bound['min_length'], 'character')}",
     "string_too_long": lambda bound: f"have at most {counted(bound['max_length'], 'character')}",
     "string_pattern_mismatch": lambda bound: _form(bound["pattern"]),
-    "too_short": lambda bound: f"have at least {bound['min_length']} items",
+    "too_short": lambda bound: f"have at least {counted(bound['min_length'], 'item')}",
     "too_long": lambda bound: f"have at most {counted(bound['max_length'], 'item')}",
 }
 _LIMITS = ("gt", "ge", "lt", "le")
@@ -255,7 +255,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         # What is refused next mends nothing.
         if refused or path in document.credentials:
             text, fix, after = _about(loc, model, document, path), None, None
-        fix = fix if path in document.scalars else None
+        # A block of several lines is not replaced by its first one.
+        span = document.values.get(path) if path in document.scalars else None
+        fix = fix if span is not None and span.line == span.end_line else None
         return _Found(Problem(code, document.name, path, message, text, fix=fix), after)
 
     if kind == _NOT_DECIDED:
@@ -293,6 +295,8 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         or _of_form(context.get("pattern"), document.value(path))
         or _at_limit(details, info, loc)
     )
+    if hint is None and details["type"] == "too_short" and isinstance(details["input"], list | tuple):
+        hint = Hint("write one item or more" if info is None or info.is_required() else "write one item or more, or leave it out")
     if loc[-1] == "weight" and details["input"] == 0:
         hint = Hint("leave the corpus out, or write its share, for example `weight: 0.1`")
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):

@@ -195,6 +195,11 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
     # `6x10^-4`; the ratio `3:1`; an AS number, also in two halves (RFC 5396).
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
     text = re.sub(r"^([0-9.]+):1$", r"\1", text)
+    # `1.5e -4`; the fraction `3/20000`; Slurm's `h100:8`.
+    text = re.sub(r"(?<=[0-9])([eE]) +(?=[-+]?[0-9])", r"\1", text)
+    if not whole and (part := re.fullmatch(r"([0-9]{1,9})\s*/\s*([1-9][0-9]{0,14})", text)):
+        return Hint(f"write `{int(part[1]) / int(part[2]):g}`", f"{int(part[1]) / int(part[2]):g}")
+    text = re.sub(r"^(?:gpu:)?[A-Za-z][\w.-]*:([0-9]{1,4})$", r"\1", text) if field == "gpus" else text
     text = _as_number(text) if field == "asn" else text
     if field == "cpus" and (product := re.fullmatch(r"([0-9]{1,3})\s*[x*\u00d7]\s*([0-9]{1,4})", text)):
         text = str(int(product[1]) * int(product[2]))
@@ -474,9 +479,12 @@ def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[A
     if not isinstance(value, str):
         yield [value]
     elif is_command:
-        words = value.split()
+        # Of several lines, the last one starts the training.
+        words = value.strip().rpartition("\n")[2].split()
         yield words[1:] if words and _PYTHON.fullmatch(words[0]) else words
     elif value.strip():
+        # The array of a shell: `(a b)`.
+        value = re.sub(r"\s+", ",", value.strip()[1:-1].strip()) if re.fullmatch(r"\([^()]*\)", value.strip()) else value
         parts = [part for each in _COMMA.split(value) if each.strip() for part in _expanded(each.strip())]
         yield [_typed(part) for part in parts]
         yield list(parts)

@@ -160,6 +160,7 @@ RATES = "lr: 0.1, warmup_steps: 3, schedule: cosine, min_lr_ratio: 0.1, weight_d
 ADAPTERS = "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7], nic: ConnectX-7, nic_speed: 400Gb/s"
 LARGER = f"  - {{name: more, count: 20, cpus: 96, host_memory: 2TiB, gpu: H100-SXM-80, gpus: 8, {ADAPTERS}}}\n"
 APPTAINER = "account: research\n    containers: apptainer\n    apptainer: "
+STORAGE = CLUSTER[CLUSTER.index("storage:") : CLUSTER.index("versions:")]
 PARTIAL = CLUSTER.replace("name: iron", "name: gold\npartial: true")
 SECOND = "  - {name: two, role: scale-out, transport: roce, classes: [{name: b, carries: storage, dscp: 18, lossless: true}]}\n"
 
@@ -648,6 +649,13 @@ JOBS = [
         "write `beta1: 0.9` and `beta2: 0.95`",
     ),
     Mistake("[train.py,", '[train.py, "--d={num_layers_per_virtual_pipeline_stage}",', "HW312", None, "divided by ..."),
+    value("lr: 3.0e-4", "3.0e -4", "HW203", fix="0.0003"),
+    value("lr: 3.0e-4", "3/10000", "HW203", fix="0.0003"),
+    Mistake("nodes: 4\n", "nodes: 4\ngpus: h100:8\n", "HW203", "8"),
+    Mistake("environment:\n", "secrets: (HF_TOKEN WANDB_KEY)\nenvironment:\n", "HW203", "[HF_TOKEN, WANDB_KEY]"),
+    Mistake("nodes: 4", "nodes: 4\nsweep: {grid: {seed: []}}", "HW204", None, "write one item or more"),
+    Mistake("environment:\n", "setup: |\n  export A=1\n  export B=2\nenvironment:\n", "HW203", None, "export A=1"),
+    Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {sbatch: [-M north]}}", "HW204", "--clusters=north"),
     # Fields of the wrong section, or with a part of their place in their name.
     Mistake("  tp: 2", "  tp: 2\n  micro: 1\n  sequence: 8192", "HW201", None, "they belong in `batch`"),
     Mistake("  options:\n    argv: [", "  module: true\n  argv: [", "HW201", None, "they belong under `options`"),
@@ -1001,6 +1009,7 @@ CLUSTERS = [
         "write it as in `mounts: [{path: /scratch, claim: scratch}]`",
         more=PODS,
     ),
+    Mistake(STORAGE, "", "HW702", None, "add it to `storage`, for example"),
     # Its switches.
     Mistake("leaves: 8", "leaves: 9", "HW510", None, "the nodes need 8: one for each of the 8 rails", more=SWITCHED),
     Mistake("leaves: 8", "lanes: 3, leaves: 8", "HW526", None, "use 1, 2, 4 or 8", more=SWITCHED),
