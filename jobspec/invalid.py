@@ -295,13 +295,13 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         or _of_form(context.get("pattern"), document.value(path))
         or _at_limit(details, info, loc)
     )
-    if hint is None and details["type"] == "too_short" and isinstance(details["input"], list | tuple):
-        hint = Hint("write one item or more" if info is None or info.is_required() else "write one item or more, or leave it out")
     if loc[-1] == "weight" and details["input"] == 0:
         hint = Hint("leave the corpus out, or write its share, for example `weight: 0.1`")
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
-    return problem("HW204", message, hint or _about(loc, model, document, path))
+    # The values of a sweep have no example.
+    empty = "write one item or more" if details["type"] == "too_short" else None
+    return problem("HW204", message, hint or _about(loc, model, document, path) or empty)
 
 
 def _left(details: ErrorDetails, value: Any) -> str | None:
