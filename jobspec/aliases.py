@@ -11,6 +11,20 @@ Place = tuple[str, ...]
 
 # Endings that say no more than the name before them.
 _STEM = re.compile(r"_(?:names?|list|values?|config|spec|settings|options)$")
+# What a note has in place of values (`unknown._with_value`), and what a value usually is.
+_USUAL = {
+    "VALUEMiB": "...",
+    "VALUE": "...",
+    "PART": "2000",
+    "BETA1": "0.9",
+    "BETA2": "0.95",
+    "SHARE": "0.1",
+    "RANGE": "{min: 2, max: 4}",
+    "SAMPLES": "N",
+    "MODULES": "NAME",
+    "EVERY": "500 steps",
+}
+_PLACE = re.compile(rf"\b(?:{'|'.join(_USUAL)})\b")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -36,6 +50,12 @@ def places(kind: str, name: str) -> tuple[Place, ...]:
 def note(kind: str, name: str) -> str | None:
     """Return what to write in place of `name`, if no single field replaces it."""
     return _notes().get(kind, {}).get(squeezed(name))
+
+
+def plain_note(kind: str, name: str) -> str | None:
+    """Return the note where the name has no value, with the usual ones in its places for values."""
+    found = note(kind, name)
+    return None if found is None else _PLACE.sub(lambda place: _USUAL[place[0]], found)
 
 
 def values(value: str, allowed: Collection[str]) -> list[str]:

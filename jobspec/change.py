@@ -149,7 +149,7 @@ def meant_field(path: str, allowed: Collection[str]) -> Hint:
         near = known[0]
     if near is not None:
         return Hint(f"write `{near}`", near)
-    note = aliases.note(f"TrainingJob.{section}" if section else "TrainingJob", name)
+    note = aliases.plain_note(f"TrainingJob.{section}" if section else "TrainingJob", name)
     return (
         Hint(note)
         if note is not None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from pydantic import BaseModel, Field, ValidationError
@@ -15,8 +15,8 @@ from headway.jobspec.invalid import describe
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.section import Section
-from headway.jobspec.suggest import Hint, joined_or
-from headway.jobspec.unknown import accepts, alias_or_nearest
+from headway.jobspec.suggest import Hint
+from headway.jobspec.unknown import OtherKinds, accepts, alias_or_nearest
 
 
 class Choice(Section):
@@ -59,8 +59,8 @@ def choose(
         message = f"`{kind}` is not a kind of `{field}`"
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
     beside = {key: value for key, value in choice.items() if key not in ("kind", "options")}
-    found, problems = validate(table[kind].options, {**beside, **(options or {})}, document, (*path, "options"))
-    problems = [_of_another(each, kind, table, (*path, "options")) for each in problems]
+    others = partial(_other_kinds, kind, table)
+    found, problems = validate(table[kind].options, {**beside, **(options or {})}, document, (*path, "options"), others)
     # What is next to `options` has a problem already, and is not missing in it.
     return (None, [each for each in problems if each.path in document.values or not beside]) if beside else (found, problems)
 
@@ -82,20 +82,16 @@ def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) 
     return Hint(f"write `{name}`, the only kind here", name)
 
 
-def _of_another(problem: Problem, kind: str, table: Mapping[str, Kind], path: Path) -> Problem:
-    """Return the problem of an unknown option that other kinds have with the hint that it is theirs."""
-    key = problem.path[-1] if problem.path[:-1] == path and problem.code == "HW201" else None
-    others = [name for name, each in table.items() if name != kind and key in field_names(each.options)]
-    if not others or (problem.hint or "").startswith(("write ", "headway calls")):
-        return problem
-    return replace(problem, hint=f"leave it out: `{key}` is an option of {joined_or([f'`{each}`' for each in others])}", fix=None)
+def _other_kinds(kind: str, table: Mapping[str, Kind], option: str) -> list[str]:
+    """Return the kinds but this one that have an option of this name."""
+    return [name for name, each in table.items() if name != kind and option in field_names(each.options)]
 
 
 def validate(
-    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path
+    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path, others: OtherKinds
 ) -> tuple[BaseModel | None, list[Problem]]:
     """Return `data`, found at `path` of the document, as a `model`, or its problems."""
     try:
         return model.model_validate_json(json.dumps(data)), []
     except ValidationError as error:
-        return None, describe(error, model, document, path)
+        return None, describe(error, model, document, path, others)

@@ -18,6 +18,8 @@ _SHORT_OPTIONS: Mapping[str, str] = {
     "q": "qos",
     "x": "exclude",
 }
+# sbatch(1): those of options that headway has no fields for.
+_LONG_OPTIONS: Mapping[str, str] = {"M": "clusters", "L": "licenses", "b": "begin"}
 # github.com/aws/aws-efa-k8s-device-plugin; Mellanox/k8s-rdma-shared-dev-plugin names its resources itself.
 _RESOURCES: Mapping[str, str] = {
     **dict.fromkeys(("efa", "aws/efa", "amazonaws.com/efa"), "vpc.amazonaws.com/efa"),
@@ -52,6 +54,8 @@ def option(value: Any) -> Hint | None:
         return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(?:\S.*)?", text)) and short[1] in _SET_OPTIONS:
         return Hint(f"leave it out: {_SET_OPTIONS[short[1]]}")
+    if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _LONG_OPTIONS:
+        return _written(f"--{_LONG_OPTIONS[short[1]]}={short[2]}")
     found = re.fullmatch(r"(?:-{1,2}|\u2013|\u2014)?([a-z][a-z0-9_-]+)(?:\s*[=\s]\s*(\S+))?", text)
     return None if found is None else _written(f"--{found[1]}={found[2]}" if found[2] else f"--{found[1]}")
 
@@ -104,8 +108,8 @@ def host(value: Any) -> Hint | None:
     found = re.fullmatch(r"(?:[a-z]+://)?(?:([^@\s/]+)@)?([A-Za-z0-9][-A-Za-z0-9.]*(?::[0-9]+)?)/?", text)
     if found is None or found[2] == value:
         return None
-    user = f"; the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else ""
-    return Hint(f"write `{found[2]}`{user}", flow(found[2]))
+    user = f"the user is `user` of `provider.options`: `user: {found[1]}`" if found[1] else None
+    return Hint(f"write `{found[2]}`", flow(found[2]), after=user)
 
 
 def login_host(value: Any) -> Hint | None:
@@ -143,6 +147,8 @@ def dependency(value: Any) -> Hint | None:
         name = None if one is None else nearest(re.sub("[_-]", "", one[1]), _CONDITIONS)
         if one is None or name is None:
             return None
+        if not one[2] and name != "singleton":
+            return Hint(f"write the number of the job behind it, for example `{name}:1234`")
         parts.append(name + "".join(f":{job}" for job in re.findall(r"[0-9_+]+", one[2])))
     return _written(",".join(parts))
 
@@ -318,7 +324,7 @@ def _written(text: str) -> Hint:
 
 REPAIRS: Mapping[str, Callable[[Any], Hint | None]] = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": resource,
-    r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": dependency,
+    r"^(singleton|[a-z]+(:[0-9_+]+)+)([,?](singleton|[a-z]+(:[0-9_+]+)+))*$": dependency,
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": option,
     r"^[a-z][a-z0-9-]*$": option_name,
     r"^([A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,})$": login_host,

@@ -37,7 +37,9 @@ FORMS: Mapping[str, str] = {
     ): "Slurm node list: names with commas and ranges in brackets, `n[1-4],n9`",
     r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$": "word of letters, digits, `_`, `.`, `,`, `@`, `+` and `-`",
     r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$": "long option: `--name` or `--name=value`",
-    r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$": "Slurm dependency: `singleton`, `afterok:JOB` or several with commas",
+    r"^(singleton|[a-z]+(:[0-9_+]+)+)([,?](singleton|[a-z]+(:[0-9_+]+)+))*$": (
+        "Slurm dependency: `singleton`, `afterok:JOB` or several with commas"
+    ),
     r"^[a-z][a-z0-9-]*$": "name of an option without its dashes",
     r"^[a-z_][-a-z0-9_]*$": "name of a user: lower-case letters, digits, `_` and `-`",
     r"^/[A-Za-z0-9_./-]*$": "absolute path of letters, digits, `_`, `.`, `-` and `/`",

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
-from headway.jobspec.problem import Problem, Severity
-from headway.jobspec.suggest import did_you_mean, listed_some, nearest
+from headway.jobspec.flow import flow
+from headway.jobspec.problem import Problem, Severity, not_passed
+from headway.jobspec.suggest import did_you_mean, nearest
 
 _ENTRIES = "ignore"
 _MAX = 100
 
-# Errors about which the author of a document can know better: rules of caution and tables that can be out of date. All other errors
-# mean that there is no plan.
-JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW413"})
+# Errors about which the author of a document can know better: rules of caution, tables that can be out of date and files that are made
+# later. All other errors mean that there is no plan.
+JUDGEMENTS = frozenset({"HW215", "HW216", "HW221", "HW412", "HW413"})
 # Codes that are an error in some documents and a warning in others, of which only the warning can be ignored.
 _BOTH = frozenset(
     [
@@ -27,7 +28,6 @@ _BOTH = frozenset(
         "HW310",
         "HW320",
         "HW330",
-        "HW412",
         "HW433",
         "HW504",
         "HW505",
@@ -124,7 +124,6 @@ def check_codes(document: Document) -> Iterator[Problem]:
             )
 
 
-# Codes that are an error in some documents and a warning in others.
 def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) -> Iterator[Problem]:
     """Yield a warning for each entry of the document itself that accepted none of the problems.
 
@@ -140,7 +139,7 @@ def check_unused(document: Document, problems: Iterable[Problem], of_job: bool) 
             near = nearest(entry.at, elsewhere) if entry.at and elsewhere else None
             if near is not None:
                 at, hint = (*entry.path, "field"), f"did you mean `{near}`?"
-                yield Problem("HW238", document.name, at, message, hint, Severity.WARNING, fix=near)
+                yield Problem("HW238", document.name, at, message, hint, Severity.WARNING, fix=flow(near))
                 continue
             yield Problem("HW238", document.name, (*entry.path, "code"), message, "remove the entry", Severity.WARNING)
 
@@ -158,8 +157,7 @@ def _parted(problem: Problem, found: list[Ignored]) -> Iterator[Problem]:
 
 
 def _of_fields(problem: Problem, fields: tuple[str, ...]) -> Problem:
-    message = problem.message.replace(listed_some(problem.fields), listed_some(fields)) if fields else problem.message
-    return replace(problem, message=message, fields=fields)
+    return replace(problem, message=not_passed(fields), fields=fields)
 
 
 def _accepted(problem: Problem, found: Iterable[Ignored]) -> Problem:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from headway.jobspec import form_repair, repair
+from headway.jobspec import aliases, form_repair, repair
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Path, Span, clipped, dotted
 from headway.jobspec.example import example_in, head_of, name_in
@@ -35,10 +35,12 @@ from headway.jobspec.unknown import (
     EXTENDS,
     HEAD,
     Meaning,
+    OtherKinds,
     accepts,
-    alias_or_nearest,
+    alias_or_similar,
     meanings,
     names_of,
+    of_no_kind,
 )
 
 
@@ -68,7 +70,7 @@ _BOUNDS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "string_too_short": lambda bound: f"have at least {counted(bound['min_length'], 'character')}",
     "string_too_long": lambda bound: f"have at most {counted(bound['max_length'], 'character')}",
     "string_pattern_mismatch": lambda bound: _form(bound["pattern"]),
-    "too_short": lambda bound: f"have at least {bound['min_length']} items",
+    "too_short": lambda bound: f"have at least {counted(bound['min_length'], 'item')}",
     "too_long": lambda bound: f"have at most {counted(bound['max_length'], 'item')}",
 }
 _LIMITS = ("gt", "ge", "lt", "le")
@@ -77,6 +79,8 @@ _TIME = "time"
 _ALIKE = 2
 # Words for all that there is.
 _ALL = frozenset(("all", "max", "maximum", "default", "any", "everything", "full"))
+# Words for no value.
+_NOTHING = frozenset(("none", "null", "nil", "undefined"))
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
 _GROUP = ("group",)
 # Of groups that a job is to span.
@@ -113,11 +117,20 @@ _KEY = "[key]"
 _NEEDED: Collection[Path] = (("steps",),)
 
 
-def describe(error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = ()) -> list[Problem]:
+class _Found(NamedTuple):
+    """A problem, and what its hint ends with: what is to be done once it is mended."""
+
+    problem: Problem
+    after: str | None = None
+
+
+def describe(
+    error: ValidationError, model: type[BaseModel], document: Document, prefix: Path = (), others: OtherKinds = of_no_kind
+) -> list[Problem]:
     """Return one problem per mistake. `prefix` is the path of the model's data in the document."""
     found = error.errors(include_url=False)[:MAX_PROBLEMS]
     more = error.error_count() - len(found)
-    meant = meanings(found, model, document, prefix)
+    meant = meanings(found, model, document, prefix, others)
     if not prefix and (head := [key for key in HEAD if (key,) in meant]):
         found = [
             details for details in found if details["type"] != "missing" and details["loc"] not in {(each,) for each in head}
@@ -129,33 +142,33 @@ def describe(error: ValidationError, model: type[BaseModel], document: Document,
         covered = {loc for _, locs in lost for loc in locs}
         found = [details for details in found if details["loc"] not in covered]
     targets = {place.target for place in meant.values()}
-    problems += [
+    judged = [
         _problem(details, model, document, prefix, meant) for details in found if not _echo(details, document, prefix, targets)
     ]
-    return capped(_once_for_items(problems, document), document.name, more)
+    return capped([*problems, *_once_for_items(judged, document)], document.name, more)
 
 
-def _once_for_items(problems: Sequence[Problem], document: Document) -> list[Problem]:
+def _once_for_items(judged: Sequence[_Found], document: Document) -> list[Problem]:
     """Return the problems with one in place of those that all items of a list have, `root@10.0.0.11` and `root@10.0.0.12`, if each can be
     mended: that is one mistake."""
-    alike: dict[tuple[Path, str, str], list[Problem]] = {}
-    for problem in problems:
-        if problem.path and isinstance(problem.path[-1], int) and problem.fix is not None and not problem.at_key:
-            about = re.sub(r"`[^`]*`", "", f"{problem.message} {problem.hint}")
-            alike.setdefault((problem.path[:-1], problem.code, about), []).append(problem)
+    alike: dict[tuple[Path, str], list[_Found]] = {}
+    for each in judged:
+        path = each.problem.path
+        if path and isinstance(path[-1], int) and each.problem.fix is not None and not each.problem.at_key:
+            alike.setdefault((path[:-1], each.problem.code), []).append(each)
     joined: dict[int, Problem | None] = {}
-    for (path, _, _), same in alike.items():
+    for (path, _), same in alike.items():
         items = document.value(path)
         if len(same) < _ALIKE or not isinstance(items, list) or len(same) < len(items):
             continue
-        fixes = {each.path[-1]: each.fix for each in same}
+        first, fixes = same[0].problem, {each.problem.path[-1]: each.problem.fix for each in same}
         written = f"[{', '.join(str(fixes[index]) for index in range(len(items)))}]"
-        message = f"{same[0].message}, and {len(same) - 1} more"
-        rest = (same[0].hint or "").partition("; ")[2]
-        hint = f"write {shortened(written)}" + (f"; {rest}" if rest else "")
-        joined |= {id(each): None for each in same[1:]} | {id(same[0]): replace(same[0], message=message, hint=hint, fix=None)}
-    found = [joined.get(id(each), each) for each in problems]
-    return [each for each in found if each is not None]
+        after = next((each.after for each in same if each.after is not None), None)
+        hint = Hint(f"write {shortened(written)}", after=after).whole
+        message = f"{first.message}, and {len(same) - 1} more"
+        joined |= {id(each): None for each in same[1:]} | {id(same[0]): replace(first, message=message, hint=hint, fix=None)}
+    found = [joined.get(id(each), each.problem) for each in judged]
+    return [problem for problem in found if problem is not None]
 
 
 def _echo(details: ErrorDetails, document: Document, prefix: Path, targets: Collection[tuple[str, ...] | None]) -> bool:
@@ -176,19 +189,19 @@ def lacking(name: str, model: type[BaseModel], document: Document) -> Problem:
 
 def _problem(
     details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path, meant: Mapping[Path, Meaning]
-) -> Problem:
+) -> _Found:
     loc = details["loc"]
     if (*prefix, *loc) == _GROUP and isinstance(groups := document.value(_GROUP), list):
         message = f"a job runs on one group of nodes, found {len(groups)}: each rank has the same GPUs, processors and adapters"
-        return Problem("HW203", document.name, _GROUP, message, _ONE_GROUP)
+        return _Found(Problem("HW203", document.name, _GROUP, message, _ONE_GROUP))
     if loc in meant:
         owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
         message, hint = f"`{loc[-1]}` is not a field of {section_name(path[:-1], owner)}", meant[loc].hint
-        return Problem("HW201", document.name, path, message, hint.text, at_key=True, fix=hint.fix)
+        return _Found(Problem("HW201", document.name, path, message, hint.text, at_key=True, fix=hint.fix))
     if details["type"] == "missing":
-        return _missing(loc, model, document, prefix)
+        return _Found(_missing(loc, model, document, prefix))
     if loc[-1:] == (_KEY,):
-        return _wrong_key(details, document, (*prefix, *loc[:-1]))
+        return _Found(_wrong_key(details, document, (*prefix, *loc[:-1])))
     return _wrong_value(details, model, document, prefix)
 
 
@@ -222,10 +235,10 @@ def _wrong_key(details: ErrorDetails, document: Document, path: Path) -> Problem
     wrong = f"is not {words}" if words else f"must {_bound(details, None) or details['msg']}"
     hint = _of_form(pattern, path[-1])
     message = f"the key `{path[-1]}` of `{dotted(path[:-1])}` {wrong}"
-    return Problem("HW204", document.name, path, message, hint and hint.text, at_key=True, fix=hint and hint.fix)
+    return Problem("HW204", document.name, path, message, hint and hint.whole, at_key=True, fix=hint and hint.fix)
 
 
-def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> Problem:
+def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Document, prefix: Path) -> _Found:
     loc, context = details["loc"], details.get("ctx", {})
     kind = _NOT_DECIDED if details["input"] == AUTO and details["type"] in {*_TYPES, NOT_A_QUANTITY} else details["type"]
     path = _written(document, (*prefix, *loc))
@@ -235,15 +248,17 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     found = _found(document, path)
     left = _left(details, document.value(path))
 
-    def problem(code: str, message: str, hint: Hint | str | None) -> Problem:
+    def problem(code: str, message: str, hint: Hint | str | None) -> _Found:
         hint = _in_place_of(left, info, document, path) if left is not None else hint
-        text, fix = (hint.text, hint.fix) if isinstance(hint, Hint) else (hint, None)
-        if path in document.credentials:
-            text, fix = _about(loc, model, document, path), None
-        elif fix is not None and info is not None and loc[:2] != GRID and not _is_taken(fix, info, loc):
-            # What is refused next mends nothing.
-            text, fix = _about(loc, model, document, path), None
-        return Problem(code, document.name, path, message, text, fix=fix if path in document.scalars else None)
+        text, fix, after = (hint.whole, hint.fix, hint.after) if isinstance(hint, Hint) else (hint, None, None)
+        refused = fix is not None and info is not None and loc[:2] != GRID and not _is_taken(fix, info, loc)
+        # What is refused next mends nothing.
+        if refused or path in document.credentials:
+            text, fix, after = _about(loc, model, document, path), None, None
+        # A block of several lines is not replaced by its first one.
+        span = document.values.get(path) if path in document.scalars else None
+        fix = fix if span is not None and span.line == span.end_line else None
+        return _Found(Problem(code, document.name, path, message, text, fix=fix), after)
 
     if kind == _NOT_DECIDED:
         return problem(
@@ -264,20 +279,17 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         )
     if kind == "literal_error":
         allowed = literals_of(info)
-        hint = _told_apart(alias_or_nearest(str(details["input"]), allowed, ""), document, path)
+        hint = _told_apart(str(details["input"]), allowed, document, path)
         if len(allowed) == 1:
             also = ", or leave it out" if info is not None and not info.is_required() else ""
             hint = Hint(f"write `{allowed[0]}`{also}", allowed[0])
-        # The message has the list already.
-        return problem(
-            "HW205",
-            f"{name} must be one of {listed(allowed)}, found {found}",
-            hint if hint.fix or hint.text.startswith("write ") else _about(loc, model, document, path),
-        )
+        message = f"{name} must be one of {listed(allowed)}, found {found}"
+        return problem("HW205", message, hint or _about(loc, model, document, path))
     bound = _bound(details, info)
     message = f"{name} must {bound}, found {found}" if bound else f"{name}: {details['msg']}, found {found}"
     hint = (
-        _name_in_file(document, path)
+        _no_value(document.value(path), info)
+        or _name_in_file(document, path)
         or _with_commas(loc, document.value(path), info)
         or _two_items(context.get("pattern"), path, document.value(path))
         or _of_form(context.get("pattern"), document.value(path))
@@ -287,7 +299,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         hint = Hint("leave the corpus out, or write its share, for example `weight: 0.1`")
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
-    return problem("HW204", message, hint or _about(loc, model, document, path))
+    # The values of a sweep have no example.
+    empty = "write one item or more" if details["type"] == "too_short" else None
+    return problem("HW204", message, hint or _about(loc, model, document, path) or empty)
 
 
 def _left(details: ErrorDetails, value: Any) -> str | None:
@@ -307,15 +321,20 @@ def _in_place_of(left: str, info: FieldInfo | None, document: Document, path: Pa
     )
 
 
-def _told_apart(hint: Hint, document: Document, path: Path) -> Hint:
-    """Return the hint for a value of an enumeration with what else the section around it needs, or of several the one that it shows."""
-    around = document.value(path[:-1])
+def _told_apart(value: str, allowed: Sequence[str], document: Document, path: Path) -> Hint | None:
+    """Return the hint for a value of an enumeration, with what else the section around it needs, or of several the one that it shows; None
+    where none resembles it."""
+    around, hint = document.value(path[:-1]), alias_or_similar(value, allowed)
     if not isinstance(around, dict):
         return hint
-    if path[-1] == "transport" and hint.text == "write `roce` or `tcp`":
+    if path[-1] == "transport" and aliases.values(value, allowed) == ["roce", "tcp"]:
         is_tcp = around.get("interface") is not None or around.get("role") == "management"
         return Hint(f"write `{(meant := 'tcp' if is_tcp else 'roce')}`", meant)
-    if path[-1] == "kind" and hint.fix == "remote" and "url" not in around:
+    classes = around.get("classes")
+    carried = [each.get("carries") for each in classes if isinstance(each, dict)] if isinstance(classes, list) else []
+    if path[-1] == "role" and "storage" in carried:
+        return Hint("write `storage`, which its class carries", "storage")
+    if path[-1] == "kind" and hint is not None and hint.fix == "remote" and "url" not in around:
         return Hint("write `kind: remote`, with the bucket as its `url`, for example `url: s3://training/checkpoints`")
     return hint
 
@@ -333,18 +352,18 @@ def _of_quantity(kind: str, field: str, info: FieldInfo | None, value: Any) -> H
     """Return the quantity that a text or a number without its unit is meant to be."""
     notation = None if info is None else _notation(info.annotation, *info.metadata)
     hint = repair.quantity(notation.name, value) if notation is not None else None
-    if kind == MISSING_UNIT and notation is not None and info is not None:
-        # A number of bytes is far from what the field usually has.
-        near = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
-        hint = hint if near is None or near.text.startswith(f"write `{value}B`") else near
+    meant: list[str] = []
+    if notation is not None and info is not None:
+        meant = repair.units_meant(notation, value, info.examples, partial(accepts, info))
+    # A number of bytes is far from what the field usually has.
+    if kind == MISSING_UNIT and notation is not None and meant and meant[0] != "B":
+        hint = repair.with_a_unit(notation, value, meant)
     if notation is not None and notation.name == _TIME and info is not None:
         hint = repair.bare_time(value, partial(accepts, info), None if field == _TIME else info.examples) or hint
     hint = hint if hint is None or hint.fix is None or info is None or accepts(info, hint.fix.strip('"')) else None
     if hint is None and info is not None and not info.is_required() and str(value).strip().lower() in _ALL:
         return Hint(f"leave it out, or write a number with its unit, for example {_examples(info)}")
-    if hint is None and notation is not None and info is not None:
-        hint = repair.with_a_unit(notation, value, info.examples, partial(accepts, info))
-    return hint
+    return repair.with_a_unit(notation, value, meant) if hint is None and notation is not None and meant else hint
 
 
 def _at_limit(details: ErrorDetails, info: FieldInfo | None, loc: Path) -> Hint | None:
@@ -381,6 +400,12 @@ def _beyond(value: Any, loc: Path) -> Hint | None:
     if name == "gpus" and isinstance(value, int) and value % _BOARD == 0 and value > _BOARD:
         return Hint("write the GPUs of one host, for example `gpus: 4`, and those of its rack as `nvlink_domain: 72`")
     return None
+
+
+def _no_value(value: Any, info: FieldInfo | None) -> Hint | None:
+    """Return that a field whose text means no value, `None` of Python, is left out."""
+    is_none = isinstance(value, str) and value.strip().lower() in _NOTHING
+    return Hint("leave it out") if is_none and info is not None and not info.is_required() else None
 
 
 def _name_in_file(document: Document, path: Path) -> Hint | None:

@@ -133,7 +133,8 @@ def _separated(lines: list[str], at: int) -> Iterator[_Change]:
 def _quoted(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield the value in quotes, for one that begins like a mapping or a list, or has a `: ` in it."""
     found = re.match(r"(\s*(?:- +)*(?:[\w.-]+:\s+)?)(\S.*?)\s*$", lines[at])
-    if found is None or found[2][0] in "#|>" or not re.search(r"[{}\[\]\"'`&*!%@]|: ", found[2]):
+    # A text in quotes has another mistake in it.
+    if found is None or found[2][0] in "#|>\"'" or not re.search(r"[{}\[\]\"'`&*!%@]|: ", found[2]):
         return
     quoted = json.dumps(found[2], ensure_ascii=False)
     what = {"{": "a mapping", "[": "a list"}.get(found[2][0])

@@ -9,7 +9,7 @@ from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.fields import field_names, field_of, model_of, owner_of
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import Hint, listed
 from headway.jobspec.type_repair import MAPPINGS
 from headway.jobspec.unknown import Meaning, accepts, names_of
 
@@ -23,10 +23,10 @@ def misplaced_fields(
     lost += _items_outside(meant, model, document, prefix)
     lost += _in_one_home(meant, model, document, prefix)
     # Several names of one section's fields, `ecn_min` and `ecn_max`: one problem.
-    same: dict[tuple[Path, str], list[Path]] = {}
+    same: dict[tuple[Path, Hint], list[Path]] = {}
     for loc, place in meant.items():
         if place.hint.fix is None and place.target is not None:
-            same.setdefault((loc[:-1], place.hint.text), []).append(loc)
+            same.setdefault((loc[:-1], place.hint), []).append(loc)
     for locs in same.values():
         if len(locs) > 1 and (meant[locs[0]].target or ())[-1:] != ("options",):
             names = listed([str(loc[-1]) for loc in locs])
@@ -71,11 +71,14 @@ def _beside_an_empty_one(
     found: Sequence[ErrorDetails], meant: Mapping[Path, Meaning], model: type[BaseModel], document: Document, prefix: Path
 ) -> Iterator[tuple[Problem, set[Path]]]:
     """Yield one problem for each empty section whose fields are next to it."""
-    for details in found:
-        loc = details["loc"]
+    empty: list[Path] = [details["loc"] for details in found if details["type"] in MAPPINGS and details["input"] is None]
+    # A section that may be left out is empty without an error.
+    homes = dict.fromkeys(place.target[:-1] for place in meant.values() if place.target is not None)
+    empty += [home for home in homes if home not in empty and home in document.values and document.value(home) is None]
+    for loc in () if prefix else empty:
         keys = [key for key, place in meant.items() if len(key) == 1 and place.target is not None and place.target[:-1] == loc]
         below: list[Path] = [*keys] or _after(loc, meant, model, document)
-        if details["type"] in MAPPINGS and details["input"] is None and not prefix and below:
+        if below:
             names = listed([str(key[-1]) for key in below])
             message = f"`{dotted(loc)}` is empty, and {names} beside it belong{'s' if len(below) == 1 else ''} in it"
             hint = f"indent {names} below `{loc[-1]}`"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headway.jobspec.document import Document, Path, Span, clipped
+from headway.jobspec.suggest import listed_some
 
 # Checks do not use file names: they name the document by its part, and `locate` replaces it by the file's name.
 JOB = "job"
@@ -34,6 +35,15 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+class Cause(StrEnum):
+    """The mistake that a problem is about, where its code has several and another problem follows from this one."""
+
+    OTHER_TRANSPORT = "other transport"
+    """The model of the switches is of another transport than their fabric."""
+    OTHER_VENDOR = "other vendor"
+    """The operating system runs on switches of another vendor than the model's."""
+
+
 _COLOUR: Mapping[Severity, str] = {Severity.ERROR: "\x1b[1;31m", Severity.WARNING: "\x1b[1;33m"}
 _FRAME = "\x1b[1;34m"
 _HINT = "\x1b[1;36m"
@@ -47,7 +57,7 @@ class Problem:
     `fix` is the text that mends it, in place of the text at its position.
     `ignored` is the reason for which the document accepts it (`ignore`); it counts as no error then, and is not listed.
     `heir` is the document in which it was found, if `document` is a base of it that has the value.
-    `fields` are what the message lists by `listed_some`, if each of them can be accepted by itself.
+    `fields` are what the message lists (`not_passed`), if each of them can be accepted by itself.
     """
 
     code: str
@@ -62,10 +72,16 @@ class Problem:
     fix: str | None = None
     ignored: str | None = None
     fields: tuple[str, ...] = ()
+    cause: Cause | None = None
 
     @property
     def is_error(self) -> bool:
         return self.severity is Severity.ERROR and self.ignored is None
+
+
+def not_passed(fields: Sequence[str]) -> str:
+    """Return the message of a problem with these `fields`: what a script does not get."""
+    return f"not passed to the script: {listed_some(fields)}"
 
 
 def locate(problems: Iterable[Problem], names: Mapping[str, str]) -> list[Problem]:

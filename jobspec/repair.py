@@ -195,6 +195,11 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
     # `6x10^-4`; the ratio `3:1`; an AS number, also in two halves (RFC 5396).
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
     text = re.sub(r"^([0-9.]+):1$", r"\1", text)
+    # `1.5e -4`; the fraction `3/20000`; Slurm's `h100:8`.
+    text = re.sub(r"(?<=[0-9])([eE]) +(?=[-+]?[0-9])", r"\1", text)
+    if not whole and (part := re.fullmatch(r"([0-9]{1,9})\s*/\s*([1-9][0-9]{0,14})", text)):
+        return Hint(f"write `{int(part[1]) / int(part[2]):g}`", f"{int(part[1]) / int(part[2]):g}")
+    text = re.sub(r"^(?:gpu:)?[A-Za-z][\w.-]*:([0-9]{1,4})$", r"\1", text) if field == "gpus" else text
     text = _as_number(text) if field == "asn" else text
     if field == "cpus" and (product := re.fullmatch(r"([0-9]{1,3})\s*[x*\u00d7]\s*([0-9]{1,4})", text)):
         text = str(int(product[1]) * int(product[2]))
@@ -239,7 +244,10 @@ def samples(steps: int, document: Document) -> int | None:
 
 
 def steps_of_tokens(value: Any, document: Document) -> int | None:
-    """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown."""
+    """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown. A number alone,
+    `1e5`, is one of steps."""
+    if re.fullmatch(_NUMBER, str(value).strip()):
+        return None
     text = _amount(re.sub(r"([0-9])B(?= |$)", r"\1G", str(value).strip())) if _is_plain(value) else None
     length = document.value(("batch", "sequence"))
     tokens = units.parse_amount(text).tokens if text is not None else None
@@ -343,6 +351,21 @@ def mac(value: Any) -> Hint | None:
     return Hint(f"write `{found}`", flow(found))
 
 
+def pairs(items: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
+    found: dict[str, Any] = {}
+    for item in items:
+        if isinstance(item, dict) and item.keys() == {"name", "value"}:
+            found[str(item["name"])] = item["value"]
+        elif isinstance(item, dict) and len(item) == 1:
+            found |= item
+        elif isinstance(item, str) and "=" in item:
+            name, _, found[name] = item.partition("=")
+        else:
+            return None
+    return found or None
+
+
 def mount(value: Any) -> dict[str, Any] | None:
     """Return the mount that Docker writes as `/data:/data:ro`."""
     found = re.fullmatch(r"(/[^:\s]*):(/[^:\s]*)(?::(ro|rw))?", str(value))
@@ -419,29 +442,31 @@ _MEASURES: Mapping[str, tuple[tuple[str, ...], Callable[[str], int]]] = {
 }
 
 
-def with_a_unit(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> Hint | None:
-    """Return the quantities that a number without a unit may mean: of those that the field accepts, those near to one of its examples."""
+def units_meant(notation: Notation, value: Any, examples: Iterable[Any] | None, accepts: Callable[[str], bool]) -> list[str]:
+    """Return the units that a number without one may have, the likeliest first: of those with which the field accepts it, those that bring
+    it near to the field's first example."""
     if not _is_plain(value) or notation.name not in _MEASURES or not re.fullmatch(_NUMBER, str(value).strip()):
-        return None
+        return []
     names, parse = _MEASURES[notation.name]
     if float(str(value).strip().replace(",", "").replace("_", "")) <= 0:
-        return None
-    texts = [f"{str(value).strip()}{unit}" for unit in names]
+        return []
+    texts = {unit: f"{str(value).strip()}{unit}" for unit in names}
     usual = [parse(str(each)) for each in examples or notation.examples]
     near = {
-        text: abs(math.log(parse(text) / usual[0]))
-        for text in texts
+        unit: abs(math.log(parse(text) / usual[0]))
+        for unit, text in texts.items()
         if accepts(text) and 1 / _NEAR <= parse(text) / usual[0] <= _NEAR
     }
     # Where one is of the usual size, the others are not meant.
-    near = {text: far for text, far in near.items() if far <= math.log(_USUAL)} or near
-    if not near:
-        return None
-    written = sorted(near, key=lambda each: near[each])
-    return Hint(
-        f"write {joined_or([f'`{text}`' for text in written])}",
-        written[0] if len(written) == 1 and notation.name != "size" else None,
-    )
+    near = {unit: far for unit, far in near.items() if far <= math.log(_USUAL)} or near
+    return sorted(near, key=lambda each: near[each])
+
+
+def with_a_unit(notation: Notation, value: Any, meant: Sequence[str]) -> Hint:
+    """Return the hint for a number without a unit, which these units are meant for."""
+    written = [f"{str(value).strip()}{unit}" for unit in meant]
+    fix = written[0] if len(written) == 1 and notation.name != "size" else None
+    return Hint(f"write {joined_or([f'`{text}`' for text in written])}", fix)
 
 
 def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[Any]]:
@@ -454,9 +479,12 @@ def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[A
     if not isinstance(value, str):
         yield [value]
     elif is_command:
-        words = value.split()
+        # Of several lines, the last one starts the training.
+        words = value.strip().rpartition("\n")[2].split()
         yield words[1:] if words and _PYTHON.fullmatch(words[0]) else words
     elif value.strip():
+        # The array of a shell: `(a b)`.
+        value = re.sub(r"\s+", ",", value.strip()[1:-1].strip()) if re.fullmatch(r"\([^()]*\)", value.strip()) else value
         parts = [part for each in _COMMA.split(value) if each.strip() for part in _expanded(each.strip())]
         yield [_typed(part) for part in parts]
         yield list(parts)

@@ -17,10 +17,17 @@ _DIGITS = re.compile(r"\d")
 
 
 class Hint(NamedTuple):
-    """The remedy of a problem. `fix` is the exact YAML text that replaces the problem's place, if there is one."""
+    """The remedy of a problem. `fix` is the exact YAML text that replaces the problem's place, if there is one; `after` is what is to be
+    done elsewhere once it has."""
 
     text: str
     fix: str | None = None
+    after: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """The remedy with what is to be done after it."""
+        return self.text if self.after is None else f"{self.text}; {self.after}"
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
@@ -78,15 +85,21 @@ def file_like(folder: Path, name: str) -> str | None:
         return None
 
 
-def did_you_mean(name: str, known: Iterable[str], what: str, likely: str | None = None) -> Hint:
-    """Return a hint: the nearest of `known`, or those that resemble it, which are `what`. Where none does, the `likely` one is meant."""
+def similar(name: str, known: Iterable[str]) -> Hint | None:
+    """Return a hint: the nearest of `known`, or those that begin like it; None where none resembles it."""
     names = list(known)
     beginning = [each for each in names if name and each.lower().startswith(name.lower())]
     near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)
     if near is not None:
         return Hint(f"did you mean `{near}`?", near)
-    if beginning:
-        return Hint(f"write {joined_or([f'`{each}`' for each in beginning[:_LISTED]])}")
+    return Hint(f"write {joined_or([f'`{each}`' for each in beginning[:_LISTED]])}") if beginning else None
+
+
+def did_you_mean(name: str, known: Iterable[str], what: str, likely: str | None = None) -> Hint:
+    """Return a hint: the nearest of `known`, or those that resemble it, which are `what`. Where none does, the `likely` one is meant."""
+    names = list(known)
+    if (found := similar(name, names)) is not None:
+        return found
     if not names:
         return Hint(f"no {what} are defined")
     if likely is not None:

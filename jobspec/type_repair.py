@@ -24,6 +24,7 @@ _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 _PRODUCT = re.compile(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})")
 # Numbers of users and groups.
 _IDS = ("user", "group", "fs_group")
+_LINE = "a line"
 _MOST_ADAPTERS = 64
 # The ends of a range; as many fields show what a section of switches is like.
 _TWO = 2
@@ -166,7 +167,8 @@ def _of_collection(
         return _range_of({"min": value[0], "max": value[1]})
     if isinstance(value, list):
         if kind in MAPPINGS:
-            return _pairs(value)
+            pairs = repair.pairs(value)
+            return None if pairs is None else Hint(f"write a mapping: `{flow(pairs)}`")
         # Slurm joins features that a node must all have by `&`.
         joined = ("&" if loc[-1] == "constraint" else ",").join(map(str, value))
         if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
@@ -281,8 +283,8 @@ def _secret_of(value: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _is_in_form(info: FieldInfo, text: str) -> bool:
-    """Return whether the field has a form in which commas separate parts, and takes the text."""
-    return not accepts(info, "\x00") and accepts(info, text)
+    """Return whether the field has a form in which commas separate parts, and takes the text; a field that takes any line has none."""
+    return not accepts(info, _LINE) and accepts(info, text)
 
 
 def _all_on(info: FieldInfo | None) -> str | None:
@@ -314,7 +316,7 @@ def _of_list(kind: str, items: list[Any], info: FieldInfo | None, *, inside: boo
             return Hint(f"write one number, for example `{items[0]}`; values to compare belong in `sweep`")
         return Hint(f"write `{len(items)}`, the number of them", str(len(items))) if items else None
     joined = ",".join(map(str, items))
-    if inside and items and info is not None and accepts(info, [joined]) and not accepts(info, ["\x00"]):
+    if inside and items and info is not None and accepts(info, [joined]) and not accepts(info, [_LINE]):
         return Hint(f"write `{flow(joined)}`", flow(joined))
     return Hint("write each as an item of the list around it") if inside and items else None
 
@@ -339,21 +341,6 @@ def _samples_of_steps(value: Any, document: Document) -> Hint | None:
     if steps is None or found is None:
         return None
     return Hint(f"write `{found}`: {steps[1]} steps of {found // max(1, int(steps[1]))} samples", str(found))
-
-
-def _pairs(items: list[Any]) -> Hint | None:
-    """Return the mapping that Kubernetes writes as a list of names and values, and Compose as a list of `NAME=value`."""
-    pairs: dict[str, Any] = {}
-    for item in items:
-        if isinstance(item, dict) and item.keys() == {"name", "value"}:
-            pairs[str(item["name"])] = item["value"]
-        elif isinstance(item, dict) and len(item) == 1:
-            pairs |= item
-        elif isinstance(item, str) and "=" in item:
-            name, _, pairs[name] = item.partition("=")
-        else:
-            return None
-    return Hint(f"write a mapping: `{flow(pairs)}`") if pairs else None
 
 
 def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:

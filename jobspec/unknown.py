@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin
@@ -18,7 +18,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
-from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest
+from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest, similar
 from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
@@ -53,6 +53,8 @@ _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
 # Longer values are not repeated in a hint.
 _SHOWN = 40
 _LONGEST = 120
+# What `run` is short for.
+_ARGV = ("trainer", "options", "argv")
 # Sections below another one.
 _DEEP = 2
 # The shortest word that shows what a field is.
@@ -75,21 +77,27 @@ _VALUE = re.compile(r"\bVALUE(?=\b|MiB)")
 _TOLD = re.compile(r"(?:set|write) `([a-z_]+)")
 
 
+OtherKinds = Callable[[str], Sequence[str]]
+"""Returns which kinds have an option of this name, but for the kind of the data."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown. It is `sure`
-    where the table of names has it."""
+    where the table of names has it, and `of_others` where it is an option of other kinds."""
 
     hint: Hint
     target: tuple[str, ...] | None = None
     sure: bool = False
+    of_others: bool = False
 
 
 @dataclass(frozen=True)
 class _Unknown:
     """A field that its section does not have: its key and value, the section's model, fields and place, and what is set around it.
 
-    `model` is that of the data in which it was found, `root` that of the document; `path` is its place there.
+    `model` is that of the data in which it was found, `root` that of the document; `path` is its place there. `others` are the kinds that
+    have it as an option, where it is one of another kind.
     """
 
     key: str
@@ -102,6 +110,7 @@ class _Unknown:
     root: type[BaseModel]
     document: Document
     in_options: bool
+    others: Sequence[str]
 
     @cached_property
     def fields(self) -> dict[str, FieldInfo]:
@@ -136,7 +145,12 @@ class _Unknown:
         return accepts(self.fields[name], fitted(self.fields[name], self.value, self.key))
 
 
-def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = ()) -> Meaning:
+def of_no_kind(_: str) -> Sequence[str]:
+    """Return the kinds that have an option, of data that is no kind's."""
+    return ()
+
+
+def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path = (), others: OtherKinds = of_no_kind) -> Meaning:
     """Return what the field at `loc` below `model` is meant to be; `prefix` is the path of the model's data in the document."""
     owner, path = owner_of(model, loc[:-1]) or model, (*prefix, *loc)
     around = document.value(path[:-1])
@@ -151,6 +165,7 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
         root=_model_of_kind(str(document.value(("kind",)))) or model,
         document=document,
         in_options=bool(prefix),
+        others=others(str(loc[-1])) if len(loc) == 1 else (),
     )
     found = next((each for step in _STEPS if (each := step(unknown)) is not None), None)
     return found or Meaning(Hint(_known(owner, list(unknown.fields))))
@@ -284,12 +299,18 @@ def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str
 def _another_name(unknown: _Unknown) -> Meaning | None:
     """Return the field of this section that other programs call so, or one that is called so in another section."""
     own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
-    alike = [place[-1] for place in unknown.called if place[-1] in unknown.free and place[:-1] != unknown.here]
+    # What is the name of a field elsewhere, with its value, is not another name here.
+    infos = (field_of(unknown.root, (*home, unknown.key)) for home in _homes(unknown.key, unknown.root))
+    is_field = any(info is not None and accepts(info, unknown.value) for info in infos)
+    others = [] if is_field else unknown.called
+    alike = [place[-1] for place in others if place[-1] in unknown.free and place[:-1] != unknown.here]
     names = [*(name for name in own if name in unknown.free), *(name for name in alike if unknown.fits(name))]
     found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
     if found == "host" and "name" in unknown.free and unknown.here == ("nodes",) and _NODE.fullmatch(str(unknown.value)):
         # An inventory's node is named by its group and a number, which no address is.
         return unknown.at("name", Hint("write `name`", "name"))
+    if found == "data" and not unknown.here and _is_of_a_script(unknown.around):
+        return Meaning(Hint("leave it out, and pass it to the script as an argument: a script reads its data itself"))
     if found is not None:
         return unknown.at(found, _renamed(found, unknown))
     if own == ["name"] and "port" in unknown.free and "switch" in unknown.around:
@@ -302,9 +323,19 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     if own[0] == "preset" and unknown.around["preset"] not in models() and whole in models():
         return unknown.at("preset", Hint(f"leave it out, and write `preset: {whole}`"))
     if isinstance(unknown.value, dict | list) and isinstance(unknown.around.get(own[0]), dict | list):
+        examples = unknown.fields[own[0]].examples
+        if not unknown.fits(own[0]) and examples:
+            # Another program's form of it would be refused next.
+            return unknown.at(own[0], Hint(f"leave it out, and write it as in `{own[0]}: {flow(examples[0])}`"))
         return unknown.at(own[0], Hint(f"move what is in it to `{own[0]}`, which is its name here"))
     # What is set already is not written again.
     return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set"))
+
+
+def _is_of_a_script(job: Mapping[str, Any]) -> bool:
+    """Return whether the job runs a script of its author."""
+    trainer = job.get("trainer")
+    return job.get("run") is not None or (isinstance(trainer, dict) and trainer.get("kind") == "script")
 
 
 def _of_rotary_positions(unknown: _Unknown) -> Meaning | None:
@@ -356,6 +387,14 @@ def _at_home(unknown: _Unknown) -> Meaning | None:
     return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
 
 
+def _option_of_others(unknown: _Unknown) -> Meaning | None:
+    """Return that the option is one of other kinds."""
+    if not unknown.others:
+        return None
+    kinds = joined_or([f"`{each}`" for each in unknown.others])
+    return Meaning(Hint(f"leave it out: `{unknown.key}` is an option of {kinds}"), of_others=True)
+
+
 def _is_of_items(home: tuple[str, ...], root: type[BaseModel]) -> bool:
     """Return whether the section is that of a list's items, of which there may be another one."""
     infos = (field_of(root, home[:length]) for length in range(1, len(home) + 1))
@@ -393,9 +432,13 @@ def _fields_of_one(unknown: _Unknown) -> Meaning | None:
 def _elsewhere(unknown: _Unknown) -> Meaning | None:
     """Return the field of another section that other programs call so, and that takes the value; of options no field is known."""
     for place in unknown.called:
-        info = field_of(unknown.root, place)
+        info, run = field_of(unknown.root, place), unknown.around.get("run")
         if info is not None and not accepts(info, fitted(info, unknown.value, unknown.key)):
             continue
+        if place == _ARGV and not unknown.here and isinstance(run, list):
+            # `run` is short for them, and may not be next to them.
+            value = unknown.value if isinstance(unknown.value, list) else [unknown.value]
+            return Meaning(Hint(f"write `run: {flow([*run, *value])}`, which has the script's arguments too"))
         written, section = _written(place[-1], info, unknown.path, unknown.document), place[:-1]
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), place)
@@ -452,8 +495,8 @@ def _about(owner: type[BaseModel], name: str) -> str:
 _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _without_blank,
     _own_name,
-    _of_choice,
     _noted,
+    _of_choice,
     _by_path,
     _field_of_change,
     _joined,
@@ -462,6 +505,7 @@ _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _another_name,
     _with_unit,
     _noted_of_kind,
+    _option_of_others,
     _at_home,
     _misspelt,
     _fields_of_one,
@@ -478,9 +522,11 @@ def _model_of_kind(kind: str) -> type[BaseModel] | None:
     return MODELS.get(kind)
 
 
-def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = ()) -> dict[Path, Meaning]:
+def meanings(
+    found: list[ErrorDetails], model: type[BaseModel], document: Document, prefix: Path = (), others: OtherKinds = of_no_kind
+) -> dict[Path, Meaning]:
     """Return the meaning of each unknown field among the errors, by its place below `model`."""
-    meant = {details["loc"]: meaning(details["loc"], model, document, prefix) for details in found if is_unknown(details)}
+    meant = {details["loc"]: meaning(details["loc"], model, document, prefix, others) for details in found if is_unknown(details)}
     missing: dict[Path, list[str]] = {}
     for details in found:
         if details["type"] == "missing":
@@ -505,7 +551,9 @@ def meanings(found: list[ErrorDetails], model: type[BaseModel], document: Docume
             fitting = [name for name, form in forms.items() if accepts(fields[name], form)]
             if len(fitting) == 1 and forms[fitting[0]] != value:
                 meant[loc] = Meaning(Hint(f"write `{fitting[0]}: {flow(forms[fitting[0]])}`"), (*here, fitting[0]))
-            elif len(fitting) == 1 or (len(lacking) == len(strange) == 1 and meant[loc].target is None):
+            elif not meant[loc].of_others and (
+                len(fitting) == 1 or (len(lacking) == len(strange) == 1 and meant[loc].target is None)
+            ):
                 name = (fitting or lacking)[0]
                 meant[loc] = Meaning(Hint(f"did you mean `{name}`, which is missing here?", name), (*here, name))
             else:
@@ -522,14 +570,20 @@ def misread_sections(error: ValidationError, model: type[BaseModel], document: D
     return {place.target[0] for place in found.values() if place.target is not None}
 
 
-def alias_or_nearest(value: str, allowed: Iterable[str], what: str, likely: str | None = None) -> Hint:
-    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest, else
-    the `likely` one."""
+def alias_or_similar(value: str, allowed: Iterable[str]) -> Hint | None:
+    """Return the hint for a value that is not one of the `allowed`: what other programs call so, else the nearest; None where none is."""
     names = list(allowed)
     found = aliases.values(value, names)
     if len(found) == 1:
         return Hint(f"write `{found[0]}`", found[0])
-    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else did_you_mean(value, names, what, likely)
+    return Hint(f"write {joined_or([f'`{each}`' for each in found])}") if found else similar(value, names)
+
+
+def alias_or_nearest(value: str, allowed: Iterable[str], what: str, likely: str | None = None) -> Hint:
+    """Return the hint for a value that is not one of the `allowed`, which are `what`: what other programs call so, else the nearest, else
+    the `likely` one."""
+    names = list(allowed)
+    return alias_or_similar(value, names) or did_you_mean(value, names, what, likely)
 
 
 def is_unknown(details: ErrorDetails) -> bool:
@@ -587,6 +641,9 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if "SHARE" in note:
         is_share = isinstance(value, int | float) and isinstance(lr, int | float) and 0 <= value <= lr and lr > 0
         return note.replace("SHARE", f"{value / lr:.4g}" if is_share else "0.1")
+    if "MODULES" in note:
+        names = value if isinstance(value, list) and value else [value] if isinstance(value, str) else ["NAME"]
+        return note.replace("MODULES", " ".join(map(str, names)) if len(str(names)) <= _SHOWN else "NAME")
     if "time: VALUE" in note and (found := repair.quantity("time", value)) is not None:
         value = value if found.fix is None else found.fix
     if isinstance(value, str) and re.search("[A-Za-z]", value):
@@ -673,6 +730,8 @@ def fitted(info: FieldInfo | None, value: Any, key: str) -> Any:
     if info is None or value is None or accepts(info, meant):
         return meant
     forms: list[Any] = [[meant]] if not isinstance(meant, list) else meant[:1] if len(meant) == 1 else []
+    if isinstance(meant, list) and (pairs := repair.pairs(meant)) is not None:
+        forms = [pairs, *forms]
     if (
         isinstance(value, str)
         and (found := repair.number(value, whole=accepts(info, 1) and not accepts(info, 1.5)))

@@ -14,7 +14,7 @@ from headway.compile.options import provider_options, scheduler_options, switch_
 from headway.compile.problems import NoPlanError, Steps, attempted, collected, located
 from headway.compile.sources import Sources, read_document
 from headway.jobspec.document import Document
-from headway.jobspec.parse import AnyParsed, Parsed, is_partial, kind_of
+from headway.jobspec.parse import AnyParsed, Parsed
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.resolve.cluster import resolve_cluster
@@ -127,13 +127,10 @@ def _unusable(job: Parsed[TrainingJob], index: int, path: Path, sources: Sources
     checked, name = sources.read(path), job.spec.cluster[index]
     if checked.has_errors:
         yield from checked.problems
-    elif is_partial(checked.document):
+    else:
         message = f"`{name}` in {path} is `partial`: a base for other documents, on which no job is planned"
         hint = "leave `partial` out there, or name a cluster that extends it"
         yield from located([Problem("HW401", JOB, ("cluster", index), message, hint)], job)
-    else:
-        message = f"`{name}` in {path} is a {kind_of(checked.document)}, not a Cluster"
-        yield from located([Problem("HW401", JOB, ("cluster", index), message, "name a Cluster document")], job)
 
 
 def _only(job: Parsed[TrainingJob], index: int, found: Sequence[Path]) -> Steps[Path | None]:

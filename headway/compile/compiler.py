@@ -25,6 +25,7 @@ from headway.compile.sources import Sources, read_document
 from headway.jobspec.check.layout import sizes_of
 from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.document import dotted
+from headway.jobspec.flow import flow
 from headway.jobspec.ignore import check_unused
 from headway.jobspec.parse import AnyParsed, Parsed, parse_job
 from headway.jobspec.problem import Problem
@@ -216,7 +217,7 @@ def _without_misplaced(problems: Iterable[Problem], unused: Iterable[Problem], d
         for each in unused
         if each.fix is not None
     }
-    return [problem for problem in problems if (problem.document, problem.code, dotted(problem.path)) not in meant]
+    return [problem for problem in problems if (problem.document, problem.code, flow(dotted(problem.path))) not in meant]
 
 
 # What is missing from a base and in its heirs.

@@ -10,7 +10,7 @@ from headway.jobspec.document import Document, dotted
 from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed, kind_of
-from headway.jobspec.problem import CLUSTER, JOB, Problem, at_origin, in_order, locate
+from headway.jobspec.problem import CLUSTER, JOB, Cause, Problem, at_origin, in_order, locate
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW203": ("HW215", "HW703"),
     "HW204": ("HW215", "HW703"),
     # The degrees that HW413 names divide the heads too.
-    "HW314": ("HW301", "HW413"),
+    "HW314": ("HW301", "HW306", "HW413"),
     "HW315": ("HW301", "HW306", "HW314", "HW413"),
     "HW311": ("HW306",),
     "HW313": ("HW210",),
@@ -108,17 +108,18 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
 }
 # Problems that another one in the same document explains: degrees and batches that do not fit ranks which are not there.
 _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
-    "HW301": ("HW403",),
+    "HW301": ("HW403", "HW434"),
     # Heads that divide `hidden` are chosen first.
     "HW303": ("HW302",),
     # A schedule that the run is too short for.
     "HW324": ("HW308",),
-    "HW305": ("HW403",),
+    "HW305": ("HW403", "HW434"),
     "HW314": ("HW302", "HW303"),
     "HW214": ("HW504",),
     "HW235": ("HW515",),
     "HW414": ("HW301", "HW321", "HW403"),
     "HW501": ("HW504",),
+    "HW510": ("HW502",),
     "HW508": ("HW503", "HW506"),
     "HW509": ("HW506",),
     "HW515": ("HW236",),
@@ -203,34 +204,48 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
     if problem.code in ("HW201", "HW202"):
         # The fields of a base whose kind is wrong.
         return any(each.code == "HW114" and each.path == ("kind",) for each in others)
-    if problem.code == "HW601":
-        return any(each.code == "HW503" and each.path[-1:] == ("role",) for each in others)
-    if problem.code == "HW526" and "InfiniBand" in problem.message:
-        # Its transport is what is wrong.
-        return any(
-            each.code == "HW504" and each.path[:2] == problem.path[:2] and each.path[-1] in _OF_INFINIBAND for each in others
-        )
-    if problem.code == "HW510" and any(each.code == "HW503" and each.path == (*problem.path[:2], "role") for each in others):
-        return True
-    if problem.code in ("HW503", "HW510", "HW515"):
-        # What is on a fabric, and how many switches it needs, follows from its role.
-        return any(each.code == "HW519" and each.path[:2] == problem.path[:2] for each in others)
-    if problem.code == "HW513" and problem.path[:1] == ("fabrics",):
-        # Settings of an operating system that does not run on the switches.
-        same = [each for each in others if each.code == "HW513" and each.path[:2] == problem.path[:2] and each is not problem]
-        return any(map(_is_of_other_vendor, same))
-    if problem.code == "HW532":
-        # A class that does not belong on the fabric.
-        return any(each.code == "HW503" and each.path[: len(problem.path)] == problem.path for each in others)
-    if problem.code == "HW501":
-        # What its class carries is what is wrong.
-        return any(each.code == "HW503" and "classes" in each.path and each.path[:2] == problem.path[:2] for each in others)
-    unused = {dotted(each.path) for each in others if each.code == "HW210"}
-    return problem.code == "HW313" and bool(problem.fields) and unused.issuperset(problem.fields)
+    if problem.code == "HW313":
+        unused = {dotted(each.path) for each in others if each.code == "HW210"}
+        return bool(problem.fields) and unused.issuperset(problem.fields)
+    if problem.code == "HW521":
+        # A cable to a leaf of another rail, where another adapter's is.
+        return any(each.code == "HW522" and each.path == (*problem.path[:-1], "switch") for each in others)
+    return _follows_in_fabric(problem, [each for each in others if each.path[:1] == ("fabrics",)])
 
 
-def _is_of_other_vendor(problem: Problem) -> bool:
-    return problem.path[-1:] == ("kind",) and problem.message.startswith("headway renders")
+def _follows_in_fabric(problem: Problem, others: list[Problem]) -> bool:
+    """Return whether it follows from one of the problems of fabrics: their role, their transport, or the vendor of their switches."""
+    roles = {each.path[:2] for each in others if each.code == "HW503" and each.path[-1] == "role"}
+    transports = {each.path[:2] for each in others if each.code == "HW503" and each.path[-1] == "transport"}
+    wrong_classes = {each.path for each in others if each.code == "HW503" and "classes" in each.path}
+    fabric = problem.path[:2]
+    match problem.code:
+        case "HW601":
+            return bool(roles)
+        case "HW530":
+            # Adapters on a fabric whose transport is wrong.
+            return bool(transports)
+        case "HW504":
+            return fabric in transports
+        case "HW503" | "HW510" | "HW515":
+            # What is on a fabric, and how many switches it needs, follows from its role.
+            is_second = any(each.code == "HW519" and each.path[:2] == fabric for each in others)
+            return is_second or (problem.code == "HW510" and fabric in roles)
+        case "HW513":
+            # Settings of an operating system that does not run on the switches.
+            is_cause = problem.path[:1] != ("fabrics",) or problem.cause is Cause.OTHER_VENDOR
+            return not is_cause and any(each.cause is Cause.OTHER_VENDOR and each.path[:2] == fabric for each in others)
+        case "HW526":
+            # The fabric's transport is what is wrong.
+            of_infiniband = {each.path[:2] for each in others if each.code == "HW504" and each.path[-1] in _OF_INFINIBAND}
+            return problem.cause is Cause.OTHER_TRANSPORT and fabric in of_infiniband
+        case "HW532":
+            # A class that does not belong on the fabric.
+            return any(path[: len(problem.path)] == problem.path for path in wrong_classes)
+        case "HW501":
+            # What its class carries is what is wrong.
+            return any(path[:2] == fabric for path in wrong_classes)
+    return False
 
 
 def _is_of_model(problem: Problem) -> bool:

@@ -73,7 +73,8 @@ def container_of(launch: Launch, extra: dict[str, Option], notes: Notes) -> Cont
     if image is None and "container-image" in extra:
         found.runtime, image = "pyxis", extra["container-image"].value
     if not found.runtime:
-        for option in extra.values():
+        of_srun = () if launch.srun is None else launch.srun.options
+        for option in [*extra.values(), *(each for each in of_srun if each.name.startswith(("container", "no-container")))]:
             notes.add(NoteKind.UNREAD, option.line, option.written, "an option for a container, and no image")
         return found
     of_sbatch = extra.get("container-image")

@@ -158,7 +158,11 @@ def _read_name(found: Asked, option: Option, value: str, notes: Notes) -> None:
 
 
 def _read_nice(found: Asked, option: Option, value: str, notes: Notes) -> None:
-    found.fields["nice"] = int(value) if re.fullmatch(r"-?\d+", value) else 100
+    if value and not re.fullmatch(r"-?\d+", value):
+        notes.add(NoteKind.UNREAD, option.line, option.written, "not a number")
+        return
+    # sbatch(1): without a value, 100.
+    found.fields["nice"] = int(value) if value else 100
 
 
 def _read_cpus(found: Asked, option: Option, value: str, notes: Notes) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _DEEPEST = 8
+# Commands that print, and with a command behind them start that.
+_RUN_ANOTHER = ("env", "numactl")
+_HARMLESS = ("sleep", "true", ":")
+_ENDINGS = (*ENDS_SCRIPT, "return")
 _STARTS = re.compile(r"\b(torchrun|torch\.distributed|accelerate|deepspeed|srun|python3?|apptainer|singularity)\b")
 FIRST_TURN = "a loop: the job has its first turn; `sweep` makes a run of each value"
 _LOG = "headway keeps the output of each rank in the run's directory: `headway logs RUN --rank R`"
@@ -200,8 +204,10 @@ class Walker:
             self._note(NoteKind.REPLACED, node, why)
         elif name == "scontrol" and len(words) > 1 and words[1].literal in ("requeue", "update"):
             self._note(NoteKind.REPLACED, node, "headway requeues the job, without the nodes that failed")
-        elif name in SHELL or name in PRINTS:
-            self._note(NoteKind.OMITTED, node, "it only prints" if name in PRINTS else "it only concerns the script itself")
+        elif name in SHELL:
+            self._note(NoteKind.OMITTED, node, "it only concerns the script itself")
+        elif _prints(name, self.script.text(node)):
+            self._note(NoteKind.OMITTED, node, "it only prints")
         elif name in SETS_UP and not (name in RUNNERS and "run" in [word.literal for word in words]):
             self._set_up(node, words)
         else:
@@ -360,8 +366,12 @@ class Walker:
             self._one(right)
 
     def _ends(self, node: "Node") -> bool:
-        names = [self.script.text(each) for each in below(node, "command_name")]
-        return bool(names) and set(names) <= {*ENDS_SCRIPT, *PRINTS, "return"}
+        commands = self._commands(node)
+        return bool(commands) and all(name in _ENDINGS or _prints(name, command) for name, command in commands)
+
+    def _commands(self, node: "Node") -> list[tuple[str, str]]:
+        """Return the name of each command in the node, and its text."""
+        return [(self.script.text(each), self.script.text(each.parent or each)) for each in below(node, "command_name")]
 
     def _on_test_command(self, node: "Node") -> None:
         self._note(NoteKind.OMITTED, node, "a test without a consequence")
@@ -562,12 +572,18 @@ class Walker:
     # --- notes --------------------------------------------------------------------------------------------------------
 
     def _only_prints(self, node: "Node") -> bool:
-        names = [self.script.text(each) for each in below(node, "command_name")]
+        commands = self._commands(node)
         sets = any(True for _ in below(node, "variable_assignment", "declaration_command"))
-        return bool(names) and not sets and all(name in PRINTS or name in ("sleep", "true", ":") for name in names)
+        prints = all(_prints(name, command) or name in _HARMLESS for name, command in commands)
+        return bool(commands) and not sets and prints
 
     def _unread(self, node: "Node", why: str) -> None:
         self._note(NoteKind.UNREAD, node, why)
 
     def _note(self, kind: NoteKind, node: "Node", why: str) -> None:
         self.notes.add(kind, self.script.line(node), self.script.text(node), why, self.script.file)
+
+
+def _prints(name: str, command: str) -> bool:
+    """Return whether the command only prints."""
+    return name in PRINTS and not (name in _RUN_ANOTHER and _STARTS.search(command) is not None)

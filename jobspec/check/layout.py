@@ -173,6 +173,9 @@ def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
         message = f"{stages} stages ({_stages(layout)}) are more than the model's {counted(layers, 'layer')}"
         hint = f"`pp` x `virtual_stages` can be {listed_numbers(divisors(layers))}"
         at, chunks = "pp", [each for each in divisors(layers) if layout.pp * each <= layers and layers % (layout.pp * each) == 0]
+        if layout.schedule is not None:
+            fewest, most = _STAGES[layout.schedule]
+            chunks = [each for each in chunks if fewest <= each <= most]
         if layout.virtual_stages > 1 and chunks:
             # The layers divide over `pp` alone.
             at, hint = "virtual_stages", f"`virtual_stages` can be {listed_numbers(chunks)}"

@@ -55,7 +55,8 @@ def _check_apart(
         other = first.setdefault(value(each), each)
         follows = key == "queue" and priority_of(other) == priority_of(each) and each.queue is None
         # One DSCP of two classes is reported as that.
-        follows = follows or (key == "priority" and other.priority is None and each.priority is None and other.dscp == each.dscp)
+        from_dscp = other.dscp == each.dscp and None in (other.priority, each.priority)
+        follows = follows or (key in ("priority", "queue") and from_dscp and value(each) == each.dscp >> 3)
         if other.name != each.name and not follows:
             shared = f"both carry {value(each)}" if key == "carries" else f"share the {key} {value(each)}"
             message = f"the classes `{other.name}` and `{each.name}` {shared}"

@@ -26,6 +26,9 @@ def check_storage(cluster: Cluster) -> Iterator[Problem]:
     shared = [index for index, storage in enumerate(cluster.storage) if storage.shared and storage.kind == "posix"]
     if not shared:
         hint = "runs need a directory that every node sees: set `shared: true` on a storage of the kind `posix`"
+        if not any(storage.kind == "posix" for storage in cluster.storage):
+            example = "`{name: scratch, kind: posix, path: /scratch/runs, shared: true}`"
+            hint = f"runs need a directory that every node sees: add it to `storage`, for example {example}"
         yield Problem("HW702", CLUSTER, ("storage",), "no file system is shared", hint, at_key=True)
     else:
         yield from _check_chain(shared[0], cluster)

@@ -15,7 +15,7 @@ _NODES = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9]+([,-][0-9]+)*\][A-Za-z0-9_.-]*)*"
 NodeList = Annotated[str, StringConstraints(pattern=f"^{_NODES}(,{_NODES})*$")]
 Directive = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9_-]*(=[^\x00-\x1f\x7f]*)?$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$")]
-Dependency = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[0-9_+]+)*([,?][a-z]+(:[0-9_+]+)*)*$")]
+Dependency = Annotated[str, StringConstraints(pattern=r"^(singleton|[a-z]+(:[0-9_+]+)+)([,?](singleton|[a-z]+(:[0-9_+]+)+))*$")]
 
 # JobSet's webhook checks none of these: it accepts a wrong one, and no pod ever starts. Names of objects are labels
 # with dots between them (RFC 1123 subdomain); those of labels, taints and resources may have a domain before a slash.

@@ -15,11 +15,11 @@ from pydantic import Field
 
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, Problem, Severity
+from headway.jobspec.problem import JOB, Problem, Severity, not_passed
 from headway.jobspec.spec.job import Argument
 from headway.jobspec.spec.resilience import Checkpoint
 from headway.jobspec.spec.section import Section
-from headway.jobspec.suggest import listed_some, nearest
+from headway.jobspec.suggest import nearest
 from headway.templates.kind import DataKind, Files, JobKind, Limited
 from headway.templates.trainers.script.arguments import (
     fill,
@@ -189,8 +189,8 @@ class Framework:
                 # `arguments` are the framework's keys, which the script does not see.
                 option = example.removeprefix("model.").removeprefix("optimizer.").replace(".", "-").replace("_", "-")
                 hint = f'pass it in `trainer.options.argv`, for example as `"--{option}={{{example}}}"`'
-            message = f"not passed to the script: {listed_some(untold)}"
-            yield Problem("HW313", JOB, ("trainer",), message, f"{hint}, or leave it out", Severity.WARNING, fields=tuple(untold))
+            hint = f"{hint}, or leave it out"
+            yield Problem("HW313", JOB, ("trainer",), not_passed(untold), hint, Severity.WARNING, fields=tuple(untold))
 
     def _check_arguments(self, options: FrameworkOptions, plan: JobPlan) -> Iterator[Problem]:
         """Check the user's keys: none is one that headway sets, or is above or below one, and each text finds its values."""

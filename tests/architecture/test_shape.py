@@ -1,5 +1,6 @@
 """The repository has the shape of its design: its top-level folders, and tables that list every folder of kinds."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,36 @@ def test_top_level_folders_are_importable_only_below_headway(name: str) -> None:
 def test_table_of_kinds_lists_every_folder_next_to_it(family: str, table: dict[str, object]) -> None:
     folders = {path.parent.name for path in (ROOT / family).glob("*/__init__.py")}
     assert folders == set(table)
+
+
+# Methods by which a text is recognised, and functions that search in one.
+READERS = {"startswith", "endswith", "find", "index", "count", "partition", "rpartition", "split", "removeprefix", "removesuffix"}
+SEARCHES = {"match", "search", "fullmatch", "sub", "findall", "finditer"}
+
+
+def _reads_a_message(node: ast.AST) -> bool:
+    """Return whether the expression decides by the text of a problem's message or hint."""
+
+    def is_text(each: ast.AST) -> bool:
+        return any(isinstance(part, ast.Attribute) and part.attr in ("message", "hint") for part in ast.walk(each))
+
+    if isinstance(node, ast.Compare):
+        return any(isinstance(op, ast.In | ast.NotIn) for op in node.ops) and any(map(is_text, node.comparators))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        searched = node.func.attr in SEARCHES and any(map(is_text, node.args))
+        return searched or (node.func.attr in READERS and is_text(node.func.value))
+    return False
+
+
+@pytest.mark.parametrize("folder", ["jobspec", "templates", "headway/compile", "headway/sbatch", "headway/planner"])
+def test_no_rule_recognizes_a_problem_by_its_message(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _reads_a_message(node)
+    ]
+    assert found == []
 
 
 def test_table_of_verbs_lists_every_module_of_verbs() -> None:

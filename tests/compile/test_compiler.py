@@ -94,3 +94,23 @@ def test_compiling_prints_nothing_and_imports_no_large_library(folder: Path) -> 
     modules = {name.split(".")[0] for name in json.loads(done.stdout)}
     assert modules & {"jinja2", "numpy", "paramiko", "pulumi", "rich", "torch"} == set()
     assert done.stderr == ""
+
+
+def test_base_that_is_incomplete_by_itself_is_one_problem(folder: Path) -> None:
+    job = folder / "job.yaml"
+    (folder / "base.yaml").write_text("apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: base\nenvironment: {A: b}\n")
+    job.write_text(f"{job.read_text()}extends: base.yaml\n")
+    (found,) = compile_documents([folder / "base.yaml", job]).problems
+    assert (found.code, found.document) == ("HW202", str(folder / "base.yaml"))
+    assert "extends this document, which is incomplete by itself" in found.message
+    assert (found.hint or "").startswith("write `partial: true` in it")
+
+
+def test_inventory_of_two_clusters_of_one_name_is_an_error(folder: Path) -> None:
+    text = (folder / CLUSTERS[0]).read_text()
+    (folder / "twin.yaml").write_text(text)
+    (name,) = {line.partition(": ")[2] for line in text.splitlines() if line.startswith("name: ")}
+    inventory = folder / "unit.yaml"
+    inventory.write_text(f"apiVersion: headway/v1alpha1\nkind: Inventory\nname: unit\ncluster: {name}\n")
+    (found,) = compile_documents([inventory], of_inventories=True).problems
+    assert (found.code, found.hint) == ("HW402", "rename all but one")

@@ -19,3 +19,7 @@ GPUS = ("A100-SXM-40", "A100-SXM-80", "GH200-96", "H200-SXM-141")
 )
 def test_names_that_start_with_the_given_text_come_first(name: str, hint: str) -> None:
     assert did_you_mean(name, GPUS, "GPUs").text == hint
+
+
+def test_there_may_be_none_to_name() -> None:
+    assert did_you_mean("rails", [], "fabrics").text == "no fabrics are defined"

@@ -200,6 +200,77 @@ def test_setup_has_no_variable_that_only_the_script_sets(shell: str, setup: list
     assert bool(_unread(f"{shell}; torchrun t.py")) == (setup is None)
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "note"),
+    [
+        ("#SBATCH --array=0-3%2\ntorchrun t.py", NoteKind.UNREAD, "the runs of a sweep are submitted one by one"),
+        ("#SBATCH --array=x\ntorchrun t.py", NoteKind.UNREAD, "not an array that a sweep can have"),
+        ("#SBATCH foo\ntorchrun t.py", NoteKind.UNREAD, "`foo`: not an option"),
+        ('#SBATCH --comment="a\ntorchrun t.py', NoteKind.UNREAD, "a quote is not closed"),
+        ("#SBATCH --nodes=x\ntorchrun t.py", NoteKind.UNREAD, "not a number of nodes"),
+        ("#SBATCH --nodes=3\ntorchrun t.py", NoteKind.OMITTED, "a later option of this name counts"),
+        ("#SBATCH --nice=low\ntorchrun t.py", NoteKind.UNREAD, "`--nice=low`: not a number"),
+        ("#SBATCH --qos=a=b\ntorchrun t.py", NoteKind.UNREAD, "not a value that `scheduler.slurm.qos` accepts"),
+        ("#SBATCH --gpus-per-node=a:b:c\ntorchrun t.py", NoteKind.UNREAD, "`a:b:c` is not a number of GPUs"),
+        ("#SBATCH --gpus-per-socket=2\ntorchrun t.py", NoteKind.UNREAD, "`gpus` of a job are those of a node"),
+        ("torchrun t.py\n#SBATCH --time=1", NoteKind.OMITTED, "sbatch reads no options behind the first command"),
+        ("srun --container-mounts=/a:/b torchrun t.py", NoteKind.UNREAD, "an option for a container, and no image"),
+        ("srun --container-image=$IMG torchrun t.py", NoteKind.UNREAD, "`--set IMG=VALUE`"),
+        ("srun --container-image='a b' torchrun t.py", NoteKind.UNREAD, "not a name of an image"),
+        ("srun --container-image=i.sqsh --container-mounts=a:/b torchrun t.py", NoteKind.UNREAD, "a mount has an absolute path"),
+        ("srun --container-image=i.sqsh --container-mounts=/a:/b:umask torchrun t.py", NoteKind.UNREAD, "it is mounted writable"),
+        ("srun --container-image=i.sqsh --no-container-entrypoint torchrun t.py", NoteKind.UNREAD, "that a job does not have"),
+        ("srun --het-group=1 torchrun t.py", NoteKind.UNREAD, "the job has one group of nodes"),
+        ("srun --foo=$(x) torchrun t.py", NoteKind.UNREAD, "an option of srun whose value is known only in the job"),
+        ("srun env -u A torchrun t.py", NoteKind.UNREAD, "`env -u A`: an option of `env`"),
+        ("srun python -X dev t.py", NoteKind.UNREAD, "options of Python are not in a job"),
+        ("srun bash -lc 'torchrun t.py'", NoteKind.CHECK, "a login shell reads the profile of the user"),
+        ("srun bash -c 'torchrun t.py' a", NoteKind.UNREAD, "an argument of the shell behind the text of `-c`"),
+        ("srun wrap --x torchrun t.py", NoteKind.UNREAD, "a program that runs the others"),
+        ("mpirun -np 8 python t.py", NoteKind.REPLACED, "headway starts a runner on each node"),
+        ("nsys profile torchrun t.py", NoteKind.UNREAD, "profiles the command"),
+        ("numactl -N 0 torchrun t.py", NoteKind.OMITTED, "headway binds each rank to the processors of its GPU"),
+        ("python -m torch.distributed.launch t.py", NoteKind.CHECK, "take LOCAL_RANK"),
+        ("python -m deepspeed t.py", NoteKind.CHECK, "take LOCAL_RANK"),
+        ("torchrun --foo=1 t.py", NoteKind.UNREAD, "an option of torchrun that a job does not have"),
+        ("accelerate launch --foo=1 t.py", NoteKind.UNREAD, "an option of accelerate that a job does not have"),
+        ("deepspeed --foo=1 t.py", NoteKind.UNREAD, "an option of deepspeed that a job does not have"),
+        ("torchrun --nproc-per-node=$(x) t.py", NoteKind.UNREAD, "known only when the script runs"),
+        ("torchrun --nproc-per-node=2 t.py", NoteKind.CHECK, "headway starts a rank for each GPU of the node group"),
+        ("torchrun --nnodes=1 t.py", NoteKind.CHECK, "the job uses all of them"),
+        ("export 1A=b\ntorchrun t.py", NoteKind.UNREAD, "not a name of a variable"),
+        ("export A=$'x\\ny'\ntorchrun t.py", NoteKind.UNREAD, "a variable of a job has one line"),
+        ("unset A\ntorchrun t.py", NoteKind.CHECK, "unset it there too"),
+        ("export -n A\ntorchrun t.py", NoteKind.OMITTED, "ranks inherit the variables of the submission"),
+        ("cd /x\ntorchrun t.py", NoteKind.UNREAD, "submit the job from `/x`"),
+        ("scontrol requeue $SLURM_JOB_ID\ntorchrun t.py", NoteKind.REPLACED, "headway requeues the job"),
+        ("f() { echo a; }\ntorchrun t.py", NoteKind.OMITTED, "nothing calls the function `f`"),
+        ("torchrun t.py\nexit 0\nfrob", NoteKind.OMITTED, "it is behind the end of the script"),
+        ("[ -d a ]\ntorchrun t.py", NoteKind.OMITTED, "a test without a consequence"),
+        ("echo a | grep b\ntorchrun t.py", NoteKind.OMITTED, "it only prints"),
+        ("for i in 1 2; do A=$(x); torchrun t.py; done", NoteKind.UNREAD, "the job has its first turn"),
+    ],
+)
+def test_each_line_that_is_not_in_the_job_has_a_note(line: str, kind: NoteKind, note: str) -> None:
+    reading = read_script(f"#!/bin/bash\n#SBATCH --nodes=2\n{line}\n", "gpus")
+    assert reading.job is not None
+    assert reading.job["run"] == ["t.py"]
+    assert [str(each) for each in reading.notes if each.kind is kind and note in str(each)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "env A=b torchrun t.py",
+        "if true; then env A=b torchrun t.py; fi",
+        "env A=b torchrun t.py | tee log",
+        "numactl -N 0 torchrun t.py 2>&1 | tee log",
+    ],
+)
+def test_a_command_that_prints_may_start_the_training(command: str) -> None:
+    assert _lines(command)["run"] == ["t.py"]
+
+
 def test_no_secret_is_in_the_job_or_in_a_note() -> None:
     token = "hf_" + "abcdefghij" * 3
     exports = f"export HF_TOKEN={token}\nexport WANDB_API_KEY={'0a' * 20}\n"

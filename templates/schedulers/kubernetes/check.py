@@ -32,6 +32,7 @@ from headway.templates.schedulers.requests import (
 _OPTIONS = ("scheduler", "options")
 # The resource of the EFA device plugin, one for each adapter (docs.aws.amazon.com/eks/latest/userguide/node-efa.html).
 _EFA = "vpc.amazonaws.com/efa"
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _LABEL_CHARACTERS = 63
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _OWN_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name", _QUEUE_LABEL)
@@ -132,7 +133,8 @@ def _check_job_mounts(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
     for index, mount in enumerate(plan.mounts):
         path = ("mounts", index)
         yield from _check_form((*path, "source"), mount.source)
-        yield from _check_form((*path, "target"), mount.target)
+        if mount.target != mount.source:
+            yield from _check_form((*path, "target"), mount.target)
         if PurePosixPath(mount.target) in [PurePosixPath(own.path) for own in options.mounts]:
             message = f"`{mount.target}` is already a mount of all pods on `{plan.cluster}`"
             yield Problem("HW423", JOB, (*path, "target"), message, "leave this one out, or mount it elsewhere with `target`")
@@ -247,6 +249,10 @@ def _check_rdma(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan)
         )
         yield Problem("HW408", CLUSTER, _OPTIONS, message, hint, Severity.WARNING)
     adapters = len(cluster.group(plan.group).nics)
+    if options.rdma is not None and options.rdma.resource in _GPUS:
+        message = f"`{options.rdma.resource}` is the nodes' GPUs, which the pods get anyway, and no RDMA device"
+        hint = "write the resource of the adapters' device plugin, for example `rdma/hca_shared_devices_a`"
+        yield Problem("HW210", CLUSTER, (*_OPTIONS, "rdma", "resource"), message, hint)
     if options.rdma is not None and options.rdma.resource == _EFA and options.rdma.count != adapters > 0 and plan.has_whole_nodes:
         message = (
             f"a pod asks for {options.rdma.count} of the {counted(adapters, 'adapter')} of its node: `{_EFA}` counts adapters"

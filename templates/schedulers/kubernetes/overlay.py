@@ -145,8 +145,8 @@ def check_overlay(
 ) -> Iterator[Problem]:
     """Report fields below `pod` and `container` at `place` that headway sets, and names that it uses; `variables` are those of
     the plan."""
-    for name, given in (("pod", pod), ("container", container)):
-        yield from _check_names(document, (*place, name), given, _FIELDS[name])
+    for name, given, own in (("pod", pod, _OF_POD), ("container", container, _OF_CONTAINER)):
+        yield from _check_names(document, (*place, name), given, _FIELDS[name], own)
     yield from _check_fields(document, (*place, "pod"), pod, _OF_POD)
     yield from _check_fields(document, (*place, "container"), container, _OF_CONTAINER)
     for field, names in _LISTS_OF_POD.items():
@@ -183,8 +183,10 @@ def _in_place_of(document: str, option: str | None, value: Any) -> str:
     )
 
 
-def _check_names(document: str, place: Path, given: Mapping[str, Any], fields: frozenset[str]) -> Iterator[Problem]:
-    """Warn about fields that Kubernetes does not have; a newer one may."""
+def _check_names(
+    document: str, place: Path, given: Mapping[str, Any], fields: frozenset[str], own: Mapping[str, str | None]
+) -> Iterator[Problem]:
+    """Warn about fields that Kubernetes does not have; a newer one may. `own` are those that headway sets, with their options."""
     for key in given:
         if key not in fields:
             same = next((each for each in fields if each.lower() == key.replace("_", "").lower()), None) or nearest(
@@ -192,6 +194,9 @@ def _check_names(document: str, place: Path, given: Mapping[str, Any], fields: f
             )
             message = f"`{key}` is not a field of a {place[-1]} of Kubernetes, whose API server would drop or refuse it"
             hint = f"did you mean `{same}`?" if same else "correct its name, as `kubectl explain pod.spec` prints it"
+            if same is not None and same in own:
+                # The right name would be refused next.
+                hint, same = _in_place_of(document, own[same], given[key]), None
             yield Problem("HW210", document, (*place, key), message, hint, Severity.WARNING, at_key=True, fix=same)
 
 

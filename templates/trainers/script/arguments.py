@@ -244,6 +244,8 @@ _DIRECTORY = re.compile(
 _INTERVAL = re.compile(
     r"(?:checkpoint|ckpt|save)[._]?(?:tiers[._])?(?:interval|every|freq(?:uency)?|steps|period|every_steps|interval_steps)"
 )
+# Names of a run, of which a job may have several.
+_OF_A_RUN = ("run_id", "run_name", "wandb_run_name")
 # Of torchrun (docs.pytorch.org/docs/stable/elastic/run.html), which every rank has.
 _OF_A_RANK = {
     "rank": "RANK",
@@ -272,7 +274,7 @@ def _hint(argument: str, name: str, known: Mapping[str, Value | None]) -> Hint:
         return Hint(
             f"did you mean `{{{near}}}`?", flow(argument.replace(f"{{{name}", f"{{{near}").replace(f"{{?{name}", f"{{?{near}"))
         )
-    if (told := aliases.note("TrainingJob", name.rpartition(".")[2])) is not None:
+    if (told := aliases.plain_note("TrainingJob", name.rpartition(".")[2])) is not None:
         field = re.fullmatch(r"write `(\w+): \{(\w+): (\w+)\}`", told)
         if field is not None and (meant := f"{field[1]}.{field[2]}") in known:
             # The field of the job is an argument's condition, with its value, or its value.
@@ -296,6 +298,8 @@ def _meant(name: str) -> str | None:
     fields = {each.removeprefix(f"{section}."): each for each in NAMES if section and each.startswith(f"{section}.")}
     begin = next((fields[each] for each in fields if field.startswith(each)), None)
     near = begin or (fields.get(str(nearest(field, fields))) if fields else nearest(name, NAMES))
+    if name in _OF_A_RUN:
+        return "run"
     found = next((each for each in (tier, *ends, *called) if each in NAMES), None)
     if found is None and _INTERVAL.fullmatch(name):
         return "checkpoint.shared.steps"

@@ -13,12 +13,12 @@ from headway.jobspec.document import Path
 from headway.jobspec.flow import flow
 from headway.jobspec.form_repair import plain
 from headway.jobspec.plan import ClusterPlan, JobPlan
-from headway.jobspec.problem import JOB, MAX_PROBLEMS, Problem, Severity
+from headway.jobspec.problem import JOB, MAX_PROBLEMS, Problem, Severity, not_passed
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.resilience import Checkpoint, Timeouts
 from headway.jobspec.spec.training import Optimizer
-from headway.jobspec.suggest import Hint, listed_some
+from headway.jobspec.suggest import Hint
 from headway.runner.contract import STORED_TIERS
 from headway.templates.trainers.script.arguments import (
     LATE,
@@ -262,7 +262,6 @@ def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
 
 
 def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:
-    message = f"not passed to the script: {listed_some(names)}"
     example = names[0] if names[0] in known else next(name for name in ("model.preset", "model.layers") if known[name])
     hint = f"pass it, for example as `{{{example}}}`, or leave out what the script does not read"
-    return Problem("HW313", JOB, _ARGV, message, hint, Severity.WARNING, fields=tuple(names))
+    return Problem("HW313", JOB, _ARGV, not_passed(names), hint, Severity.WARNING, fields=tuple(names))
