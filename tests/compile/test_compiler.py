@@ -96,7 +96,7 @@ def test_compiling_prints_nothing_and_imports_no_large_library(folder: Path) -> 
     assert done.stderr == ""
 
 
-def test_base_that_is_incomplete_by_itself_is_one_problem(folder: Path) -> None:
+def test_incomplete_base_is_one_problem(folder: Path) -> None:
     job = folder / "job.yaml"
     (folder / "base.yaml").write_text("apiVersion: headway/v1alpha1\nkind: TrainingJob\nname: base\nenvironment: {A: b}\n")
     job.write_text(f"{job.read_text()}extends: base.yaml\n")

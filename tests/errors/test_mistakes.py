@@ -1084,9 +1084,6 @@ CLUSTERS = [
         "{kind: frr}", "{kind: frr, options: {base: a}}", "HW201", None, "an option of `eos`, `nvue` or `sonic`", more=SWITCHED
     ),
 ]
-<<<<<<< HEAD
-# Valid variants that look like one of the mistakes: part of the document, and its replacement.
-=======
 INVENTORIES = [
     Mistake("gpu-1", "gpu-01", "HW520", "gpu-1", more=OBSERVED),
     Mistake("gpu-2", "gpu-9", "HW520", None, "raise `count` in the document of `iron`", more=OBSERVED),
@@ -1115,8 +1112,7 @@ INVENTORIES = [
     ),
 ]
 BASES = [Mistake("kind: TrainingJob", "kind: Cluster", "HW114", "TrainingJob", more=EXTENDED)]
-# What is right, and looks like one of the mistakes: part of the document, and what stands there instead.
->>>>>>> w/lang
+# Valid variants that look like one of the mistakes: part of the document, and its replacement.
 RIGHT = [
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
@@ -1151,16 +1147,12 @@ def problems(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return found
 
 
-<<<<<<< HEAD
-def test_unmodified_documents_are_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-=======
 def changed(text: str, old: str, new: str) -> str:
     assert old in text
     return text.replace(old, new, 1)
 
 
-def test_the_documents_are_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
->>>>>>> w/lang
+def test_unmodified_documents_are_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert problems(capsys) == []
 
 
