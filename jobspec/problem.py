@@ -35,8 +35,8 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-class Cause(StrEnum):
-    """The mistake that a problem is about, where its code has several and another problem follows from this one."""
+class Misfit(StrEnum):
+    """Two parts of a document that do not fit each other, where the problem's code has other mistakes too and others follow from this."""
 
     OTHER_TRANSPORT = "other transport"
     """The model of the switches is of another transport than their fabric."""
@@ -72,7 +72,7 @@ class Problem:
     fix: str | None = None
     ignored: str | None = None
     fields: tuple[str, ...] = ()
-    cause: Cause | None = None
+    misfit: Misfit | None = None
 
     @property
     def is_error(self) -> bool:

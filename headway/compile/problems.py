@@ -10,7 +10,7 @@ from headway.jobspec.document import Document, dotted
 from headway.jobspec.document import Path as ValuePath
 from headway.jobspec.ignore import accepted
 from headway.jobspec.parse import AnyParsed, kind_of
-from headway.jobspec.problem import CLUSTER, JOB, Cause, Problem, at_origin, in_order, locate
+from headway.jobspec.problem import CLUSTER, JOB, Misfit, Problem, at_origin, in_order, locate
 
 T = TypeVar("T")
 
@@ -233,12 +233,12 @@ def _follows_in_fabric(problem: Problem, others: list[Problem]) -> bool:
             return is_second or (problem.code == "HW510" and fabric in roles)
         case "HW513":
             # Settings of an operating system that does not run on the switches.
-            is_cause = problem.path[:1] != ("fabrics",) or problem.cause is Cause.OTHER_VENDOR
-            return not is_cause and any(each.cause is Cause.OTHER_VENDOR and each.path[:2] == fabric for each in others)
+            is_cause = problem.path[:1] != ("fabrics",) or problem.misfit is Misfit.OTHER_VENDOR
+            return not is_cause and any(each.misfit is Misfit.OTHER_VENDOR and each.path[:2] == fabric for each in others)
         case "HW526":
             # The fabric's transport is what is wrong.
             of_infiniband = {each.path[:2] for each in others if each.code == "HW504" and each.path[-1] in _OF_INFINIBAND}
-            return problem.cause is Cause.OTHER_TRANSPORT and fabric in of_infiniband
+            return problem.misfit is Misfit.OTHER_TRANSPORT and fabric in of_infiniband
         case "HW532":
             # A class that does not belong on the fabric.
             return any(path[: len(problem.path)] == problem.path for path in wrong_classes)

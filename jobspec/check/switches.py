@@ -8,7 +8,7 @@ from math import gcd
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.document import Path
-from headway.jobspec.problem import CLUSTER, Cause, Problem, Severity
+from headway.jobspec.problem import CLUSTER, Misfit, Problem, Severity
 from headway.jobspec.resolve.links import last_asn
 from headway.jobspec.resolve.nodes import adapters_on
 from headway.jobspec.resolve.sizes import (
@@ -182,7 +182,7 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
         hint = f"use {joined_or([f'`{each}`' for each in _models_under(fabric, switches, groups)])}"
         if model.transport == "infiniband" and any(choice.kind == "opensm" for choice in switches.os):
             hint = f"set `transport: infiniband`, or {hint}"
-        yield Problem("HW526", CLUSTER, (*path, "model"), message, hint, cause=Cause.OTHER_TRANSPORT)
+        yield Problem("HW526", CLUSTER, (*path, "model"), message, hint, misfit=Misfit.OTHER_TRANSPORT)
         return
     speed = speed_of(fabric, groups)
     lanes, room = lanes_of(switches, speed), model.ports * model.lanes

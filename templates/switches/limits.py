@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.document import Path
 from headway.jobspec.plan import ClusterPlan, FabricPlan, SwitchPlan
-from headway.jobspec.problem import CLUSTER, Cause, Problem, Severity
+from headway.jobspec.problem import CLUSTER, Misfit, Problem, Severity
 from headway.jobspec.resolve.environment import IB_RETRIES_S
 from headway.jobspec.suggest import joined_or
 from headway.templates.kind import SwitchKind
@@ -104,8 +104,8 @@ def _check_model(
             at = (*path, "os", fabric.os.index(own), "kind")
             other = f"`{systems[0]}`, which runs on switches of {model.vendor}"
             hint = f"{hint}; or write {other}, with its own options" if is_meant else f"write {other}; or {hint}"
-        cause = Cause.OTHER_VENDOR if systems else None
-        yield Problem("HW513", CLUSTER, at, message, hint, fix=systems[0] if systems and not is_meant else None, cause=cause)
+        misfit = Misfit.OTHER_VENDOR if systems else None
+        yield Problem("HW513", CLUSTER, at, message, hint, fix=systems[0] if systems and not is_meant else None, misfit=misfit)
         return
     lanes = {port.lanes for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports}
     few = min((each for each in lanes if model.lanes // each > _MOST_PARTS), default=None)
