@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from headway.jobspec.codes import CODES, WARNING
-from headway.jobspec.ignore import may_be_ignored
+from headway.jobspec.ignore import may_be_ignored, only_as_warning
 
 # What the codes of one hundred are about.
 SUBJECTS: Mapping[str, str] = {
@@ -47,6 +47,8 @@ class Explanation:
     @property
     def status(self) -> str:
         """Whether it is an error or a warning, and whether a document may accept it."""
+        if only_as_warning(self.code):
+            return "error or warning; the warning can be ignored with a reason"
         kind = "warning" if CODES[self.code].endswith(WARNING) else "error"
         return f"{kind}, can be ignored with a reason" if may_be_ignored(self.code) else kind
 

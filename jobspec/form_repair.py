@@ -18,7 +18,7 @@ _SHORT_OPTIONS: Mapping[str, str] = {
     "q": "qos",
     "x": "exclude",
 }
-# sbatch(1): those of options that headway has no fields for.
+# Short options of sbatch(1) without a field in the document.
 _LONG_OPTIONS: Mapping[str, str] = {"M": "clusters", "L": "licenses", "b": "begin"}
 # github.com/aws/aws-efa-k8s-device-plugin; Mellanox/k8s-rdma-shared-dev-plugin names its resources itself.
 _RESOURCES: Mapping[str, str] = {

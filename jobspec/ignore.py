@@ -106,6 +106,11 @@ def may_be_ignored(code: str) -> bool:
     return is_warning or code in JUDGEMENTS or code in _BOTH
 
 
+def only_as_warning(code: str) -> bool:
+    """Return whether the code is usually an error, which cannot be accepted, and elsewhere a warning, which can."""
+    return code in _BOTH and not CODES[code].endswith(WARNING)
+
+
 def check_codes(document: Document) -> Iterator[Problem]:
     """Yield a problem for each entry whose code does not exist, or whose problem is an error that leaves no plan."""
     for entry in entries(document):

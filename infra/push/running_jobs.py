@@ -34,7 +34,9 @@ def read_in_use(shell: CommandShell, options: SlurmOptions, plan: ClusterPlan) -
     known = {node: name for node, name in names.items() if name in states or name in by_node}
     if names and not known:
         there, wanted = _some(sorted(states)), _some(sorted(names.values()))
-        raise CommandError(f"Slurm has no node of `{plan.name}`: it has {there}, and the plan {wanted}; set `node_names`")
+        raise CommandError(
+            f"Slurm has no node of `{plan.name}`: its nodes are {there}, those of the plan {wanted}; set `node_names`"
+        )
     return NodesInUse(
         {node: tuple(by_node[name]) for node, name in known.items() if name in by_node},
         unknown=frozenset(set(names) - set(known)),

@@ -390,7 +390,7 @@ def _check_interfaces(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -
         yield Problem("HW210", CLUSTER, (*path, "nics", nameless[0]), message, hint)
     elif not configured:
         where = " or ".join(f"`{fabric.name}`" for fabric in switched) if switched else "a RoCE fabric with `switches`"
-        message = f"no adapter of `{nodes.name}` is on {where}, so that headway has no addresses for netplan to set"
+        message = f"no adapter of `{nodes.name}` is on {where}, so there are no addresses for netplan to set"
         hint = "leave `network_config` out, or list the adapters that are to have an address"
         yield Problem("HW210", CLUSTER, (*path, "network_config"), message, hint)
 

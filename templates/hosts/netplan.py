@@ -100,7 +100,7 @@ def _line(node: yaml.Node) -> int:
 
 
 def _flat(key: str, node: yaml.Node, depth: int) -> Leaves:
-    """Yield what is below a key that has no meaning for headway."""
+    """Yield the settings below a key that headway does not interpret."""
     if isinstance(node, yaml.MappingNode) and depth < _MOST_DEPTH:
         for word, value in _pairs(node):
             yield from _flat(f"{key}|{word}", value, depth + 1)
