@@ -18,11 +18,18 @@ _SYNTAX = "HW105"
 # A spec is a page or two. Of a longer text, each try would take long.
 _LONGEST = 16_384
 # The tries.
-_MOST = 32
+_MOST = 40
 _FIELD = re.compile(r"(\s*)((?:- +)*)([\w.-]+):(?=\s|$)")
 # U+FF1A, U+FF0C and others, which keyboards for Chinese and Japanese write.
 _FULL_WIDTH = {0xFF1A: ":", 0xFF0C: ",", 0xFF0D: "-", 0xFF3B: "[", 0xFF3D: "]", 0xFF5B: "{", 0xFF5D: "}", 0x3000: " "}
 _BLANK = re.compile(r"\s*(?:#|$)")
+_FENCE = re.compile(r"\s*(?:```|~~~)\s*\w*\s*$")
+# Where the next field of a line begins, `nodes: 1 seed: 2`, and the next item.
+_NEXT_FIELD = re.compile(r"\s*[,;]?\s+(?=[A-Za-z_]\w*:(?:\s|$))")
+_NEXT_ITEM = re.compile(r"\s*[,;]?\s+(?=- \S)")
+# A text that begins with a sign of YAML, between brackets or braces: the pattern `*.txt`.
+_SIGN = re.compile(r"(?<=[\[{,:])(\s*)([*&!@%`][^\s,\[\]{}\"'][^,\[\]{}\"']*|[*&!@%`])(?=\s*[,\]}])")
+_PAIRS = {"]": "[", "}": "{"}
 
 
 class _Change(NamedTuple):
@@ -62,18 +69,27 @@ def with_tried_mend(problem: Problem, document: Document, judge: Callable[[str],
 def _changes(lines: list[str], at: int) -> Iterator[_Change]:
     """Yield changes of the line, and of the one before it, the likeliest first."""
     before = _line_before(lines, at)
+    yield from _without_fences(lines)
+    yield from _without_end(lines)
     for here in (at, before):
         if here is not None:
             yield from _blank_after_dash(lines, here)
-    for here in (at, before):
+            yield from _with_dashes(lines, here)
+            yield from _as_comment(lines, here)
+    for here in dict.fromkeys((at, before, _odd_line(lines, at))):
         if here is not None and starred(lines[here]) == lines[here]:
             yield from _with_colon(lines, here)
             yield from _separated(lines, here)
+            yield from _on_two_lines(lines, here)
+            yield from _with_signs_quoted(lines, here)
+            yield from _closed(lines, here)
+            yield from _between_quotes(lines, here)
+            yield from _in_braces(lines, here)
             yield from _quoted(lines, here)
     is_field = _FIELD.match(lines[at]) is not None
     if not is_field:
         yield from _with_dash(lines, at)
-    moved = [change for here in (at, before) if here is not None for change in _moved(lines, here)]
+    moved = [change for here in (at, before, _section_above(lines, at)) if here is not None for change in _moved(lines, here)]
     # Columns are even, but in documents that are indented otherwise.
     yield from sorted(moved, key=lambda change: len(change.fix or "") % 2)
     if is_field:
@@ -82,6 +98,176 @@ def _changes(lines: list[str], at: int) -> Iterator[_Change]:
 
 def _line_before(lines: Sequence[str], at: int) -> int | None:
     return next((here for here in range(at - 1, -1, -1) if not _BLANK.match(lines[here])), None)
+
+
+def _odd_line(lines: Sequence[str], at: int) -> int | None:
+    """Return the first line, down to this one, with a quote that is not closed on it."""
+    return next((here for here in range(at + 1) if any(_code(lines[here]).count(quote) % 2 for quote in "\"'")), None)
+
+
+def _section_above(lines: Sequence[str], at: int) -> int | None:
+    """Return the line before with the name of a section that is indented less than this one, if it is at the left."""
+    own = _indent(lines[at])
+    here = next((here for here in range(at - 1, -1, -1) if not _BLANK.match(lines[here]) and _indent(lines[here]) < own), None)
+    return here if here is not None and re.match(r"\s*[\w-]+:\s*(?:#.*)?$", lines[here]) else None
+
+
+def _code(line: str) -> str:
+    """Return the line without the comment at its end."""
+    return re.sub(r"(?:^|\s)#.*", "", line)
+
+
+def _replaced(lines: list[str], at: int, begin: int, end: int, fix: str) -> tuple[Span, list[str]]:
+    """Return the place of a part of a line, and the lines with this text in its place."""
+    changed = f"{lines[at][:begin]}{fix}{lines[at][end:]}"
+    return Span(at, begin, at, end), [*lines[:at], *changed.split("\n"), *lines[at + 1 :]]
+
+
+def _without_fences(lines: list[str]) -> Iterator[_Change]:
+    """Yield the text without the lines of Markdown around it."""
+    marked = [here for here, line in enumerate(lines) if _FENCE.match(line)]
+    if marked:
+        rest = [line for here, line in enumerate(lines) if here not in marked]
+        place = Span(marked[0], 0, marked[0], len(lines[marked[0]].rstrip()))
+        message, hint = (
+            "a fence of Markdown is around the document",
+            "remove the lines of the fence, above and below the document",
+        )
+        yield _Change(message, hint, place, rest)
+
+
+def _without_end(lines: list[str]) -> Iterator[_Change]:
+    """Yield the text without the `...` that ends a document before its other fields."""
+    at = next((here for here, line in enumerate(lines) if re.fullmatch(r"\.\.\.\s*", line)), None)
+    if at is not None:
+        message, hint = "`...` ends the document, and there are fields after it", "remove the line with `...`"
+        yield _Change(message, hint, Span(at, 0, at, 3), [*lines[:at], *lines[at + 1 :]])
+
+
+def _as_comment(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the comment of another language, `// text` or `; text`, as one of YAML."""
+    found = re.match(r"(\s*)(?://+|--(?=\s)|;+|/\*|%+|\"\"\"|<!--)\s*(.*?)\s*(?:\*/|-->)?\s*$", lines[at])
+    if found is not None:
+        fix = f"# {found[2]}"
+        place, changed = _replaced(lines, at, found.end(1), len(lines[at].rstrip()), fix)
+        yield _Change("a comment begins with `#`", f"write `{fix}`", place, changed, fix)
+
+
+def _on_two_lines(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the fields, or the items, of one line on lines of their own."""
+    found = re.match(r"(\s*)((?:- +)*)", lines[at])
+    text = _code(lines[at]).rstrip()
+    if found is None:
+        return
+    for split, what, column in ((_NEXT_FIELD, "fields", found.end(2)), (_NEXT_ITEM, "items", found.end(1))):
+        parts = split.split(text[column:])
+        are_whole = what == "items" or all(re.match(r"\S+:\s+\S", part) for part in parts)
+        if len(parts) > 1 and are_whole and not re.match(r"[{\[\"'|>#]", parts[0]):
+            fix = f"\n{' ' * column}".join(parts)
+            place, changed = _replaced(lines, at, column, len(text), fix)
+            hint = f"write each on a line of its own: {' and '.join(f'`{part}`' for part in parts)}"
+            # One of the fields may be set again below, and a text with a field's name and a colon in it is rarer.
+            left, size = (1, -1) if what == "fields" else (0, 1)
+            yield _Change(f"{len(parts)} {what} are on one line", hint, place, changed, fix, left, size)
+
+
+def _in_braces(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the field of a section on the line of its name, `model: preset: llama-3.1-8b`, in braces."""
+    text = _code(lines[at]).rstrip()
+    found = re.match(r"\s*(?:- +)*[\w.-]+:\s+(?=[A-Za-z_][\w.]*:\s)", text)
+    if found is not None:
+        fix = f"{{{text[found.end() :]}}}"
+        place, changed = _replaced(lines, at, found.end(), len(text), fix)
+        yield _Change("a section and its field are on one line", f"write `{fix}`", place, changed, fix)
+
+
+def _with_dashes(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the items of a list with the dash of YAML in place of another sign: `* item`."""
+    found = re.match(r"\s*([*+>\u2022\u2013\u2014\u00b7])\s+(?=\S)", lines[at])
+    if found is None:
+        return
+    form = re.compile(rf"(\s*){re.escape(found[1])}(?=\s+\S)")
+    changed = [form.sub(r"\1-", line) if form.match(line) else line for line in lines]
+    count = sum(form.match(line) is not None for line in lines)
+    place = Span(at, found.start(1), at, found.end(1))
+    more = "" if count == 1 else f" before each of the {count} items"
+    yield _Change(f"`{found[1]}` in place of `-`", f"write `-`{more}", place, changed, None if more else "-")
+
+
+def _with_signs_quoted(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the list or the mapping on one line with quotes around the texts that begin with a sign of YAML."""
+    found = list(_SIGN.finditer(lines[at]))
+    if found:
+        begin, end = found[0].start(2), len(lines[at][: found[-1].end(2)].rstrip())
+        fix = _SIGN.sub(lambda each: f"{each[1]}{json.dumps(each[2].rstrip(), ensure_ascii=False)}", lines[at])
+        fix = fix[begin : len(fix) - (len(lines[at]) - end)]
+        place, changed = _replaced(lines, at, begin, end, fix)
+        message = f"a text that begins with `{found[0][2][0]}` is not quoted"
+        yield _Change(message, f"quote it: `{fix}`", place, changed, fix)
+
+
+def _closed(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the line with a bracket or brace closed, without one that is too many, or with the one that was opened."""
+    text, line = _code(lines[at]).rstrip(), lines[at]
+    opened: list[str] = []
+    fixed, quote, wrong = "", "", ""
+    for sign in text:
+        if quote or sign in "\"'":
+            quote = "" if sign == quote else quote or sign
+        elif sign in "[{":
+            opened.append(sign)
+        elif sign in _PAIRS:
+            if not opened:
+                wrong = f"a `{sign}` closes nothing"
+                continue
+            closing = "]" if opened.pop() == "[" else "}"
+            wrong = wrong if sign == closing else f"`{sign}` in place of `{closing}`"
+            fixed += closing
+            continue
+        fixed += sign
+    if opened and not quote:
+        closing = "".join("]" if sign == "[" else "}" for sign in reversed(opened))
+        wrong, fixed = f"`{opened[-1]}` is not closed", f"{fixed.rstrip(',; ')}{closing}"
+    if not wrong:
+        return
+    begin = _indent(line)
+    place, changed = _replaced(lines, at, begin, len(text), fixed[begin:])
+    yield _Change(wrong, f"write `{fixed[begin:]}`", place, changed, fixed[begin:])
+    value = re.match(r"\s*(?:- +)*[\w.-]+:\s+(?=[^\s\[{\"'])", text)
+    if value is not None and text[-1:] in _PAIRS and not opened:
+        # The first one is missing, not the last one too many.
+        fix = f"{_PAIRS[text[-1]]}{text[value.end() :]}"
+        place, changed = _replaced(lines, at, value.end(), len(text), fix)
+        yield _Change(f"`{text[-1]}` closes a `{_PAIRS[text[-1]]}` that is missing", f"write `{fix}`", place, changed, fix)
+
+
+def _between_quotes(lines: list[str], at: int) -> Iterator[_Change]:
+    """Yield the line with a quote closed before what follows the text, without it, and with the other quotes around a text that has its own
+    in it."""
+    line, text = lines[at], _code(lines[at]).rstrip()
+    for quote in "\"'":
+        for found in re.finditer(rf"(?<![^\s\[{{,(:]){quote}(.*?){quote}(?=\s*(?:[,\]}}]|$))", text):
+            inside = found[1]
+            if quote in inside or ("\\" in inside and quote == '"'):
+                has_escape = quote not in inside
+                fix = f"'{inside}'" if quote == '"' and "'" not in inside else json.dumps(inside, ensure_ascii=False)
+                place, changed = _replaced(lines, at, found.start(), found.end(), fix)
+                message = (
+                    "a `\\` in double quotes begins an escape"
+                    if has_escape
+                    else f"a text between `{quote}` has a `{quote}` in it"
+                )
+                yield _Change(message, f"write `{fix}`", place, changed, fix)
+        if text.count(quote) % 2 == 0:
+            continue
+        begin = text.rindex(quote)
+        value = line[begin:].rstrip()
+        for end in [each.start() for each in re.finditer(r"\s*[,\]}]", value)] + [len(value)]:
+            fix = f"{value[:end]}{quote}"
+            place, changed = _replaced(lines, at, begin, begin + end, fix)
+            yield _Change(f"the quote `{quote}` is not closed", f"write `{fix}`", place, changed, fix)
+        place, changed = _replaced(lines, at, begin, begin + len(value), value[1:])
+        yield _Change(f"the quote `{quote}` is not closed", f"write `{value[1:]}`", place, changed, value[1:])
 
 
 def _indent(line: str) -> int:

@@ -25,6 +25,7 @@ MAX_KEY = 512
 _HIDES = "a reviewer would not see the value where it is used"
 _WRITE_OUT = "write the value out, or share it between documents with `extends`"
 # libyaml compares each %TAG directive with all before it: a file of them takes it many seconds.
+_HEAD = re.compile(r"^(?:apiVersion|kind)\s*:", re.MULTILINE)
 _TAG_DIRECTIVE = re.compile("(?:^|(?<=[\r\n\x85\u2028\u2029]))%TAG")
 
 
@@ -110,6 +111,8 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 if self.values:
                     hint = "put each document into a separate file"
+                    if not _HEAD.search(self.text[event.start_mark.index :] if event.start_mark else ""):
+                        hint = "remove the `---`: what follows is no document of its own, without `apiVersion` and `kind`"
                     self._problem("HW112", self._span(event), "a second document begins here", hint)
                     raise _StopError
                 self.data = self._node((), next(self._events))
@@ -178,8 +181,11 @@ class _Reader:
             message = f"the key `{shown}` has {len(value)} characters, more than {MAX_KEY}"
             self._problem("HW117", self._span(event), message, "check that the `:` after the field's name is not missing")
         elif value in found:
-            first = self.keys[*path, value].line + 1
-            self._problem("HW108", self._span(event), f"the key `{shown}` is already on line {first}", "keep one of the two")
+            first, here = self.keys[*path, value].line, self._span(event).line
+            lines = LINE_BREAK.split(self.text)
+            is_copy = first != here and lines[first].strip() == lines[here].strip() and not lines[here].rstrip().endswith(":")
+            hint = "remove this line, which is the same" if is_copy else "keep one of the two"
+            self._problem("HW108", self._span(event), f"the key `{shown}` is already on line {first + 1}", hint)
         else:
             return value
         return None
@@ -235,8 +241,13 @@ class _Reader:
                 # The merge key before it is the problem.
                 self._merges = False
                 return
-            message = f"the alias `*{clipped(str(event.anchor))}` is not accepted: {_HIDES}"
-            self._problem("HW106", self._span(event), message, _WRITE_OUT)
+            name = clipped(str(event.anchor))
+            message, hint, fix = f"the alias `*{name}` is not accepted: {_HIDES}", _WRITE_OUT, None
+            if re.search(rf"&{re.escape(str(event.anchor))}(?![\w-])", self.text) is None:
+                # A pattern of files, or of nodes.
+                fix = f'"*{name}"'
+                message, hint = f"YAML reads `*{name}` as an alias, and there is no anchor of that name", f"quote it: `{fix}`"
+            self._problem("HW106", self._span(event), message, hint, fix)
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:

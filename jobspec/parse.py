@@ -35,11 +35,13 @@ MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
 
 # `apiVersion` as names are compared.
 _VERSION = "apiversion"
+_GROUP = f"{API_VERSION.partition('/')[0]}/"
 # The code of a missing field.
 _MISSING = "HW202"
 # An anchor, an alias or a merge key.
 _ANCHOR = "HW106"
-_SECOND_DOCUMENT = "HW112"
+# A second document, and a text after the end of the first one.
+_CUT_OFF = ("HW105", "HW112")
 _LEADING_ZERO = "HW110"
 _NUMBERS = (_LEADING_ZERO, "HW111")
 
@@ -85,8 +87,8 @@ def read(path: FilePath, load: Load = load_file) -> tuple[Document, AnyParsed | 
     unreadable = [_for_its_field(problem, composed.document) for problem in unreadable]
     if not composed.whole:
         return composed.document, None, unreadable + said_only(judged)
-    if any(problem.code == _SECOND_DOCUMENT for problem in unreadable):
-        # What is missing here may be after the line that begins the second document.
+    if any(problem.code in _CUT_OFF for problem in unreadable):
+        # What is missing here may be after the line that ends this document.
         return composed.document, None, unreadable + said_only(judged)
     return composed.document, parsed, unreadable + judged
 
@@ -236,7 +238,14 @@ def _version_problems(document: Document) -> list[Problem]:
     if version == API_VERSION:
         return []
     if "apiVersion" not in document.data:
-        if (near := next((key for key in document.data if squeezed(str(key)) == _VERSION), None)) is not None:
+        if (around := _wrapper(document)) is not None:
+            message = f"the document is inside of `{around}`, and its fields belong at the top"
+            hint = f"remove `{around}:`, and the indent of the lines below it"
+            return [Problem("HW201", document.name, (around,), message, hint, at_key=True)]
+        versions = [key for key, value in document.data.items() if isinstance(value, str) and value.startswith(_GROUP)]
+        if (
+            near := next((key for key in document.data if squeezed(str(key)) == _VERSION), next(iter(versions), None))
+        ) is not None:
             message = f"`{near}` is not a field of a document"
             return [Problem("HW201", document.name, (near,), message, "write `apiVersion`", at_key=True, fix="apiVersion")]
         return [
@@ -248,8 +257,14 @@ def _version_problems(document: Document) -> list[Problem]:
     return [Problem("HW206", document.name, ("apiVersion",), message, f"this headway reads `{API_VERSION}`", fix=API_VERSION)]
 
 
+def _wrapper(document: Document) -> str | None:
+    """Return the only field of a document that has a whole one in it."""
+    ((name, inside),) = document.data.items() if len(document.data) == 1 else (("", None),)
+    return str(name) if isinstance(inside, dict) and "apiVersion" in inside else None
+
+
 def _kind_problems(document: Document) -> list[Problem]:
-    if kind_of(document) is not None:
+    if kind_of(document) is not None or _wrapper(document) is not None:
         return []
     if "kind" not in document.data:
         named = [key for key, value in document.data.items() if isinstance(value, str) and value in MODELS]
