@@ -23,6 +23,8 @@ _USUAL = {
     "SAMPLES": "N",
     "MODULES": "NAME",
     "EVERY": "500 steps",
+    "MEMORY": "1500Gi",
+    "IMAGE": "...",
 }
 _PLACE = re.compile(rf"\b(?:{'|'.join(_USUAL)})\b")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -6,8 +6,11 @@ from fractions import Fraction
 from ipaddress import ip_network
 from typing import Any
 
+from headway.jobspec.catalog.nics import nics
+from headway.jobspec.catalog.switches import switches
 from headway.jobspec.flow import flow
-from headway.jobspec.suggest import Hint, nearest
+from headway.jobspec.gpu_names import meant_gpu
+from headway.jobspec.suggest import Hint, known_in, nearest
 
 # sbatch(1): the short forms of options that headway has fields for.
 _SHORT_OPTIONS: Mapping[str, str] = {
@@ -41,7 +44,6 @@ _MOST = 64
 # The cages of the largest switches of the catalogue; EOS numbers further ports on.
 _CAGES = 64
 _IPV4 = 4
-_BINARY = ("Ki", "Mi", "Gi", "Ti")
 _TYPOGRAPHIC = str.maketrans(
     {"\u201c": "", "\u201d": "", "\u201e": "", "\u2018": "", "\u2019": "", "\u2212": "-", "\u2013": "--", "\u2014": "--"}
 )
@@ -50,6 +52,11 @@ _TYPOGRAPHIC = str.maketrans(
 def option(value: Any) -> Hint | None:
     """Return a long option: `mail-type=FAIL`, `--mail-type FAIL` and `#SBATCH --mail-type=FAIL` are `--mail-type=FAIL`."""
     text = re.sub(r"^#\s*SBATCH\s+", "", str(value).strip())
+    if bound := re.fullmatch(r"(?:-B|--bind|-v|--volume|--mount)[ =]?(/[^:\s,]+):(/[^:\s,]+)(?::(ro|rw))?", text):
+        writable = ", read_only: false" if bound[3] == "rw" else ""
+        return Hint(
+            f"leave it out, and write `mounts: [{{source: {bound[1]}, target: {bound[2]}{writable}}}]` at the top of the job"
+        )
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(\S+)", text)) and short[1] in _SHORT_OPTIONS:
         return Hint(f"leave it out, and set `{_SHORT_OPTIONS[short[1]]}: {short[2]}`")
     if (short := re.fullmatch(r"-([A-Za-z])[ =]?(?:\S.*)?", text)) and short[1] in _SET_OPTIONS:
@@ -159,6 +166,8 @@ def before_colon(value: Any) -> Hint | None:
     if numbered is not None and 0 < int(numbered[3]) - int(numbered[2]) < _MOST:
         names = [f"{numbered[1]}{number}" for number in range(int(numbered[2]), int(numbered[3]) + 1)]
         return Hint(f"write each name: `{', '.join(names)}`")
+    if "*" in str(value):
+        return Hint("write each name: a pattern stands for none")
     found = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*):[0-9]+", str(value).strip())
     return None if found is None else _written(found[1])
 
@@ -170,12 +179,13 @@ def label(value: Any) -> Hint | None:
 
 
 def pod_memory(value: Any) -> Hint | None:
-    """Return a whole number in the next smaller unit: `1.8Ti` is `1843Gi`."""
-    found = re.fullmatch(r"([0-9]+\.[0-9]{1,6})\s*([MGT]i)B?", str(value).strip())
+    """Return a whole number in the next smaller unit: `1.8Ti` is `1843Gi`, and `1.5T` is `1500G`."""
+    found = re.fullmatch(r"([0-9]+\.[0-9]{1,6})\s*([MGT])(i?)B?", str(value).strip())
     if found is None:
         return None
-    whole = int(Fraction(found[1]) * 1024)
-    return _written(f"{whole}{_BINARY[_BINARY.index(found[2]) - 1]}") if whole else None
+    whole = int(Fraction(found[1]) * (1024 if found[3] else 1000))
+    smaller = {"M": "K" if found[3] else "k", "G": "M", "T": "G"}[found[2]]
+    return _written(f"{whole}{smaller}{found[3]}") if whole else None
 
 
 def absolute(value: Any) -> Hint | None:
@@ -220,6 +230,11 @@ def model_name(value: Any) -> Hint | None:
     ):
         name = re.sub(r"\s+", "-", (times[2] or times[3]).strip())
         return Hint(f"write `gpu: {name}` and `gpus: {times[1] or times[4]}`")
+    known = meant_gpu(text) if re.search("[0-9]", text) else None
+    if known is not None and known.fix is not None:
+        return known
+    if (part := known_in(text, (*nics(), *switches()))) is not None:
+        return part
     found = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-")
     return _written(found) if found and found != text else None
 
@@ -306,7 +321,9 @@ def network(value: Any) -> Hint | None:
 
 def word(value: Any) -> Hint | None:
     """Return the text with hyphens for blanks, without the `@` of a name."""
-    text = re.sub(r"\s+", "-", re.sub(r"\s*,\s*", ",", str(value).strip().lstrip("@")))
+    # An option of Slurm with its value, and the mark of sinfo at the default partition.
+    text = re.sub(r"^(?:--[a-z-]+[= ]|-[A-Za-z] )\s*", "", str(value).strip()).rstrip("*")
+    text = re.sub(r"\s+", "-", re.sub(r"\s*,\s*", ",", text.lstrip("@")))
     return _written(text) if text != value else None
 
 

@@ -89,10 +89,18 @@ def similar(name: str, known: Iterable[str]) -> Hint | None:
     """Return a hint: the nearest of `known`, or those that begin like it; None where none resembles it."""
     names = list(known)
     beginning = [each for each in names if name and each.lower().startswith(name.lower())]
+    beginning = [each for each in beginning if each.lower() == name.lower()] or beginning
     near = beginning[0] if len(beginning) == 1 else None if beginning else nearest(name, names)
     if near is not None:
         return Hint(f"did you mean `{near}`?", near)
     return Hint(f"write {joined_or([f'`{each}`' for each in beginning[:_LISTED]])}") if beginning else None
+
+
+def known_in(text: str, known: Iterable[str]) -> Hint | None:
+    """Return the hint for a name with words around it, as in `NVIDIA ConnectX-7 400GbE`; None if it has no known one, or several."""
+    found = [each for each in known if re.search(rf"(?<![A-Za-z0-9]){re.escape(each)}(?![A-Za-z0-9])", text, re.IGNORECASE)]
+    longest = [each for each in found if not any(each != other and each.lower() in other.lower() for other in found)]
+    return Hint(f"did you mean `{longest[0]}`?", longest[0]) if len(longest) == 1 else None
 
 
 def did_you_mean(name: str, known: Iterable[str], what: str, likely: str | None = None) -> Hint:

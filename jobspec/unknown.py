@@ -50,6 +50,8 @@ _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("steps", "iters", "iterations"), (" steps",)),
     **dict.fromkeys(("tokens",), (" tokens",)),
 }
+# What sections of other programs call the one value that is a field here.
+_MODES = ("mode", "type", "kind", "granularity", "strategy", "level", "stage", "name")
 # Longer values are not repeated in a hint.
 _SHOWN = 40
 _LONGEST = 120
@@ -172,11 +174,13 @@ def meaning(loc: Path, model: type[BaseModel], document: Document, prefix: Path 
 
 
 def _without_blank(unknown: _Unknown) -> Meaning | None:
-    """Return the field and the value that YAML reads as one key, because no blank follows the colon: `{node_mtbf:200d}`."""
-    name, colon, value = unknown.key.partition(":")
-    if not colon or unknown.value is not None or name not in unknown.fields:
+    """Return the field and the value that YAML reads as one key, because no blank follows the colon, or has `=` in its place:
+    `{node_mtbf:200d}`."""
+    found = re.fullmatch(r"(\w+)\s*(:|=>|:=|=)\s*(\S.*)", unknown.key)
+    if found is None or unknown.value is not None or found[1] not in unknown.fields:
         return None
-    return unknown.at(name, Hint(f"write `{name}: {value}`, with a blank after the colon", f"{name}: {value}"))
+    written, why = f"{found[1]}: {found[3]}", "with a blank after the colon" if found[2] == ":" else "with a colon"
+    return unknown.at(found[1], Hint(f"write `{written}`, {why}", written))
 
 
 def _own_name(unknown: _Unknown) -> Meaning | None:
@@ -237,7 +241,7 @@ def _by_path(unknown: _Unknown) -> Meaning | None:
     below: `restart.budget`."""
     key, fields, around = unknown.key, unknown.fields, unknown.around
     if "." not in key:
-        return None
+        return _values_of_field(unknown)
     places = {name: each for name, each in around.items() if "." in str(name)}
     infos = {name: field_of(unknown.model, tuple(str(name).split("."))) for name in places}
     if "set" in fields and all(info is not None and accepts(info, places[name]) for name, info in infos.items()):
@@ -254,6 +258,21 @@ def _by_path(unknown: _Unknown) -> Meaning | None:
     for part in reversed(parts):
         nested = {part: nested}
     return unknown.at(parts[0], Hint(f"write `{flow(nested)[1:-1]}`"))
+
+
+def _values_of_field(unknown: _Unknown) -> Meaning | None:
+    """Return the entry of `grid` that the values of a field are meant to be, by its name alone: `lr: [0.1, 0.2]` in `sweep`."""
+    if "grid" not in unknown.fields or not isinstance(unknown.value, list) or not unknown.value:
+        return None
+    homes = [home for home in _homes(unknown.key, unknown.root) if home]
+    homes += [place[:-1] for place in unknown.called if place[-1] != unknown.key]
+    for home in homes:
+        names = [unknown.key, *(place[-1] for place in unknown.called if place[:-1] == home)]
+        for name in names:
+            info = field_of(unknown.root, (*home, name))
+            if info is not None and all(accepts(info, each) for each in unknown.value):
+                return unknown.at("grid", Hint(f"write `grid: {flow({'.'.join((*home, name)): unknown.value})}`"))
+    return None
 
 
 def _field_of_change(unknown: _Unknown) -> Meaning | None:
@@ -296,7 +315,7 @@ def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str
     return name if name != key and inner is not None and name in field_names(inner) else None
 
 
-def _another_name(unknown: _Unknown) -> Meaning | None:
+def _another_name(unknown: _Unknown) -> Meaning | None:  # noqa: C901 (each case is a line of its own)
     """Return the field of this section that other programs call so, or one that is called so in another section."""
     own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
     # What is the name of a field elsewhere, with its value, is not another name here.
@@ -306,6 +325,14 @@ def _another_name(unknown: _Unknown) -> Meaning | None:
     alike = [place[-1] for place in others if place[-1] in unknown.free and place[:-1] != unknown.here]
     names = [*(name for name in own if name in unknown.free), *(name for name in alike if unknown.fits(name))]
     found = next((name for name in names if unknown.fits(name)), next(iter(names), None))
+    if found is not None and not unknown.fits(found):
+        # Of several fields that are called so, a value of one that is set already shows it: `hyperparameters: {lr: 1.0e-4}`.
+        if set_already := [name for name in own if name not in unknown.free and unknown.fits(name)]:
+            own, found = set_already, None
+        elif (of_value := _value_elsewhere(unknown)) is not None:
+            return of_value
+    if found == "run" and not unknown.here and "trainer" in unknown.around:
+        return Meaning(Hint("leave it out: `trainer` is what runs, and `argv` of its options has the script with its arguments"))
     if found == "host" and "name" in unknown.free and unknown.here == ("nodes",) and _NODE.fullmatch(str(unknown.value)):
         # An inventory's node is named by its group and a number, which no address is.
         return unknown.at("name", Hint("write `name`", "name"))
@@ -387,6 +414,33 @@ def _at_home(unknown: _Unknown) -> Meaning | None:
     return Meaning(Hint(f"`{key}` belongs {where}"), (*homes[0], key) if len(homes) == 1 else None)
 
 
+def _at_home_in_another_case(unknown: _Unknown) -> Meaning | None:
+    """Return where a field of other sections belongs that is written in another case: `imagePullSecrets`."""
+    if unknown.in_options:
+        return None
+    found = [
+        (home, name)
+        for home, name in _all_fields(unknown.root)
+        if name != unknown.key and home != unknown.here and aliases.squeezed(name) == aliases.squeezed(unknown.key)
+    ]
+    for home, name in found:
+        info = field_of(unknown.root, (*home, name))
+        if info is not None and accepts(info, fitted(info, unknown.value, unknown.key)):
+            written = _written(name, info, unknown.path, unknown.document)
+            where = f"under `{'.'.join(home)}`" if home else "at the top of the document"
+            return Meaning(Hint(f"write {written} {where}"), (*home, name))
+    return None
+
+
+def _all_fields(model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the place and the name of each field at and below `model`."""
+    for name, info in field_names(model).items():
+        yield at, name
+        section = model_of(info.annotation)
+        if section is not None and tuple(field_names(section)) != _CHOICE:
+            yield from _all_fields(section, (*at, name))
+
+
 def _option_of_others(unknown: _Unknown) -> Meaning | None:
     """Return that the option is one of other kinds."""
     if not unknown.others:
@@ -439,10 +493,78 @@ def _elsewhere(unknown: _Unknown) -> Meaning | None:
             # `run` is short for them, and may not be next to them.
             value = unknown.value if isinstance(unknown.value, list) else [unknown.value]
             return Meaning(Hint(f"write `run: {flow([*run, *value])}`, which has the script's arguments too"))
+        if place == _ARGV and not unknown.here and isinstance(unknown.document.value(_ARGV), list):
+            return Meaning(Hint("leave it out, and add its items to `argv` of `trainer.options`, after the script"))
+        if (whole := _in_new_section(place, unknown)) is not None:
+            return Meaning(whole, place)
         written, section = _written(place[-1], info, unknown.path, unknown.document), place[:-1]
         where = f"under `{'.'.join(section)}`" if section else "at the top of the document"
         return Meaning(Hint(f"write {written} {where}"), place)
     return None
+
+
+def _in_new_section(place: tuple[str, ...], unknown: _Unknown) -> Hint | None:
+    """Return the section of a field in a document that has none yet, with what else it must have: `experts: {count: 8, top_k: 2}`. Of a
+    preset, the section is known."""
+    info, section = field_of(unknown.root, place[:-1]), place[:-1]
+    model = None if info is None else model_of(info.annotation)
+    if not section or model is None or unknown.document.value(section) is not None:
+        return None
+    required = {name: each for name, each in field_names(model).items() if each.is_required() and name != place[-1]}
+    if not required:
+        return None
+    preset = models().get(str(unknown.around.get("preset"))) if section[:1] == ("model",) else None
+    own = None if preset is None else preset.model.model_dump(exclude_none=True).get(section[-1])
+    field = field_of(unknown.root, place)
+    value = fitted(field, unknown.value, unknown.key)
+    if isinstance(own, dict):
+        if own.get(place[-1]) == value:
+            return Hint(f"leave it out: the preset has `{section[-1]}: {{{place[-1]}: {flow(value)}}}`")
+        others = {name: own[name] for name in required if name in own}
+        return Hint(f"write `{section[-1]}: {flow({place[-1]: value, **others})}`")
+    others = {name: each.examples[0] for name, each in required.items() if each.examples}
+    if len(others) < len(required):
+        return None
+    where = f" in `{'.'.join(section[:-1])}`" if section[:-1] != unknown.here and section[:-1] else ""
+    return Hint(f"write `{section[-1]}: {flow({place[-1]: value, **others})}`{where}, with {listed(list(others))} of your own")
+
+
+def _value_elsewhere(unknown: _Unknown) -> Meaning | None:
+    """Return the enumeration of which the value is a word, in a section where other programs' name of the key is another field:
+    `fsdp: full_shard` is `sharding: parameters` of `layout`, where `fsdp` is the number of ranks too."""
+    if not isinstance(unknown.value, str):
+        return None
+    for section in dict.fromkeys(each for place in unknown.called for each in (place[:-1], place)):
+        info = field_of(unknown.root, section) if section else None
+        model = unknown.root if not section else None if info is None else model_of(info.annotation)
+        for name, field in (field_names(model) if model is not None else {}).items():
+            words = [unknown.value, *unknown.value.split()]
+            found = next((each for word in words if len(each := aliases.values(word, literals_of(field))) == 1), None)
+            if found is not None and (section != unknown.here or name in unknown.free):
+                where = f" under `{'.'.join(section)}`" if section and section != unknown.here else ""
+                return Meaning(Hint(f"write `{name}: {flow(found[0])}`{where}"), (*section, name))
+    return None
+
+
+def _fields_at_the_top(unknown: _Unknown) -> Meaning | None:
+    """Return the fields at the top of the document that are in a section of another program: Ray's `runtime_env: {env_vars: {...}}`."""
+    value = unknown.value
+    if not isinstance(value, dict) or not value or unknown.in_options or unknown.here:
+        return None
+    written = {}
+    for key, each in value.items():
+        places = [key] if key in unknown.fields else [place[0] for place in aliases.places(unknown.kind, key) if len(place) == 1]
+        name = next((name for name in places if accepts(unknown.fields[name], fitted(unknown.fields[name], each, key))), None)
+        if name is None:
+            return None
+        if name in unknown.around and not isinstance(each, dict | list):
+            return Meaning(Hint(f"leave it out: `{name}` is at the top of the document"))
+        if name in unknown.around:
+            return Meaning(Hint(f"leave it out, and add what is in its `{key}` to `{name}`"))
+        written[name] = fitted(unknown.fields[name], each, key)
+    text = joined_and([f"`{name}: {flow(each)}`" for name, each in written.items()])
+    text = text if len(text) <= _LONGEST else joined_and([f"`{name}`" for name in written])
+    return Meaning(Hint(f"write {text} at the top of the document, in its place"), (next(iter(written)),))
 
 
 def _of_another_kind(unknown: _Unknown) -> Meaning | None:
@@ -507,9 +629,12 @@ _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _noted_of_kind,
     _option_of_others,
     _at_home,
+    _at_home_in_another_case,
     _misspelt,
     _fields_of_one,
     _elsewhere,
+    _value_elsewhere,
+    _fields_at_the_top,
     _of_another_kind,
     _by_words,
 )
@@ -649,6 +774,10 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
     if isinstance(value, str) and re.search("[A-Za-z]", value):
         # It has its unit.
         note = note.replace("VALUEMiB", "VALUE")
+    if "IMAGE" in note:
+        return note.replace("IMAGE", str(_named(value, "image") or "..."))
+    if "MEMORY" in note:
+        return note.replace("MEMORY", str(_named(value, "memory") or "1500Gi"))
     if _VALUE.search(note):
         is_short = isinstance(value, str | int | float) and 0 < len(str(value)) <= _SHOWN
         return _VALUE.sub(lambda _: flow(value) if is_short else "...", note)
@@ -659,6 +788,14 @@ def _with_value(note: str, value: Any, lr: Any, document: Document) -> str:
         return note.replace("SAMPLES", "N" if samples is None else str(samples))
     every = f"{value} steps" if isinstance(value, int) and not isinstance(value, bool) else value
     return note.replace("EVERY", every if isinstance(every, str) and len(every) <= _SHOWN else "500 steps")
+
+
+def _named(value: Any, name: str) -> Any:
+    """Return the value of the first field of this name inside of a value."""
+    if not isinstance(value, dict):
+        return None
+    found = value.get(name) or next((each for inner in value.values() if (each := _named(inner, name)) is not None), None)
+    return found if isinstance(found, str | int) else None
 
 
 def _range(value: Any, document: Document) -> dict[str, Any]:
@@ -732,6 +869,10 @@ def fitted(info: FieldInfo | None, value: Any, key: str) -> Any:
     forms: list[Any] = [[meant]] if not isinstance(meant, list) else meant[:1] if len(meant) == 1 else []
     if isinstance(meant, list) and (pairs := repair.pairs(meant)) is not None:
         forms = [pairs, *forms]
+    if isinstance(meant, dict):
+        # torchtitan's `{mode: selective}`.
+        inside = [meant[name] for name in _MODES if name in meant] or (list(meant.values()) if len(meant) == 1 else [])
+        forms += [_translated(info, each, key) for each in inside if not isinstance(each, dict)]
     if (
         isinstance(value, str)
         and (found := repair.number(value, whole=accepts(info, 1) and not accepts(info, 1.5)))
@@ -789,5 +930,5 @@ def _known(owner: type[BaseModel], names: list[str]) -> str:
     if not names:
         return "leave it out: there are no fields here"
     if len(names) <= _LISTED:
-        return f"known fields: {listed(names)}"
-    return f"docs/spec.md lists the {len(names)} fields of `{owner.__name__}`"
+        return f"leave it out, or write one of the fields here: {listed(names)}"
+    return f"leave it out: none of the {len(names)} fields of `{owner.__name__}` (docs/spec.md) is like it"

@@ -10,6 +10,7 @@ from headway.jobspec.catalog.nics import Nic as NicModel
 from headway.jobspec.catalog.nics import is_configured, nics
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.document import Path
+from headway.jobspec.gpu_names import meant_gpu
 from headway.jobspec.notation import counted, write_bytes, write_bytes_per_second
 from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.jobspec.resolve.nodes import gpu_of
@@ -17,7 +18,7 @@ from headway.jobspec.resolve.sizes import speed_of
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
-from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
+from headway.jobspec.suggest import did_you_mean, known_in, listed
 from headway.jobspec.units import format_bytes
 from headway.jobspec.unknown import alias_or_nearest
 
@@ -35,6 +36,7 @@ _MOST_NODES = 100_000
 # Two sockets of 192 cores with two threads each are 768; the largest hosts of GPUs have 4 TiB.
 _MOST_CORES = 768
 _MOST_MEMORY = 64 << 40
+_MOST_ADAPTERS = 64
 # A tray of a rack of Grace and Blackwell has four GPUs (docs/models.md).
 _TRAY = 4
 # The fields of a described GPU, and what no GPU has: bytes, bytes a second, 10^12 operations a second.
@@ -48,7 +50,7 @@ _LARGEST_GPU: tuple[tuple[str, float, str, Callable[[float], str]], ...] = (
 
 def check_nodes(cluster: Cluster) -> Iterator[Problem]:
     """Check each group, and the total number of their nodes."""
-    yield from check_unique(CLUSTER, ("node_groups",), "name", [nodes.name for nodes in cluster.node_groups])
+    yield from _check_names(cluster)
     count = sum(nodes.count for nodes in cluster.node_groups)
     if count > _MOST_NODES:
         message = f"the groups have {count} nodes in total; a cluster can have at most {_MOST_NODES}"
@@ -61,6 +63,18 @@ def check_nodes(cluster: Cluster) -> Iterator[Problem]:
         yield from _check_held_back(path, nodes)
         yield from _check_domain(path, nodes)
         yield from _check_gpu(path, nodes)
+
+
+def _check_names(cluster: Cluster) -> Iterator[Problem]:
+    """Check that each group has a name of its own; the one name that storage is for, and that no group has, is meant."""
+    names = [nodes.name for nodes in cluster.node_groups]
+    without = list(dict.fromkeys(group for storage in cluster.storage for group in storage.groups if group not in names))
+    for problem in check_unique(CLUSTER, ("node_groups",), "name", names):
+        if len(without) == 1 and len(names) - len(set(names)) == 1:
+            hint = f"write `{without[0]}`, for which there is storage, or another unique name"
+            yield dataclasses.replace(problem, hint=hint, fix=without[0])
+        else:
+            yield problem
 
 
 def check_adapters(cluster: Cluster) -> Iterator[Problem]:
@@ -91,12 +105,26 @@ def check_adapters(cluster: Cluster) -> Iterator[Problem]:
 def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     """Check that each adapter is listed once; in a numbered list that has one for each GPU, the next number is meant."""
     names = [nic.name for nic in nodes.nics]
+    for index, name in enumerate(names):
+        if (between := _between(name)) is not None:
+            message = f"`{name}` is a range, and an adapter is listed by its own name"
+            written = ", ".join(between)
+            yield Problem("HW204", CLUSTER, (*path, "nics", index), message, f"write `{written}`", fix=written)
+            return
     for problem in check_unique(CLUSTER, (*path, "nics"), None, names):
         meant = _next_name(names[: int(problem.path[-1])])
         if meant is not None and meant not in names and nodes.gpus and len(names) % nodes.gpus == 0:
             yield dataclasses.replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
         else:
             yield problem
+
+
+def _between(name: str) -> list[str] | None:
+    """Return the names that a range of numbered ones stands for: `mlx5_0-7`, `mlx5_0..mlx5_7`."""
+    found = re.fullmatch(r"(.*?[^0-9])([0-9]{1,2})(?:-|\.\.)(?:\1)?([0-9]{1,2})", name)
+    if found is None or not 0 < int(found[3]) - int(found[2]) < _MOST_ADAPTERS:
+        return None
+    return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[3]) + 1)]
 
 
 def _next_name(names: Sequence[str]) -> str | None:
@@ -186,9 +214,9 @@ def _check_hardware(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> 
         hint = f"set `gpus: {_TRAY}`, and those that NVLink joins as `nvlink_domain: {model.scale_up_domain}`"
         yield Problem("HW232", CLUSTER, (*path, "gpus"), message, hint, Severity.WARNING, fix=str(_TRAY))
     yield from _check_own_model(path, nodes)
-    if model is not None and model.scale_up_domain == _BOARD < gpus_here:
+    if model is not None and model.scale_up_domain == _BOARD and gpus_here and (gpus_here > _BOARD or _BOARD % gpus_here):
         message = f"{gpus_here} `{nodes.gpu}` in one node, where boards have {_BOARD}"
-        hint = f"set `gpus: {_BOARD}`, and count each board's host as a node"
+        hint = f"set `gpus: {_BOARD}`" + (", and count each board's host as a node" if gpus_here > _BOARD else "")
         yield Problem("HW232", CLUSTER, (*path, "gpus"), message, hint, Severity.WARNING, fix=str(_BOARD))
     speed = nodes.nic_speed
     # Where switches have another, that is the problem.
@@ -231,6 +259,8 @@ def _check_domain(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         if domain * count == _usual_domain(nodes):
             # The nodes of the rack, not its GPUs.
             hint = f"write `{domain * count}`, the GPUs of {domain} nodes"
+        elif (usual := _usual_domain(nodes)) in (below, below + count):
+            hint = f"write `{usual}`, those of a rack of `{nodes.gpu}`"
         yield Problem("HW233", CLUSTER, (*path, "nvlink_domain"), message, hint)
     else:
         yield from _check_several_nodes(path, nodes, domain, domain // count)
@@ -283,7 +313,7 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         return
     own, model = nodes.gpu_model, gpu_of(nodes)
     if own is not None and own.like not in gpus():
-        near = _meant_gpu(own.like)
+        near = meant_gpu(own.like)
         message = f"the catalogue has no GPU `{own.like}` that `{nodes.gpu}` could be like, so its memory and speed are unknown"
         yield Problem("HW231", CLUSTER, (*path, "gpu_model", "like"), message, near.text, Severity.WARNING, fix=near.fix)
     elif own is not None and nodes.gpu in gpus():
@@ -292,7 +322,7 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW210", CLUSTER, (*path, "gpu_model"), message, hint, at_key=True)
     elif model is None:
         message = f"the catalogue has no GPU `{nodes.gpu}`, so its memory, speed and software requirements are unknown"
-        near = _meant_gpu(nodes.gpu)
+        near = meant_gpu(nodes.gpu)
         own_values = "`gpu_model`, with its own `memory` and `bf16_tflops` and the GPU that it is `like`"
         hint = near.text if near.fix is not None else f"{near.text}; describe another one by {own_values}"
         yield Problem("HW231", CLUSTER, (*path, "gpu"), message, hint, Severity.WARNING, fix=near.fix)
@@ -306,31 +336,6 @@ def _check_gpu(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
         yield Problem("HW232", CLUSTER, (*path, place), message, f"set `arch: {model.host_arch}`")
 
 
-def _meant_gpu(name: str) -> Hint:
-    """Return the hint for a GPU that the catalogue does not have: the one of the same chip, if there is one."""
-    name = re.sub(r"^[0-9]{1,2}x(?=[A-Za-z])", "", name, flags=re.IGNORECASE)
-    words = [each for each in re.split(r"[-_ ]+", name.upper()) if each not in ("NVIDIA", "AMD", "HGX", "DGX", "INSTINCT")]
-    same = [each for each in gpus() if words and each.upper().partition("-")[0] == words[0]]
-    if len(same) == 1:
-        return Hint(f"did you mean `{same[0]}`?", same[0])
-    # `A100-80GB-SXM` has the words of `A100-SXM-80`.
-    told = {each: _words_of_gpu(each) for each in same}
-    alike = [each for each, words in told.items() if words <= _words_of_gpu(name)]
-    # The size of the memory alone, where others have another one.
-    sizes = {each: {word for word in words if word.isdecimal()} for each, words in told.items()}
-    alike = alike or [each for each, size in sizes.items() if size and size <= _words_of_gpu(name)]
-    if len(alike) == 1:
-        return Hint(f"did you mean `{alike[0]}`?", alike[0])
-    if same and nearest(name, same) is None:
-        return Hint(f"of this chip the catalogue has {listed(same)}")
-    return did_you_mean(name, gpus(), "GPUs")
-
-
-def _words_of_gpu(name: str) -> set[str]:
-    """Return the parts of a GPU's name, as the catalogue writes them: `SXM5` is `SXM`, `80GB` is `80`."""
-    return {re.sub(r"^(SXM)\d$", r"\1", re.sub(r"^(\d+)GI?B?$", r"\1", each)) for each in re.split(r"[-_ ]+", name.upper())}
-
-
 def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -> Iterator[Problem]:
     """Check that an adapter's fabric exists, and uses RDMA."""
     by_name = {fabric.name: fabric for fabric in fabrics}
@@ -338,6 +343,8 @@ def _check_named_fabrics(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]
     if scale_out is not None and scale_out.transport == "tcp" and _adapters_on(nodes, scale_out) and not _named(nodes, scale_out):
         message = f"`nics` are RDMA adapters, but the fabric `{scale_out.name}` is tcp, which uses its `interface`"
         hint = "leave `nics` out, or set `transport: roce` or `infiniband` of the fabric that they are on"
+        if scale_out.classes or scale_out.congestion is not None:
+            hint = f"set `transport: roce` of `{scale_out.name}`, which has settings of RoCE, or leave these and `nics` out"
         yield Problem("HW530", CLUSTER, (*path, "nics"), message, hint, at_key=True)
     interfaces = {fabric.interface: fabric.name for fabric in fabrics if fabric.interface is not None}
     for place, nic in enumerate(nodes.nics):
@@ -427,7 +434,7 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
         message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
-        near = alias_or_nearest(nodes.nic, nics(), "adapters")
+        near = known_in(nodes.nic, nics()) or alias_or_nearest(nodes.nic, nics(), "adapters")
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 
 

@@ -24,7 +24,7 @@ from headway.jobspec.resolve.sizes import (
 )
 from headway.jobspec.spec.fabric import GBPS, Fabric, Switches
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import did_you_mean, joined_or
+from headway.jobspec.suggest import did_you_mean, joined_or, known_in
 
 # RFC 7607, 4893, 7300: 0, AS_TRANS and the last of both lengths are reserved.
 _RESERVED_ASNS = (23456, 65535, 4294967295)
@@ -80,6 +80,10 @@ def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
     if planes > rails > 0:
         message = f"{planes} planes are more than the {rails} rails, so that {planes - rails} of them would have no leaf"
         yield Problem("HW525", CLUSTER, (*path, "planes"), message, f"use {rails} planes or fewer")
+    elif rails and rails % planes:
+        message = f"{rails} rails do not divide over {planes} planes: some of them have a rail more than others"
+        hint = f"use {listed_numbers(divisors(rails))}"
+        yield Problem("HW525", CLUSTER, (*path, "planes"), message, hint, Severity.WARNING)
 
 
 def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -165,7 +169,7 @@ def _check_model(path: Path, fabric: Fabric, switches: Switches, groups: Sequenc
     model = models().get(switches.model)
     if model is None:
         message = f"the catalogue has no switch `{switches.model}`, so its ports are unknown"
-        near = did_you_mean(switches.model, _models_for(fabric), "switches")
+        near = known_in(switches.model, _models_for(fabric)) or did_you_mean(switches.model, _models_for(fabric), "switches")
         hint = near.text
         if near.fix is None:
             missing = [key for key in ("ports", "speed", "uplink_speed", "lanes") if getattr(switches, key) is None]
