@@ -54,7 +54,7 @@ def choose(
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
         near = _only_kind(kind, choice, table) or alias_or_nearest(
-            kind, table, "kinds", _likely(document, (*path, "kind"), table)
+            kind, table, "kinds", _likely(document, (*path, "kind"), table) or _with_options(choice, table)
         )
         message = f"`{kind}` is not a kind of `{field}`"
         return None, [Problem("HW208", document.name, (*path, "kind"), message, near.text, fix=near.fix)]
@@ -69,6 +69,15 @@ def _likely(document: Document, path: Path, table: Mapping[str, Kind]) -> str | 
     """Return the operating system that the model of the switches has, where the document names one."""
     found = example_in(document, path) if "os" in path else None
     return None if found is None or found.value not in table else str(found.value)
+
+
+def _with_options(choice: Mapping[str, Any], table: Mapping[str, Kind]) -> str | None:
+    """Return the only kind that has all the options that are set."""
+    options = choice.get("options")
+    if not isinstance(options, dict) or not options:
+        return None
+    found = [name for name, each in table.items() if options.keys() <= field_names(each.options).keys()]
+    return found[0] if len(found) == 1 else None
 
 
 def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) -> Hint | None:

@@ -173,6 +173,11 @@ def _trouble(name: str, file: str, heir: str, above: int, files: int) -> tuple[s
         return f"more than {MAX_FILES} bases in all", "extend fewer documents"
     # Not opened to see: a pipe would be waited for.
     if not os.path.isfile(file):  # noqa: PTH113 (Path.is_file raises where a name is too long)
+        if os.path.isdir(file):  # noqa: PTH112
+            inside = _documents_in(file)
+            each = f"`{os.path.normpath(os.path.join(name, inside[0]))}`" if inside else "a document in it"  # noqa: PTH118
+            hint = f"write {each}" if len(inside) == 1 else f"name one document in it, for example {each}"
+            return f"`{clipped(file)}` is a folder, and `extends` names a file", hint
         expands = "write the path out; `~` and `$` are not expanded" if name.startswith("~") or "$" in name else None
         near = None if expands or not file.endswith(name) else file_like(FilePath(file.removesuffix(name)), name)
         beside = os.path.basename(name)  # noqa: PTH119
@@ -184,6 +189,15 @@ def _trouble(name: str, file: str, heir: str, above: int, files: int) -> tuple[s
             f"write `{named}`, the file of that document" if named else meant
         )
     return None
+
+
+def _documents_in(folder: str) -> list[str]:
+    """Return the YAML files of a folder, those first that are called a base."""
+    try:
+        names = sorted(each for each in os.listdir(folder) if each.endswith((".yaml", ".yml")))  # noqa: PTH208
+    except OSError:
+        return []
+    return [each for each in names if "base" in each] or names
 
 
 def _said(document: Document, key: str) -> str:

@@ -34,6 +34,7 @@ _BOTH = frozenset(
         "HW509",
         "HW513",
         "HW520",
+        "HW525",
         "HW703",
         "HW708",
     ]

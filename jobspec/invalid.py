@@ -29,8 +29,8 @@ from headway.jobspec.spec.section import Name
 from headway.jobspec.spec.storage import StoreUrl
 from headway.jobspec.spec.written import AUTO, OrAuto, OrRange
 from headway.jobspec.suggest import Hint, as_clause, joined_or, listed, nearest
-from headway.jobspec.type_repair import GRID, of_type
-from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY
+from headway.jobspec.type_repair import GRID, of_type, share_of_steps
+from headway.jobspec.units import MISSING_UNIT, NOT_A_QUANTITY, parse_amount
 from headway.jobspec.unknown import (
     EXTENDS,
     HEAD,
@@ -42,6 +42,7 @@ from headway.jobspec.unknown import (
     names_of,
     of_no_kind,
 )
+from headway.runner.contract import TIER_KINDS
 
 
 def _pattern(text: Any) -> str:
@@ -83,6 +84,7 @@ _ALL = frozenset(("all", "max", "maximum", "default", "any", "everything", "full
 _NOTHING = frozenset(("none", "null", "nil", "undefined"))
 _DSCPS, _BYTE, _BOARD = 64, 255, 4
 _GROUP = ("group",)
+_TIERS = ("checkpoint", "tiers")
 # Of groups that a job is to span.
 _ONE_GROUP = (
     "write one of them; if their nodes differ in processors, memory or Slurm's features only, describe them as one group in the cluster's "
@@ -249,7 +251,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     left = _left(details, document.value(path))
 
     def problem(code: str, message: str, hint: Hint | str | None) -> _Found:
-        hint = _in_place_of(left, info, document, path) if left is not None else hint
+        hint = (
+            _in_place_of(left, info, document, path) if left is not None else _without_comment(document.value(path), info) or hint
+        )
         text, fix, after = (hint.whole, hint.fix, hint.after) if isinstance(hint, Hint) else (hint, None, None)
         refused = fix is not None and info is not None and loc[:2] != GRID and not _is_taken(fix, info, loc)
         # What is refused next mends nothing.
@@ -265,7 +269,9 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
             "HW203", f"{name}: `auto` is not supported here; write the value itself", _about(loc, model, document, path)
         )
     if kind in (MISSING_UNIT, NOT_A_QUANTITY):
-        hint = _of_quantity(kind, str(loc[-1]), info, document.value(path))
+        hint = _of_whole_sequences(_of_quantity(kind, str(loc[-1]), info, document.value(path)), document, path)
+        if loc[-1] == "every" and (share := share_of_steps(document.value(path), document)) is not None and share.fix is not None:
+            hint = Hint(f"write `{share.fix} steps`, {share.text.partition(', ')[2]}", f"{share.fix} steps")
         advice = hint or f"write a number with its unit, for example {_examples(info) or context['examples']}"
         if kind == MISSING_UNIT:
             return problem("HW213", f"{name} must be {context['what']} with its unit, found {found}", advice)
@@ -275,7 +281,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
         return problem(
             "HW203",
             f"{name} must be {_TYPES[kind]}, found {found}",
-            hint or _about(loc, model, document, path) or (_of_key(path) if found == "nothing" else None),
+            hint or _about(loc, model, document, path) or (_of_key(path) if document.value(path) is None else None),
         )
     if kind == "literal_error":
         allowed = literals_of(info)
@@ -300,7 +306,7 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
     if hint is None and loc[-1] == "code" and loc[0] == "ignore" and (code := nearest(str(details["input"]), CODES)):
         hint = Hint(f"did you mean `{code}`?", code)
     # The values of a sweep have no example.
-    empty = "write one item or more" if details["type"] == "too_short" else None
+    empty = _some(loc, document) if details["type"] == "too_short" else None
     return problem("HW204", message, hint or _about(loc, model, document, path) or empty)
 
 
@@ -308,6 +314,23 @@ def _left(details: ErrorDetails, value: Any) -> str | None:
     """Return what is left to be filled in. A shell's `$NAME` is near to the name of a variable, and a `{name}` to a text in quotes."""
     is_name = details.get("ctx", {}).get("pattern") == _pattern(EnvName)
     return None if is_name or details["type"] in ("string_type", "dict_type", "model_type") else repair.unfilled(value)
+
+
+def _some(loc: Path, document: Document) -> str:
+    """Return what to write for an empty list: of a sweep, the value that the job has and others."""
+    own = document.value(tuple(str(loc[-1]).split("."))) if loc[:2] == GRID else None
+    if isinstance(own, int) and not isinstance(own, bool):
+        return f"write one value or more, for example `{loc[-1]}: {flow([own, own + 1])}`"
+    return "write one item or more" if own is None else f"write one value or more, for example `{loc[-1]}: {flow([own])}`"
+
+
+def _without_comment(value: Any, info: FieldInfo | None) -> Hint | None:
+    """Return the value before a comment of another language, `4 // nodes`, if the field takes it."""
+    found = re.fullmatch(r"(\S.*?)\s+(?://+|--|;|/\*|%)\s*(.*?)(?:\s*\*/)?", value) if isinstance(value, str) else None
+    if found is None or info is None or accepts(info, value) or not accepts(info, repair.plain_number(found[1])):
+        return None
+    text = f"{found[1]} # {found[2]}"
+    return Hint(f"write `{text}`: a comment begins with `#`", text)
 
 
 def _in_place_of(left: str, info: FieldInfo | None, document: Document, path: Path) -> str:
@@ -332,8 +355,23 @@ def _told_apart(value: str, allowed: Sequence[str], document: Document, path: Pa
         return Hint(f"write `{(meant := 'tcp' if is_tcp else 'roce')}`", meant)
     classes = around.get("classes")
     carried = [each.get("carries") for each in classes if isinstance(each, dict)] if isinstance(classes, list) else []
+    if path[-1] == "congestion" and hint is not None and isinstance(classes, list) and "ecn" in value.lower():
+        lossless = [each for each in classes if isinstance(each, dict) and each.get("lossless") is True and each.get("ecn")]
+        if lossless:
+            return Hint("write `pfc-ecn`, which the classes are for", "pfc-ecn")
     if path[-1] == "role" and "storage" in carried:
         return Hint("write `storage`, which its class carries", "storage")
+    if path[:2] == _TIERS and hint is not None and hint.fix in TIER_KINDS:
+        # Each kind is there once: of those that are not, the one that is in order here.
+        tiers = document.value(_TIERS)
+        kinds = [each.get("kind") if isinstance(each, dict) else None for each in tiers] if isinstance(tiers, list) else []
+        here = path[2] if isinstance(path[2], int) else 0
+        if hint.fix in kinds:
+            before = [TIER_KINDS.index(each) for each in kinds[:here] if each in TIER_KINDS]
+            after = [TIER_KINDS.index(each) for each in kinds[here + 1 :] if each in TIER_KINDS]
+            span = TIER_KINDS[max(before, default=-1) + 1 : min(after, default=len(TIER_KINDS))]
+            if len(span) == 1:
+                return Hint(f"write `{span[0]}`, the kind that is before the others and is not there", span[0])
     if path[-1] == "kind" and hint is not None and hint.fix == "remote" and "url" not in around:
         return Hint("write `kind: remote`, with the bucket as its `url`, for example `url: s3://training/checkpoints`")
     return hint
@@ -366,8 +404,25 @@ def _of_quantity(kind: str, field: str, info: FieldInfo | None, value: Any) -> H
     return repair.with_a_unit(notation, value, meant) if hint is None and notation is not None and meant else hint
 
 
+def _of_whole_sequences(hint: Hint | None, document: Document, path: Path) -> Hint | None:
+    """Return the hint for a number of tokens with the binary prefix, where only that gives whole sequences: `4M` is `4Mi tokens`."""
+    length = document.value((*path[:-1], "sequence"))
+    found = re.fullmatch(r"([0-9]+?)(M|G|k|000000|000)? tokens", hint.fix) if hint is not None and hint.fix is not None else None
+    if found is None or path[-1:] != ("global",) or not isinstance(length, int) or length < 1:
+        return hint
+    prefix = {"M": "Mi", "000000": "Mi", "G": "Gi", "k": "Ki", "000": "Ki"}.get(found[2] or "", "")
+    text = f"{found[1]}{prefix} tokens"
+    if not prefix or parse_amount(str(found[0])).tokens is None or (parse_amount(str(found[0])).tokens or 0) % length == 0:
+        return hint
+    return Hint(f"write `{text}`", text) if (parse_amount(text).tokens or 0) % length == 0 else hint
+
+
 def _at_limit(details: ErrorDetails, info: FieldInfo | None, loc: Path) -> Hint | None:
     """Return the nearest value that the field takes, and whether to leave it out is another way."""
+    value = details["input"]
+    is_negative = isinstance(value, int | float) and value < 0 and value != -1
+    if is_negative and info is not None and details["type"].startswith("greater") and accepts(info, -value):
+        return Hint(f"write `{flow(-value)}`, without the sign", flow(-value))
     if details["type"] not in _AT_LIMIT or info is None:
         return None
     if (meant := _beyond(details["input"], loc)) is not None:

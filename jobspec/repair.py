@@ -14,7 +14,7 @@ from headway.jobspec.document import Document
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import Notation, write_bits_per_second, write_bytes, write_bytes_per_second, write_parts
 from headway.jobspec.scalar import plain_scalar
-from headway.jobspec.suggest import Hint, joined_or
+from headway.jobspec.suggest import Hint, joined_or, nearest
 
 _SURELY_TOKENS = 65_536
 _NUMBER = r"[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -150,6 +150,8 @@ _COUNTED = frozenset(
         *("tokens", "units", "pcs", "pieces", "channels", "steps", "hours"),
     )
 )
+# Units of fewer letters are not misspelt, but others.
+_SHORT_WORD = 3
 # Of a literal number in C.
 _SUFFIXES = ("f", "l")
 # 1 ft is 0.3048 m and 1 in 0.0254 m exactly (NIST SP 811, appendix B.8).
@@ -165,7 +167,13 @@ _LONGEST_RANGE = 256
 # Commas outside of brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
 _PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
-_NO_LIMIT = frozenset(("infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
+_NUMBERS = {
+    word: str(number)
+    for number, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    )
+}
+_NO_LIMIT = frozenset(("inf", "no limit", "infinite", "infinity", "unlimited", "none", "never", "forever", "-1"))
 # Fields for which a word may mean that there is no limit.
 _LIMITED = ("budget", "keep", "max_restarts", "no_progress", "refill_steps", "epochs", "gpu_hours")
 _OFTEN: Mapping[str, str] = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
@@ -175,8 +183,33 @@ _SURELY_BYTES = 1_000_000
 
 def quantity(name: str, value: Any) -> Hint | None:
     """Return what to write for a `value` that is meant to be the quantity `name` (`notation.Notation.name`); None if unknown."""
-    found = _QUANTITIES[name](str(value).strip()) if _is_plain(value) and name in _QUANTITIES else None
+    value = _single(value)
+    text = _in_digits(str(value).strip())
+    found = _QUANTITIES[name](text) if _is_plain(value) and name in _QUANTITIES else None
+    if found is None and text.startswith("-") and (positive := quantity(name, text[1:].strip())) is not None:
+        return Hint(f"{positive.text}, without the sign", positive.fix)
     return Hint(f"write `{found}`", flow(found)) if isinstance(found, str) else found
+
+
+def _single(value: Any) -> Any:
+    """Return the one value in a list, or in a mapping with its unit as the key: `[7d]`, `{days: 7}`."""
+    if isinstance(value, list) and len(value) == 1:
+        return value[0]
+    if isinstance(value, dict) and len(value) == 1:
+        ((unit, number),) = value.items()
+        return f"{number} {unit}" if isinstance(number, int | float) and not isinstance(number, bool) else number
+    return value
+
+
+def _in_digits(text: str) -> str:
+    """Return the text with digits for the number that it begins with as a word: `ten minutes`."""
+    word, blank, rest = text.partition(" ")
+    return f"{_NUMBERS[word.lower()]}{blank}{rest}" if word.lower() in _NUMBERS else text
+
+
+def _word_like(word: str, known: Iterable[str]) -> str:
+    """Return the one of the known words that a misspelt one is, `minuts`; else the word itself."""
+    return nearest(word, [each for each in known if len(each) > _SHORT_WORD]) or word if len(word) > _SHORT_WORD else word
 
 
 def number(value: Any, whole: bool, field: str = "") -> Hint | None:
@@ -191,12 +224,14 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
         return word
     if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
         return Hint(f"write `{hint.fix} {glued[2]}`: a comment needs a blank before its `#`", f"{hint.fix} {glued[2]}")
-    text = str(value).strip().rstrip(",;").replace("\u2212", "-")
+    text = re.sub("[\u2212\u2013]", "-", _in_digits(re.sub(r"\s*\([^()]*\)$", "", str(value).strip()).rstrip(",;")))
+    # `8k tokens`: the field says what it counts.
+    text = re.sub(r"(?<=[0-9])\s*([kKMGT]i?)\s+[a-z]+$", r"\1", text) if whole else text
     # `6x10^-4`; the ratio `3:1`; an AS number, also in two halves (RFC 5396).
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)
     text = re.sub(r"^([0-9.]+):1$", r"\1", text)
     # `1.5e -4`; the fraction `3/20000`; Slurm's `h100:8`.
-    text = re.sub(r"(?<=[0-9])([eE]) +(?=[-+]?[0-9])", r"\1", text)
+    text = re.sub(r"(?<=[0-9]) *([eE]) *(?=[-+]?[0-9])", r"\1", text)
     if not whole and (part := re.fullmatch(r"([0-9]{1,9})\s*/\s*([1-9][0-9]{0,14})", text)):
         return Hint(f"write `{int(part[1]) / int(part[2]):g}`", f"{int(part[1]) / int(part[2]):g}")
     text = re.sub(r"^(?:gpu:)?[A-Za-z][\w.-]*:([0-9]{1,4})$", r"\1", text) if field == "gpus" else text
@@ -247,6 +282,9 @@ def steps_of_tokens(value: Any, document: Document) -> int | None:
     """Return the steps that read so many tokens, `2T tokens`, by the job's global batch; None where that is unknown. A number alone,
     `1e5`, is one of steps."""
     if re.fullmatch(_NUMBER, str(value).strip()):
+        return None
+    if not re.search(r"tok|[BT]$", str(value)):
+        # `10M` is a number of steps.
         return None
     text = _amount(re.sub(r"([0-9])B(?= |$)", r"\1G", str(value).strip())) if _is_plain(value) else None
     length = document.value(("batch", "sequence"))
@@ -335,6 +373,8 @@ def variable(value: Any) -> Hint | None:
 
 def version(value: Any) -> Hint | None:
     """Return the version in a text: `v2.7.1+cu128` becomes `2.7.1`."""
+    if digits := re.fullmatch(r"(?:cu|cuda)[-_]?([0-9]{2})([0-9])", str(value).strip().lower()):
+        return Hint(f'write `"{digits[1]}.{digits[2]}"`', f'"{digits[1]}.{digits[2]}"')
     found = re.search(r"[0-9]{1,4}(?:\.[0-9]{1,5}){1,3}", str(value))
     if found is None:
         return None
@@ -483,11 +523,19 @@ def lists(value: Any, short: str | None, *, is_command: bool) -> Iterator[list[A
         words = value.strip().rpartition("\n")[2].split()
         yield words[1:] if words and _PYTHON.fullmatch(words[0]) else words
     elif value.strip():
-        # The array of a shell: `(a b)`.
-        value = re.sub(r"\s+", ",", value.strip()[1:-1].strip()) if re.fullmatch(r"\([^()]*\)", value.strip()) else value
+        if "\n" in value.strip():
+            # Lines of a shell, each an item.
+            yield [line.strip() for line in value.strip().split("\n") if line.strip()]
+        # The array of a shell: `(a b)`; brackets of which one is missing.
+        if bracketed := re.fullmatch(r"[(<]([^()<>\[\]]*)[)>]|\[([^\[\]]*)|([^\[\]]*)\]", value.strip()):
+            value = next(each for each in bracketed.groups() if each is not None).strip()
+            value = value if "," in value else re.sub(r"\s+", ",", value)
+        # The signs of other lists: `+ item`, `1. item`.
+        value = re.sub(r"(?:^|(?<=\s))(?:[+*\u2022]|[0-9]{1,2}[.)])\s+(?=\S)", ",", value.strip()).lstrip(",")
         parts = [part for each in _COMMA.split(value) if each.strip() for part in _expanded(each.strip())]
         yield [_typed(part) for part in parts]
         yield list(parts)
+        yield [_typed(part) for part in value.split()]
 
 
 def lists_of_mapping(value: Mapping[str, Any], fields: Sequence[str]) -> Iterator[Any]:
@@ -515,8 +563,10 @@ def _expanded(text: str) -> list[str]:
         begin, before, end, after = "0", "", str(int(whole[1]) - 1), ""
     elif numbers := re.fullmatch(r"([0-9]{1,6})\.\.\.?([0-9]{1,6})", text):
         begin, before, end, after = numbers[1], "", numbers[2], ""
-    elif (found := re.fullmatch(r"([^\[\]]*)\[([0-9]{1,6})-([0-9]{1,6})\]([^\[\]]*)", text)) is not None:
+    elif (found := re.fullmatch(r"([^\[\]{}]*)[\[{]([0-9]{1,6})(?:-|\.\.)([0-9]{1,6})[\]}]([^\[\]{}]*)", text)) is not None:
         before, begin, end, after = found.groups()
+    elif (ends := re.fullmatch(r"(.*?[^0-9])([0-9]{1,6})\s*(?:-|\.\.\.?)\s*\1([0-9]{1,6})", text)) is not None:
+        before, begin, end, after = *ends.groups(), ""
     else:
         return [text]
     if not 0 <= int(end) - int(begin) < _LONGEST_RANGE:
@@ -584,11 +634,14 @@ def _time(text: str) -> str | Hint | None:
         return Hint(
             f"write `{int(first)}:{int(second):02}:00` for hours and minutes, `0:{int(first) % 60:02}:{int(second):02}` for minutes"
         )
+    if colons := re.fullmatch(r"([0-9]{1,4}):([0-9]{1,2}):([0-9]{1,2})", text):
+        return _accepted(f"{colons[1]}:{int(colons[2]):02}:{int(colons[3]):02}", units.parse_seconds)
     if (iso := _ISO_TIME.fullmatch(text)) and any(iso.groups()):
         weeks, days, hours, minutes, seconds = (int(each or 0) for each in iso.groups())
         return write_parts((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
     if re.fullmatch(_NUMBER, text):
-        return Hint(f"write {joined_or([f'`{text}{unit}`' for unit in 'smhd'])}, for seconds, minutes, hours or days")
+        words = f"write {joined_or([f'`{text}{unit}`' for unit in 'smhd'])}, for seconds, minutes, hours or days"
+        return Hint(words) if re.search("[1-9]", text) else None
     if text.lower() in _NO_LIMIT:
         return Hint("leave it out where there is no limit")
     return _time_parts(text)
@@ -605,6 +658,7 @@ def _time_parts(text: str) -> str | None:
         found = _TIME_PART.match(text, at)
         amount = None if found is None else _decimal(found[1])
         word = "" if found is None else found[2].lower()
+        word = word if word in _TIME_UNITS else _word_like(word, _TIME_UNITS)
         if found is None or amount is None or word not in _TIME_UNITS:
             return None
         unit, scale = _TIME_UNITS[word]
@@ -631,6 +685,7 @@ def _steps(text: str) -> str | None:
     if found is None:
         return None
     amount, word, rest = found
+    word = word if word.lower() in _STEPS or rest else _word_like(word.lower(), _STEPS)
     prefix = ""
     if word.lower() in _WORDS_OF_PREFIXES and (rest in _STEPS or not rest):
         prefix = _WORDS_OF_PREFIXES[word.lower()]
@@ -647,14 +702,19 @@ def _amount(text: str) -> str | None:
     if power := re.fullmatch(r"2\s*(?:\^|\*\*)\s*([0-9]{1,2})\s*([a-z]*)", text.lower()):
         prefix = {10: "Ki", 20: "Mi", 30: "Gi"}.get(int(power[1]) // 10 * 10, "")
         text = f"{2 ** (int(power[1]) % 10 if prefix else int(power[1]))}{prefix} {power[2]}"
+    if product := re.fullmatch(r"([0-9]{1,6})\s*[x*\u00d7]\s*([0-9]{1,6})", text):
+        return _accepted(f"{int(product[1]) * int(product[2])} sequences", units.parse_amount)
+    text = re.sub(r"(?<=[0-9])\s*([kKMGT]i?)(?=tok|seq|sam)", r"\1 ", text)
     found = _measured(text)
     if found is None:
         return None
     amount, word, rest = found
+    known = _SEQUENCES | _TOKENS
+    word, rest = (word if rest else _word_like(word.lower(), known) or word), (rest if rest in known else _word_like(rest, known))
     if word.lower() in _SEQUENCES | _TOKENS:
         word, rest = "", word.lower()
     # `4MiB tokens`: a size's unit where only the prefix is meant.
-    prefix = word.lower().removesuffix("b") if len(word) > 1 else word.lower()
+    prefix = word.lower().removesuffix("b") if len(word) > 1 else "g" if word == "B" and rest in _TOKENS else word.lower()
     if prefix not in _WORDS_OF_PREFIXES:
         return None
     scale = _WORDS_OF_PREFIXES[prefix]
@@ -703,6 +763,8 @@ def _link_speed(text: str) -> str | Hint | None:
     if found is None or found[2]:
         return None
     amount, word, _ = found
+    if not word and not amount:
+        return None
     if not word:
         return write_bits_per_second(int(amount) * (1 if amount >= _SURELY_BYTES else 10**9)) if amount == int(amount) else None
     if re.search(r"B(?:ps)?$|bytes?(?:ps)?$", word):

@@ -9,8 +9,10 @@ from pydantic.fields import FieldInfo
 from headway.jobspec import form_repair, repair
 from headway.jobspec.catalog.models import models
 from headway.jobspec.document import Document, Path
+from headway.jobspec.example import gpu_groups
 from headway.jobspec.flow import flow, short_flow
-from headway.jobspec.spec.fields import field_names, model_of
+from headway.jobspec.spec.fields import field_names, literals_of, model_of
+from headway.jobspec.spec.scheduling import ANY
 from headway.jobspec.spec.written import AUTO, OrAuto
 from headway.jobspec.suggest import Hint
 from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
@@ -18,6 +20,8 @@ from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 GRID = ("sweep", "grid")
 POINTS = ("sweep", "points")
+# A longer list is described, not written.
+_SHOWN = 120
 # A line of a mapping without the space after its colon.
 _PAIR = re.compile(r"([A-Za-z_][\w-]*)[:=](\S+)(?: [A-Za-z_][\w-]*[:=]\S+)*")
 # Nodes, and the GPUs of each.
@@ -25,6 +29,8 @@ _PRODUCT = re.compile(r"([1-9][0-9]{0,5})\s*[x*\u00d7]\s*([1-9][0-9]{0,2})")
 # Numbers of users and groups.
 _IDS = ("user", "group", "fs_group")
 _LINE = "a line"
+# How far a rounded size is from the one that is meant.
+_ROUNDED = 0.03
 _MOST_ADAPTERS = 64
 # The ends of a range; as many fields show what a section of switches is like.
 _TWO = 2
@@ -34,7 +40,7 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
     """Return what to write for a value of the wrong type; None if that is unknown."""
     value = document.value(path)
     if isinstance(value, dict | list):
-        return _of_collection(kind, loc, info, value, _raw(document, path))
+        return _of_collection(kind, loc, info, value, document, _raw(document, path))
     if path not in document.scalars or value is None:
         return None
     if str(value).lower() == AUTO and info is not None and any(isinstance(each, OrAuto) for each in info.metadata):
@@ -45,7 +51,7 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
         is_item = isinstance(loc[-1], int)
         return quoted if is_item or info is None or quoted.fix is None or accepts(info, quoted.fix.strip('"')) else None
     if kind in ("int_type", "int_from_float", "float_type"):
-        return _of_number(kind, loc, info, document, value)
+        return _of_number(kind, loc, info, document, path)
     if kind == "bool_type":
         return repair.boolean(value)
     if kind in ("tuple_type", "list_type") and loc[-1] == "nics" and isinstance(value, int) and 0 < value <= _MOST_ADAPTERS:
@@ -54,7 +60,13 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
     if kind in ("tuple_type", "list_type"):
         if (dashes := _blanks_after_dashes(document, path, value)) is not None:
             return dashes
-        return _accepted_list(repair.lists(value, short_of(info, value), is_command=loc[-1] in ("argv", "run")), info, loc)
+        if loc == ("ignore",) and re.fullmatch(r"HW[0-9]{3}", str(value)):
+            return Hint(f"write `[{{code: {value}, reason: ...}}]`, with the reason why it may stay")
+        found = repair.lists(value, short_of(info, value), is_command=loc[-1] in ("argv", "run"))
+        required = _only_required(info, value)
+        return _accepted_list([*found, *([] if required is None else [[{required: value}]])], info, loc)
+    if kind in MAPPINGS and loc[-2:-1] == ("nics",) and isinstance(value, int) and 0 <= value < _MOST_ADAPTERS:
+        return Hint(f"write `mlx5_{value}`, with the name that `ibv_devices` prints", f"mlx5_{value}")
     return _of_mapping(loc, info, value) if kind in MAPPINGS else None
 
 
@@ -69,8 +81,13 @@ def _blanks_after_dashes(document: Document, path: Path, value: Any) -> Hint | N
 
 def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
     """Return the section, or the item, that a single value is short for."""
-    if (form := _of_section(loc, value)) is not None:
+    if (form := _of_section(loc, info, value)) is not None:
         return form
+    if isinstance(value, str) and (assigned := _assigned(value)) is not None and info is not None:
+        # The values of labels and variables are texts.
+        texts = {name: each if isinstance(each, str) else flow(each).strip('"') for name, each in assigned.items()}
+        if (meant := next((each for each in (assigned, texts) if accepts(info, each)), None)) is not None:
+            return Hint(f"write a mapping: `{flow(meant)}`", flow(meant))
     if isinstance(value, str) and (pair := _PAIR.fullmatch(value)):
         one = f"{{{pair[1]}: {pair[2]}}}"
         return Hint("put a space after the `:` of each line") if " " in value else Hint(f"write `{one}`", one)
@@ -80,6 +97,18 @@ def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
         # Of an item, the field is the list around it.
         section = section[0] if isinstance(loc[-1], int) and isinstance(section, list) else section
         return Hint(f"write `{flow(section)}`", flow(section))
+    if (item := _of_kind(info, value)) is not None:
+        return Hint(f"write `{flow(item)}`", flow(item))
+    words = value.split() if isinstance(value, str) else []
+    if (
+        len(words) == _TWO
+        and re.fullmatch(r"[A-Za-z_]\w*", words[0])
+        and info is not None
+        and accepts(info, {words[0]: words[1]})
+    ):
+        return Hint(f"write `{flow({words[0]: words[1]})}`", flow({words[0]: words[1]}))
+    if (only := _only_accepting(info, value)) is not None:
+        return Hint(f"write `{flow(only)}`", flow(only))
     if (short := _only_required(info, value)) is not None:
         return Hint(f"write `{{{short}: {flow(value)}}}`", f"{{{short}: {flow(value)}}}")
     if value is True and (switched := _all_on(info)) is not None:
@@ -87,13 +116,32 @@ def _of_mapping(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
     return _in_example(info, value) if isinstance(value, str) else None
 
 
-def _of_section(loc: Path, value: Any) -> Hint | None:
+def _assigned(text: str) -> dict[str, Any] | None:
+    """Return the mapping that lines of a shell, of TOML or of an INI file are: `dp_shard = 16`, `export HF_HOME=/data/hf`."""
+    if not re.fullmatch(r"(?:(?:export\s+)?[A-Za-z_]\w*\s*(?:=>|:=|=)\s*[^\s=]+\s*[,;]?\s*)+", text.strip()):
+        return None
+    found = re.findall(r"(?:export\s+)?([A-Za-z_]\w*)\s*(?:=>|:=|=)\s*([^\s=]+?)[,;]?(?:\s+|$)", text.strip())
+    return {name: repair.plain_number(value.strip("\"'")) for name, value in found}
+
+
+def _mount(info: FieldInfo | None, value: Any) -> dict[str, Any] | None:
+    """Return the mount of a job, or of pods, that Docker writes as `/data:/data` or `claim:/data`."""
+    section = None if info is None else model_of(info.annotation)
+    if section is None or "claim" not in field_names(section):
+        return repair.mount(value)
+    found = re.fullmatch(r"([^:\s]+):(/[^:\s]*)(?::(?:ro|rw))?", str(value))
+    return None if found is None else {"path": found[2], "host_path" if found[1].startswith("/") else "claim": found[1]}
+
+
+def _of_section(loc: Path, info: FieldInfo | None, value: Any) -> Hint | None:
     """Return the section that Docker's `/data:/data:ro`, or the code of a problem alone, is short for."""
     if loc == ("model",) and (name := form_repair.preset(value)) in models():
         return Hint(f"write `{{preset: {name}}}`", f"{{preset: {name}}}")
-    if loc[0] == "mounts" and (mount := repair.mount(value)) is not None:
+    if loc[0] == "mounts" and (mount := _mount(info, value)) is not None:
         written = flow(mount)
         return Hint(f"write `{written}`", written)
+    if loc == ("code",) and re.fullmatch("HEAD|[0-9a-f]{40}", str(value)):
+        return Hint(f"write `{{commit: {value}}}`", f"{{commit: {value}}}")
     if loc == ("batch",) and isinstance(value, int | str):
         amount = f"{value} sequences" if isinstance(value, int) else repair.amount(value)
         return (
@@ -108,23 +156,52 @@ def _of_section(loc: Path, value: Any) -> Hint | None:
     return None
 
 
-def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document, value: Any) -> Hint | None:
+def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document, path: Path) -> Hint | None:
     """Return the number, the range of nodes or the `auto` that a text or another number is meant to be."""
+    value = document.value(path)
     if loc[-1] in _IDS and value == "root":
         return Hint("write `0`", "0")
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
         return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
     if loc[-1] in ("nodes", "count") and (product := _PRODUCT.fullmatch(str(value))):
         return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
+    if loc[-1] == "ports" and (each := re.fullmatch(r"([0-9]{1,4})\s*[x*\u00d7]\s*([0-9].*)", str(value))):
+        speed = repair.quantity("link speed", each[2])
+        also = "" if speed is None or speed.fix is None else f", and `speed: {speed.fix}`"
+        return Hint(f"write `{each[1]}`{also}", each[1])
+    if loc[-1] == "asn" and (first := re.fullmatch(r"([0-9]{1,10})\s*(?:-|\.\.)\s*[0-9]{1,10}", str(value))):
+        return Hint(f"write `{first[1]}`, the first of them", first[1])
+    if loc[-1] in ("gpus", "count") and (
+        ends := re.fullmatch(r"[A-Za-z-]*\[?([0-9]{1,6})\s*(?:-|\.\.)\s*([0-9]{1,6})\]?", str(value))
+    ):
+        number = int(ends[2]) - int(ends[1]) + 1
+        return Hint(f"write `{number}`, the number of them", str(number)) if number > 1 else None
     if loc[-1] == "skip_samples" and (samples := _samples_of_steps(value, document)) is not None:
         return samples
     if loc[-1] == "dscp" and (marked := _code_point(str(value).strip().upper())) is not None:
         return Hint(f"write `{marked}`", str(marked))
     if loc == ("steps",) and (steps := repair.steps_of_tokens(value, document)) is not None:
         return Hint(f"write `{steps}`, the steps of so many tokens", str(steps))
-    if loc[-1] in ("warmup_steps", "decay_steps") and (share := _share_of_steps(value, document)) is not None:
+    if kind != "float_type" and re.fullmatch(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+", document.source(path)):
+        # Points between thousands, as in German.
+        whole = document.source(path).replace(".", "")
+        return Hint(f"write `{whole}`", whole)
+    if loc[-1] in ("warmup_steps", "decay_steps") and (share := share_of_steps(value, document)) is not None:
         return share
-    return repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
+    hint = repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
+    return _of_preset(loc, document, hint) or hint
+
+
+def _of_preset(loc: Path, document: Document, hint: Hint | None) -> Hint | None:
+    """Return the size that the preset has, of which the value is a rounded one: `vocab_size: 128k` of Llama is 128256."""
+    preset = models().get(str(document.value(("model", "preset")))) if loc[0] == "model" else None
+    own: Any = None if preset is None else preset.model.model_dump()
+    for name in loc[1:]:
+        own = own.get(name) if isinstance(own, dict) else None
+    meant = None if hint is None or hint.fix is None else repair.plain_number(hint.fix)
+    if isinstance(own, int) and isinstance(meant, int) and 0 < abs(own - meant) <= own * _ROUNDED:
+        return Hint(f"write `{own}`, as the preset has it, or leave it out", str(own))
+    return None
 
 
 def _code_point(name: str) -> int | None:
@@ -158,7 +235,7 @@ def _raw(document: Document, path: Path) -> str | None:
 
 
 def _of_collection(
-    kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any], raw: str | None = None
+    kind: str, loc: Path, info: FieldInfo | None, value: dict[str, Any] | list[Any], document: Document, raw: str | None = None
 ) -> Hint | None:
     """Return what to write for a mapping or a list where something else belongs; `raw` is its text."""
     if isinstance(value, dict) and loc == ("nodes",):
@@ -167,12 +244,16 @@ def _of_collection(
         return _range_of({"min": value[0], "max": value[1]})
     if isinstance(value, list):
         if kind in MAPPINGS:
-            pairs = repair.pairs(value)
+            pairs = _by_group(value, loc, info, document) or _allowing(value, info) or repair.pairs(value)
+            if pairs is None and len(value) == 1 and not isinstance(value[0], dict | list):
+                return _of_mapping(loc, info, value[0])
             return None if pairs is None else Hint(f"write a mapping: `{flow(pairs)}`")
         # Slurm joins features that a node must all have by `&`.
         joined = ("&" if loc[-1] == "constraint" else ",").join(map(str, value))
         if kind == "string_type" and len(value) > 1 and info is not None and _is_in_form(info, joined):
             return Hint(f"write `{flow(joined)}`", flow(joined))
+        if kind == "string_type" and value and loc[0] == "environment" and all(isinstance(each, str | int) for each in value):
+            return Hint(f'write one text, for example `{loc[-1]}: "{joined}"`')
         return (
             _of_list(kind, value, info, inside=isinstance(loc[-1], int))
             if kind in ("int_type", "float_type", "string_type")
@@ -180,7 +261,39 @@ def _of_collection(
         )
     if kind == "string_type":
         return _text_of_mapping(value, loc, raw)
+    if (
+        kind in ("int_type", "float_type")
+        and len(value) == 1
+        and info is not None
+        and accepts(info, only := next(iter(value.values())))
+    ):
+        return Hint(f"write `{flow(only)}`")
     return _list_of_mapping(loc, info, value) if kind in ("tuple_type", "list_type") and value else None
+
+
+def _by_group(value: list[Any], loc: Path, info: FieldInfo | None, document: Document) -> dict[str, Any] | None:
+    """Return Slurm's names of nodes by their group, the only one with GPUs if there are several."""
+    groups = gpu_groups(document) if loc[-1] == "node_names" else []
+    if len(groups) != 1 or info is None or not all(isinstance(each, str) for each in value):
+        return None
+    parts = [re.fullmatch(r"(.*?)([0-9]+)", each) for each in value]
+    found = [each for each in parts if each is not None]
+    text = ",".join(value)
+    if len(found) == len(value) > 1 and len({each[1] for each in found}) == 1:
+        numbers = [int(each[2]) for each in found]
+        if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+            text = f"{found[0][1]}[{found[0][2]}-{found[-1][2]}]"
+    return {groups[0]: text} if accepts(info, {groups[0]: text}) else None
+
+
+def _allowing(value: list[Any], info: FieldInfo | None) -> dict[str, Any] | None:
+    """Return the fields of a list of their names, each open to any value: `allow: [partition, qos]`."""
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    if info is None or not value or not all(isinstance(each, str) and each in fields for each in value):
+        return None
+    found = {name: next((each for each in (ANY, True) if accepts(fields[name], each)), None) for name in value}
+    return found if accepts(info, found) else None
 
 
 def _list_of_mapping(loc: Path, info: FieldInfo | None, value: dict[str, Any]) -> Hint | None:
@@ -192,7 +305,18 @@ def _list_of_mapping(loc: Path, info: FieldInfo | None, value: dict[str, Any]) -
         return Hint("write " + " and ".join(f"`{loc[-1]}.{key}: {flow(each)}`" for key, each in value.items()))
     if loc == POINTS:
         return _points(value)
-    found = _accepted_list(repair.lists_of_mapping(value, list(field_names(section)) if section else []), info, loc)
+    # Those that an item must have first: what is written as its key and value.
+    fields = sorted(field_names(section).items(), key=lambda each: not each[1].is_required()) if section else []
+    found = _accepted_list(repair.lists_of_mapping(value, [name for name, _ in fields]), info, loc)
+    if (
+        found is not None
+        and found.fix is not None
+        and len(found.fix) > _SHOWN
+        and "name" in (field_names(section) if section else {})
+    ):
+        named = [f"`- name: {name}`" for name, each in value.items() if isinstance(each, dict) and "name" not in each]
+        if len(named) == len(value):
+            return Hint(f"write a list: begin each item with its name, {' and '.join(named)}, and its other fields below that")
     if found is not None and found.fix == flow([value]):
         return Hint(f"begin it with `- `: a list of one item, {short_flow([value])}")
     if found is None and section is not None and 2 * len(value.keys() & field_names(section).keys()) > len(value):
@@ -204,6 +328,8 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hi
     """Return the text that YAML has read as a mapping, or the secret that it refers to."""
     if (quoted := _unquoted(value)) is not None:
         return quoted
+    if value.keys() == {"value"} and isinstance(only := value["value"], str | int | float) and not isinstance(loc[-1], int):
+        return Hint(f"write `{loc[-1]}: {flow(str(only))}`")
     if isinstance(loc[-1], int) and raw is not None and '{"' in raw and not raw.startswith("{"):
         return _argument(raw) if loc[-2] in ("argv", "run") else Hint(f"write `{flow(raw)}`", flow(raw))
     if isinstance(loc[-1], int) and len(value) == 1:
@@ -295,6 +421,28 @@ def _all_on(info: FieldInfo | None) -> str | None:
     return flow(on) if len(on) == _TWO and all(accepts(each, True) for each in fields.values()) else None
 
 
+def _of_kind(info: FieldInfo | None, value: Any) -> dict[str, Any] | None:
+    """Return the item of which the text is the kind, with an example of what else it must have: `shared` in `tiers`."""
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None else field_names(section)
+    if "kind" not in fields or value not in literals_of(fields["kind"]):
+        return None
+    others = {name: each.examples[0] for name, each in fields.items() if each.is_required() and name != "kind" and each.examples}
+    return {"kind": value, **others}
+
+
+def _only_accepting(info: FieldInfo | None, value: Any, depth: int = 1) -> dict[str, Any] | None:
+    """Return the section with the one field that takes the text, but no line of text: `7d` is a time, in `limits` that of an attempt."""
+    section = None if info is None else model_of(info.annotation)
+    fields = {} if section is None or not isinstance(value, str) else field_names(section)
+    taking = [name for name, each in fields.items() if accepts(each, value) and not accepts(each, _LINE)]
+    found = {taking[0]: value} if len(taking) == 1 else None
+    if not taking and depth:
+        inner = {name: _only_accepting(each, value, depth - 1) for name, each in fields.items()}
+        found = next(({name: each} for name, each in inner.items() if each is not None), None)
+    return found if found is not None and info is not None and accepts(info, found) else None
+
+
 def _only_required(info: FieldInfo | None, value: Any) -> str | None:
     """Return the one field of the section that must be set, which the value is most likely meant as: the path of a corpus."""
     section = None if info is None else model_of(info.annotation)
@@ -321,7 +469,7 @@ def _of_list(kind: str, items: list[Any], info: FieldInfo | None, *, inside: boo
     return Hint("write each as an item of the list around it") if inside and items else None
 
 
-def _share_of_steps(value: Any, document: Document) -> Hint | None:
+def share_of_steps(value: Any, document: Document) -> Hint | None:
     """Return the steps that a share of the run is, `3%` of `steps`."""
     if isinstance(value, float) and 0 < value < 1:
         value = f"{value * 100:g}%"
@@ -347,6 +495,8 @@ def _in_quotes(document: Document, path: Path, loc: Path) -> Hint:
     """Return how to write a number or a boolean where text is required."""
     if loc[-1] == "code" and re.fullmatch(r"[0-9]{3}", document.source(path)):
         return Hint(f"write `HW{document.source(path)}`", f"HW{document.source(path)}")
+    if loc[-1] == "cuda" and (digits := re.fullmatch(r"([0-9]{2})([0-9])", document.source(path))):
+        return Hint(f'write `"{digits[1]}.{digits[2]}"`', f'"{digits[1]}.{digits[2]}"')
     if loc[-1] == "memory" and document.source(path).isdigit():
         return Hint(f"write `{document.source(path)}Gi` or `{document.source(path)}Mi`")
     key = f"{path[-1]}: " if isinstance(path[-1], str) else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headway.jobspec.check.layout import shards_with
 from headway.jobspec.check.multiples import divisors, listed_numbers
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.resolve.domains import Domains
@@ -28,7 +29,10 @@ def _check_tensor(job: TrainingJob, domains: Domains, sizes: ModelSizes | None) 
         heads = sizes.heads if sizes is not None else domains.gpus
         fitting = [size for size in divisors(heads) if not domains.are_crossed_by(size)]
         message = f"tensor-parallel groups of {tp} ranks {_crossing(tp, domains)}"
-        yield Problem("HW413", JOB, ("layout", "tp"), message, f"`tp` can be {listed_numbers(fitting)} there")
+        hint = f"`tp` can be {listed_numbers(fitting)} there"
+        if fitting and (shards := shards_with(job.layout, fitting[-1])) is not None:
+            hint += f", for example {shards}"
+        yield Problem("HW413", JOB, ("layout", "tp"), message, hint)
     elif _lacks_room(job, domains, domains.unit(tp)):
         message = f"tensor-parallel groups of {tp} ranks {_crowded(job, domains, domains.unit(tp))}"
         hint = f"{_within(domains, domains.unit(tp))}, or a `tp` within a node: {listed_numbers(divisors(domains.per_node))}"

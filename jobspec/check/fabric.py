@@ -223,7 +223,11 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
         message = "`lo` is the loopback interface, which reaches no other node"
         hint = "use the interface of the network, as `ip link` prints it, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint, Severity.WARNING)
-    if fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):
+    if name is not None and re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?", name):
+        message = f"`{name}` is an address, and the interface that has it is meant, on each node by the same name"
+        hint = f"write the name that `ip -br address` prints with {name}, for example `interface: eth0`"
+        yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
+    elif fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):
         message = f"`{name}` is NCCL's notation for a choice of interfaces; the name of one interface is required"
         hint = "use a name that `ip link` prints, for example `interface: eth0`; headway adds what NCCL needs"
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
@@ -303,6 +307,8 @@ def _check_second(fabrics: Sequence[Fabric]) -> Iterator[Problem]:
         carried, hint, fix = {each.carries for each in fabric.classes}, "", None
         if carried and not carried & {"collectives", None} and "storage" in carried:
             hint, fix = "write `storage`, which its class carries", "storage"
+        if not hint and fabric.transport == "tcp" and all(each.role != "management" for each in fabrics):
+            hint, fix = "write `management`, the role of a network of the hosts", "management"
         hint = hint or "describe both as the `planes` of one fabric, or set this one's role by what else it carries"
         yield Problem("HW519", CLUSTER, ("fabrics", index, "role"), message, hint, fix=fix)
 
@@ -358,7 +364,7 @@ def _agreement(scheme: str, classes: Sequence[TrafficClass]) -> str:
     """Return the remedy: the scheme if all classes agree, else the class."""
     said, (lossless, marked) = congestion_of(classes), _SCHEMES[scheme]
     if said is not None:
-        return f"change the class, or set `congestion: {said}`"
+        return f"set `congestion: {said}`, which the classes are for, or change the class"
     missing = [key for key, wanted in (("`lossless: true`", lossless), ("`ecn`", marked)) if wanted]
     return f"add {' and '.join(missing)} to the class, or leave `congestion` out"
 

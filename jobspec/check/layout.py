@@ -151,7 +151,9 @@ def _check_copies(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
     tp, kv_heads = layout.tp, sizes.kv_heads
     if tp > kv_heads > 1 and tp % kv_heads == 0:
         message = f"{kv_heads} key and value heads for {tp} ranks of `tp`: {tp // kv_heads} ranks hold and compute the same head"
-        hint = f"set `tp` to {kv_heads} or less to avoid the copies, which not every trainer supports"
+        shards = shards_with(layout, kv_heads)
+        example = "" if shards is None else f", for example {shards},"
+        hint = f"set `tp` to {kv_heads} or less{example} to avoid the copies, which not every trainer supports"
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
     if sizes.vocab_size % tp and framework not in _PADS:
         message = (
@@ -160,6 +162,13 @@ def _check_copies(layout: Layout, sizes: ModelSizes, framework: str | None) -> I
         )
         hint = f"the next multiple is {nearest_multiples(sizes.vocab_size, tp)[-1]}"
         yield Problem("HW315", JOB, ("layout", "tp"), message, hint, Severity.WARNING)
+
+
+def shards_with(layout: Layout, tp: int) -> str | None:
+    """Return a smaller `tp` with the `dp_shard` that leaves the number of ranks as it is; None where that one follows from the nodes."""
+    if layout.dp_shard is None or layout.tp % tp:
+        return None
+    return f"`tp: {tp}, dp_shard: {layout.dp_shard * layout.tp // tp}`"
 
 
 def _check_layers(layout: Layout, sizes: ModelSizes, framework: str | None) -> Iterator[Problem]:
@@ -233,8 +242,14 @@ def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
     over = [f"2 x {layout.cp} parts over `cp`"] if layout.cp > 1 else []
     over += [f"{parallel} ranks of `tp`"] if parallel > 1 else []
     message = f"a sequence of {batch.sequence_length} tokens is not a multiple of {divisor}, for {' and '.join(over)}"
-    nearest = " or ".join(map(str, nearest_multiples(batch.sequence_length, divisor)))
-    yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest multiple is {nearest}")
+    multiples = nearest_multiples(batch.sequence_length, divisor)
+    tokens = batch.global_batch.tokens
+    fitting = [] if tokens is None else [each for each in multiples if tokens % each == 0]
+    if len(fitting) == 1:
+        hint = f"write `{fitting[0]}`, of which the global batch has a whole number"
+        yield Problem("HW316", JOB, ("batch", "sequence"), message, hint, fix=str(fitting[0]))
+        return
+    yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest multiple is {' or '.join(map(str, multiples))}")
 
 
 def _check_positions(sizes: ModelSizes, batch: Batch) -> Iterator[Problem]:

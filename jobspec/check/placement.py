@@ -21,7 +21,7 @@ from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.spec.nodes import NodeGroup
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import Hint, listed
 from headway.runner.contract import Mesh
 
 # The scheduler that starts a job on no fewer nodes than it asks for.
@@ -50,7 +50,21 @@ def _check_group(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     if job.group is not None and job.group not in names:
         message = f"`{cluster.name}` has no group of nodes `{job.group}`"
         near = group_hint(job.group, {nodes.name: nodes.gpu is not None for nodes in cluster.node_groups})
+        holding = [nodes.name for nodes in cluster.node_groups if _holds(nodes, job)]
+        if near.fix is None and len(holding) == 1 < len(names):
+            near = Hint(f"write `{holding[0]}`, which holds the layout; known groups: {listed(names)}", holding[0])
         yield Problem("HW411", JOB, ("group",), message, near.text, fix=near.fix)
+
+
+def _holds(nodes: NodeGroup, job: TrainingJob) -> bool:
+    """Return whether the group has the job's nodes, and the layout divides their ranks."""
+    if job.nodes > nodes.count - nodes.held_back:
+        return False
+    try:
+        resolve_mesh(job.layout, job.nodes * (job.gpus or procs_per_node(nodes)))
+    except MeshError:
+        return False
+    return True
 
 
 def _check_gpus(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:

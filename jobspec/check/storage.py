@@ -48,6 +48,9 @@ def check_shared(cluster: Cluster) -> Iterator[Problem]:
 def check_storage_groups(cluster: Cluster) -> Iterator[Problem]:
     """Check that the groups of nodes that reach a storage exist."""
     known = [nodes.name for nodes in cluster.node_groups]
+    if len(set(known)) < len(known):
+        # One of the two with the same name may be meant.
+        return
     for index, storage in enumerate(cluster.storage):
         for place, group in enumerate(storage.groups):
             if group not in known:
@@ -126,6 +129,9 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
         if scheme == "file":
             hint = f"write `path: {found.removeprefix('file://')}`"
         yield Problem("HW703", CLUSTER, at, message, hint)
+    elif served := re.fullmatch(r"[A-Za-z0-9][\w.-]+:(/.*)", found):
+        message = f"`{found}` is where a server has it, and the path is that of the nodes"
+        yield Problem("HW703", CLUSTER, at, message, f"write the directory where it is mounted, for example `path: {served[1]}`")
     elif re.match(r"[A-Za-z]:[\\/]|\\\\", found):
         message = f"`{found}` is a path of Windows, which Linux takes as the name of a file in the current directory"
         yield Problem("HW703", CLUSTER, at, message, "write the path as the nodes see it, for example `path: /scratch/runs`")

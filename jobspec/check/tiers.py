@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from headway.jobspec.document import Path
-from headway.jobspec.notation import counted
+from headway.jobspec.notation import counted, write_parts
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.job import TrainingJob
@@ -75,7 +75,11 @@ def _check_stored(checkpoint: Checkpoint, steps: int | None) -> Iterator[Problem
     if not any(tier.kind in STORED_TIERS for tier in checkpoint.tiers):
         kinds = listed(dict.fromkeys(tier.kind for tier in checkpoint.tiers))
         message = f"checkpoints in {kinds} alone are lost with the allocation: the next attempt would start at step 0"
-        every = counted(1000 if steps is None else max(1, min(1000, steps // 10)), "step")
+        often = max((tier.every.steps or 0 for tier in checkpoint.tiers), default=0)
+        # Not more often than the other tiers, as `_check_intervals` would report.
+        every = counted(max(often, 1000 if steps is None else max(1, min(1000, steps // 10))), "step")
+        if often == 0 and (times := [tier.every.seconds for tier in checkpoint.tiers if tier.every.seconds]):
+            every = write_parts(max(*times, 1800.0))
         hint = f"add a persistent tier: `{{kind: shared, every: {every}}}`"
         yield Problem("HW709", JOB, ("checkpoint", "tiers"), message, hint)
 
