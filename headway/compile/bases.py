@@ -6,7 +6,7 @@ from typing import Any
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.problem import CLUSTER, Problem
-from headway.jobspec.suggest import nearest
+from headway.jobspec.suggest import file_like
 from headway.templates.cluster import SwitchOptions
 from headway.templates.switches import SWITCHES
 from headway.templates.switches.options import SiteOptions
@@ -70,16 +70,10 @@ def _problems(plan: ClusterPlan, kind: str, unread: list[tuple[SwitchPlan, str, 
         if "{" in file or "}" in file:
             hint = "write `{switch}` for the name of a switch: no other name in braces is filled in"
         elif near := _near(folder, file):
-            hint = f"did you mean `{near}`? Else {hint}"
+            hint = f"did you mean `{near.replace(switch.name, '{switch}') if same[1:] else near}`? Else {hint}"
         yield Problem("HW513", CLUSTER, (*os, "options", "base"), message, hint)
 
 
 def _near(folder: Path, file: str) -> str | None:
-    """Return the file of a similar name in the same folder."""
-    place = folder / file
-    try:
-        names = [each.name for each in place.parent.iterdir() if each.is_file()]
-    except OSError:
-        return None
-    found = nearest(place.name, names) if place.name not in names else None
-    return None if found is None else str(Path(file).with_name(found))
+    """Return the file of a similar name in the same folder, or of this name in a folder of a similar one."""
+    return None if (folder / file).is_file() else file_like(folder, file)

@@ -88,12 +88,14 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     seen: list[str] = []
     unreadable: list[Path] = []
     unusable: list[Path] = []
+    misnamed: list[Path] = []
     document = Path(job.document.name)
     for clusters in sources.clusters_around(document):
         found = clusters.named.get(name, [])
         if found:
             return (yield from _only(job, index, found))
         seen += clusters.named
+        misnamed += [path for name, paths in clusters.named.items() if not is_name(name) for path in paths]
         unreadable += clusters.unreadable
         unusable += clusters.unusable.get(name, [])
     # `jobs/` and `clusters/` are often next to each other.
@@ -112,7 +114,9 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     message = f"no Cluster document called `{name}` {where}"
     # A name that no cluster may have is a problem of its own document.
     usable = [each for each in seen if is_name(each)]
-    if seen and not usable:
+    if misnamed and not usable:
+        for path in misnamed:
+            yield from sources.read(path).problems
         return None
     hint = did_you_mean(name, usable, "clusters") if usable else Hint("put its Cluster document beside the job")
     if unreadable and nearest(name, seen) is None:

@@ -98,7 +98,9 @@ def _check_amount(plan: JobPlan, corpora: Sequence[dict[str, Any]], indexes: dic
         name = f"the corpus `{corpora[number]['path']}`"
         if windows == 0:
             message = f"{name} has {index.tokens:,} tokens, too few for one sequence of {batch.sequence_length:,}"
-            yield Problem("HW330", JOB, path, message, "use a shorter sequence, or a larger corpus")
+            yield Problem(
+                "HW330", JOB, path, message, f"use a sequence of at most {index.tokens - 1:,} tokens, or a larger corpus"
+            )
             continue
         times = count / windows
         message = (

@@ -9,6 +9,7 @@ from headway.jobspec.choice import choose
 from headway.jobspec.document import Document, Path
 from headway.jobspec.problem import Problem
 from headway.jobspec.short import is_unclear
+from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.jobspec.suggest import joined_or
 from headway.templates.kind import JobKind
@@ -66,6 +67,17 @@ def _of_another_trainer(problem: Problem, job: Document, trainer: JobKind) -> Pr
     if problem.code != "HW208" or not trainer.data or not others:
         return problem
     own = f"or write a kind of this trainer: {joined_or([f'`{each}`' for each in trainer.data])}"
+    options = job.value(("data", "options"))
+    fitting = [
+        name
+        for name, each in trainer.data.items()
+        if isinstance(options, dict) and options.keys() <= field_names(each.options).keys()
+    ]
+    if ("trainer",) in job.values and options and len(fitting) == 1:
+        # Its options show that the trainer is meant, and not the kind.
+        other = joined_or([f"`{each}`" for each in others])
+        hint = f"write `{fitting[0]}`, whose options these are; `{kind}` is a kind of the trainer {other}"
+        return replace(problem, hint=hint, fix=fitting[0])
     if ("trainer",) in job.values:
         hint = f"it is a kind of the trainer {joined_or([f'`{each}`' for each in others])}: name that as `trainer.kind`, {own}"
     else:

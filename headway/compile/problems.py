@@ -102,7 +102,7 @@ _EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "HW424": ("HW215",),
     "HW516": ("HW214",),
     "HW531": ("HW232",),
-    "HW703": ("HW312", "HW418"),
+    "HW703": ("HW312", "HW418", "HW433"),
     "HW713": ("HW428",),
     "HW716": ("HW701",),
 }
@@ -111,6 +111,8 @@ _EXPLAINED_ANYWHERE: Mapping[str, tuple[str, ...]] = {
     "HW301": ("HW403", "HW434"),
     # Heads that divide `hidden` are chosen first.
     "HW303": ("HW302",),
+    # A sequence that the layout does not divide.
+    "HW323": ("HW316",),
     # A schedule that the run is too short for.
     "HW324": ("HW308",),
     "HW305": ("HW403", "HW434"),
@@ -207,6 +209,20 @@ def _follows(problem: Problem, problems: list[Problem], document: Document | Non
     if problem.code == "HW313":
         unused = {dotted(each.path) for each in others if each.code == "HW210"}
         return bool(problem.fields) and unused.issuperset(problem.fields)
+    if problem.code == "HW316":
+        # The ranks of an axis whose degree is wrong.
+        return any(each.code == "HW301" and each.path[-1] in ("cp", "tp") for each in others)
+    if problem.code == "HW235":
+        # Adapters for a number of GPUs that no node has.
+        return any(each.code == "HW232" and each.path == (*problem.path[:-1], "gpus") for each in others)
+    if problem.code in ("HW503", "HW504", "HW505") and problem.path[:1] == ("fabrics",):
+        # Settings of a network for RDMA whose transport is wrong.
+        fabric = None if document is None else document.value(problem.path[:2])
+        fabric = fabric if isinstance(fabric, dict) else {}
+        is_tcp = fabric.get("role") == "scale-out" and fabric.get("transport") == "tcp"
+        is_meant_as_roce = is_tcp and bool(fabric.get("classes") or fabric.get("congestion"))
+        if is_meant_as_roce and any(each.code == "HW530" and each.path[-1:] == ("nics",) for each in others):
+            return True
     if problem.code == "HW521":
         # A cable to a leaf of another rail, where another adapter's is.
         return any(each.code == "HW522" and each.path == (*problem.path[:-1], "switch") for each in others)

@@ -101,11 +101,12 @@ class Sources:
         found = Below([], [], [])
         for parent, folders, files in os.walk(folder, onerror=lambda error: found.problems.append(_unreadable_folder(error))):
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
-            for path in (Path(parent, name) for name in sorted(files)):
-                if self._is_headway(path) or _is_broken(path):
-                    found.documents.append(path)
-                elif path.suffix.lower() in SUFFIXES:
-                    found.passed_over.append(path)
+            paths = [Path(parent, name) for name in sorted(files)]
+            own = [path for path in paths if self._is_headway(path) or _is_broken(path)]
+            # An empty file next to documents is one that was not written yet.
+            own += [path for path in paths if own and path not in own and self._is_empty(path)]
+            found.documents.extend(sorted(own))
+            found.passed_over.extend(path for path in paths if path not in own and path.suffix.lower() in SUFFIXES)
         return found
 
     def clusters_around(self, document: Path) -> Iterator[Clusters]:
@@ -169,6 +170,13 @@ class Sources:
             return False
         content = self._content(path)
         return content is None or is_meant(content)
+
+    def _is_empty(self, path: Path) -> bool:
+        """Whether the file is YAML without any text."""
+        if path.suffix.lower() not in SUFFIXES or not is_file(path):
+            return False
+        content = self._content(path)
+        return content is not None and not content.strip()
 
     def _content(self, path: Path) -> bytes | None:
         """Return the file's content; None if it cannot be read."""

@@ -31,12 +31,15 @@ def check_no_image(plan: JobPlan, why: str, hint: str) -> Iterator[Problem]:
         yield Problem("HW422", JOB, IMAGE, f"`{plan.cluster}` cannot start the image: {why}", hint)
 
 
-def check_mounts_in_place(plan: JobPlan) -> Iterator[Problem]:
-    """Check mounts without a container: a directory keeps its path, and nothing makes it read-only for the job."""
+def check_mounts_in_place(plan: JobPlan, runtime: str | None = None) -> Iterator[Problem]:
+    """Check mounts without a container: a directory keeps its path, and nothing makes it read-only for the job. `runtime` is an example of
+    an image that the cluster starts, if it starts containers."""
     for index, mount in enumerate(plan.mounts):
         if PurePosixPath(mount.source) != PurePosixPath(mount.target):
             message = f"`{mount.source}` cannot appear at `{mount.target}`: the job runs without a container on `{plan.cluster}`"
-            hint = f"leave `target` out and use `{mount.source}` in the job"
+            hint = f"leave the mount out and use `{mount.source}` in the job"
+            if runtime is not None:
+                hint = f"add the image of a container, for example `code: {{image: {runtime}}}`, or {hint}"
             yield Problem("HW423", JOB, ("mounts", index, "target"), message, hint)
         elif mount.read_only:
             message = f"`{mount.source}` cannot be made read-only: the job runs without a container on `{plan.cluster}`"
@@ -174,7 +177,10 @@ def _check_unmounted(place: Path, argument: str, path: PurePosixPath, mounted: t
             yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
     elif _is_for_results(argument, path):
         message = f"`{path}` is on no mount of the job's containers, and what is written there is lost with them"
-        hint = f"write `{{run_directory}}/{path.name}`, below the run's directory, or add the directory to `mounts`"
+        below = "" if "$" in path.name else f"/{path.name}"
+        hint = (
+            f"write `{{run_directory}}{below}`, {'below ' if below else ''}the run's directory, or add the directory to `mounts`"
+        )
         yield Problem("HW433", JOB, place, message, hint, Severity.WARNING)
     elif words & _INPUTS and mounted and not any(path.is_relative_to(each) for each in _OF_IMAGES):
         message = f"`{path}` is on no mount of the job's containers, which have it only if their image does"

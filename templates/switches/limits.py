@@ -58,7 +58,10 @@ def _check_timers(name: str, options: BaseModel, fabric: FabricPlan, cluster: Cl
             f"a link that fails silently is found after {found_s:g} s, and NCCL sends a lost packet again for {IB_RETRIES_S:.0f} s: jobs "
             "end although another path is there"
         )
-        yield Problem("HW533", CLUSTER, (*at, key), message, "use BFD with 300, or a hold time of 9", Severity.WARNING)
+        hint = "use `bfd_ms: 300`"
+        if detection_ms is None:
+            hint = "set `hold_s: 9`, or `bfd_ms: 300` with `hold_s: 9`"
+        yield Problem("HW533", CLUSTER, (*at, key), message, hint, Severity.WARNING)
     elif detection_ms is not None and options.hold_s >= _SLOW_HOLD_S:
         message = f"BFD finds a dead link, but routes through a switch whose BGP hangs stay for {options.hold_s} s"
         yield Problem("HW533", CLUSTER, (*at, "hold_s"), message, "use 9", Severity.WARNING)
@@ -88,7 +91,11 @@ def _check_model(
     """Check that the system runs on the model, whose cages its port names follow; `is_meant`: the system has options, which another one
     would not accept, so that the model is more likely to be wrong."""
     fitting = [row.name for row in models().values() if row.vendor == kind.vendor and row.transport == "ethernet"]
-    hint = f"use {joined_or([f'`{name}`' for name in fitting])}"
+    # Those with ports for the fabric's cables first.
+    ports = (port for switch in cluster.switches if switch.fabric == fabric.name for port in switch.ports)
+    fastest = max((port.gbps for port in ports), default=0)
+    fast = [name for name in fitting if models()[name].gbps >= fastest]
+    hint = f"use {joined_or([f'`{name}`' for name in fast or fitting])}"
     if fabric.switch_model is None:
         message = f"the names of ports under {kind.title} follow from the switches' model, and none is set"
         yield Problem("HW513", CLUSTER, path, message, f"set `model`: {hint}", at_key=True)

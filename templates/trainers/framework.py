@@ -207,7 +207,10 @@ class Framework:
                 setter = self.table.field_of(clash)
                 whose = f"the job's `{setter}` sets" if setter else "headway sets"
                 message = f"{whose} `{clash}` of {self.table.name} to `{ours[clash]}` already"
-                hint = f"remove `{key}`" + (f", and change `{setter}`" if setter else "")
+                # With the only key of a mapping, the mapping is removed.
+                top = str(path[-1])
+                whole = top if sum(each == path for each, _, _ in _own_keys(options)) == 1 else key
+                hint = f"remove `{whole}`" + (f", and change `{setter}`" if setter else "")
                 yield Problem("HW327", JOB, path, message, hint, at_key=True)
             elif self.names and (meant := misspelt(self.normal(key), self.names)):
                 message = f"`{key}` is not a key of {_names(self.names).title}, and resembles `{meant}`"

@@ -1,16 +1,20 @@
 """Checks a run's checkpoints against its storage and the length of an attempt: room, the time to write one, and how often."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from headway.jobspec.document import Path
-from headway.jobspec.notation import write_duration
+from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, JobPlan, StoragePlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, training_of
 from headway.planner.memory.ledger import checkpoint_bytes
 from headway.planner.training import Training
-from headway.runner.contract import STORED_TIERS, Tier
+from headway.runner.contract import STORED_TIERS, TIER_KINDS, Tier
+
+# The time of a step is an estimate.
+_CLEARLY = 2
 
 
 def check_checkpoints(plan: JobPlan, cluster: ClusterPlan, *, keeps_all: bool = False) -> Iterator[Problem]:
@@ -28,18 +32,43 @@ def check_checkpoints(plan: JobPlan, cluster: ClusterPlan, *, keeps_all: bool = 
                 yield from _check_room(path, tier.keep, extra, checkpoint_bytes(training), storage)
             yield from _check_writing(path, tier, checkpoint_bytes(training), timed, storage)
     yield from _check_attempt(plan, timed)
+    yield from _check_order(plan, timed)
+
+
+def _check_order(plan: JobPlan, training: Training | None) -> Iterator[Problem]:
+    """Warn of a tier that is written more often than one that is lost sooner, where one counts steps and the other one time:
+    `check_tiers` compares those that count the same."""
+    tiers = plan.run.checkpoint.tiers
+    order = sorted(range(len(tiers)), key=lambda index: TIER_KINDS.index(tiers[index].kind))
+    for near, far in pairwise(order):
+        if (tiers[near].every_s is None) == (tiers[far].every_s is None):
+            continue
+        sooner, later = _interval_s(tiers[near], training), _interval_s(tiers[far], training)
+        if sooner is not None and later is not None and later * _CLEARLY < sooner:
+            message = (
+                f"the `{tiers[far].kind}` tier is written every {write_duration(later)}, and the `{tiers[near].kind}` tier, which it "
+                f"outlives, every {write_duration(sooner)}: the checkpoint in `{tiers[near].kind}` is never newer"
+            )
+            rarely = write_duration(-(-int(sooner * 2) // 60) * 60)
+            if tiers[far].every_steps is not None:
+                rarely = counted(max(1, round(sooner * 2 / later) * (tiers[far].every_steps or 1)), "step")
+            hint = f"save to `{tiers[far].kind}` less often, for example `every: {rarely}`, or to `{tiers[near].kind}` more often"
+            path = ("checkpoint", "tiers", far, "every")
+            yield Problem("HW707", JOB, path, message, hint, Severity.WARNING)
 
 
 def _check_room(path: Path, keep: int, extra: int, size: int, storage: StoragePlan) -> Iterator[Problem]:
     """`extra` checkpoints are there in addition to those to keep: one is written before the oldest is deleted, and one may be older."""
     needed = size * (keep + extra)
     if storage.capacity_bytes is not None and needed > storage.capacity_bytes:
+        older = ", one older than the `horizon`" if extra > 1 else ""
         message = (
-            f"{keep} checkpoints of {format_bytes(size)} and the one being written take {format_bytes(needed)}, but `{storage.name}` "
-            f"has {format_bytes(storage.capacity_bytes)}"
+            f"{keep} checkpoints of {format_bytes(size)}{older} and the one being written take {format_bytes(needed)}, but "
+            f"`{storage.name}` has {format_bytes(storage.capacity_bytes)}"
         )
         most = storage.capacity_bytes // size - extra
-        hint = f"set `keep: {most}`, or use a larger storage" if most >= 2 else "use a larger storage"
+        larger = f"use a larger storage, or correct its `capacity` (`storage` of the cluster, `{storage.name}`)"
+        hint = f"set `keep: {most}`, or {larger}" if most >= 2 else larger
         yield Problem("HW714", JOB, path, message, hint, Severity.WARNING, at_key=True)
 
 
@@ -68,7 +97,12 @@ def _check_writing(path: Path, tier: Tier, size: int, timed: Training | None, st
             f"writing a checkpoint of {format_bytes(size)} to `{storage.name}` takes {write_duration(writing)}, and one is due "
             f"every {write_duration(interval)}"
         )
-        hint = f"save every {write_duration(-(-int(writing * 2) // 60) * 60)} or less often, or correct `write` of the storage"
+        rarely = write_duration(-(-int(writing * 2) // 60) * 60)
+        if tier.every_steps is not None:
+            rarely = f"{-(-int(writing * 2 / interval * tier.every_steps) // 100) * 100} steps"
+        hint = (
+            f"save less often, for example `every: {rarely}`, or correct `write` of `{storage.name}` in the cluster's `storage`"
+        )
         yield Problem("HW715", JOB, (*path, "every"), message, hint, Severity.WARNING)
 
 
@@ -88,7 +122,12 @@ def _check_attempt(plan: JobPlan, training: Training | None) -> Iterator[Problem
     message = (
         f"an attempt of {write_duration(limit)} ends before its first checkpoint after {write_duration(intervals[index] or 0)}"
     )
-    hint = f"save more often, for example `every: {write_duration(max(60, limit // 600 * 60))}`, or raise `limits.attempt.time`"
+    often, steps = write_duration(max(60, limit // 600 * 60)), plan.run.checkpoint.tiers[index].every_steps
+    if steps is not None:
+        # Ten times in an attempt, in a round number of steps.
+        fitting = max(1, int(steps * limit / (intervals[index] or limit) / 10))
+        often = counted(fitting // 10 * 10 or fitting, "step")
+    hint = f"save more often, for example `every: {often}`, or raise `limits.attempt.time`"
     yield Problem("HW716", JOB, ("checkpoint", "tiers", index, "every"), message, hint, Severity.WARNING)
 
 

@@ -191,6 +191,10 @@ def _check_restricted(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
     }
     if found := [name for name, is_set in against.items() if is_set]:
         message = f"the Pod Security level `restricted` does not permit {joined_or(found)}"
+        if found == ["`user: 0`"]:
+            hint = "write the number of another user than root, for example `user: 1000`, or leave `restricted` out"
+            yield Problem("HW210", CLUSTER, (*_OPTIONS, "user"), message, hint)
+            return
         yield Problem("HW210", CLUSTER, path, message, "leave them out, or `restricted`", at_key=True)
 
 

@@ -12,7 +12,7 @@ from headway.jobspec.document import Path
 from headway.jobspec.notation import counted, write_duration
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
-from headway.jobspec.spec.scheduling import ALL, ANY, SlurmRequest
+from headway.jobspec.spec.scheduling import ALL, ANY, SlurmAllow, SlurmRequest
 from headway.templates.schedulers.containers import (
     IMAGE,
     check_hidden,
@@ -133,6 +133,8 @@ _WHY = {
     "array": ("every task of an array would train the same spec", "use `sweep` in the job for runs with different values"),
     "export": ("the ranks need the variables of the batch script", "set variables in `environment` of the job"),
 }
+# An example of an image, by what starts containers.
+_IMAGES = {"pyxis": "/images/train.sqsh", "apptainer": "/images/train.sif"}
 _HINT = "leave it out; set what a job asks for in the job, and the rest in the other options of its cluster"
 
 
@@ -141,9 +143,9 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
     keep together."""
     asked = request_of(plan)
     own = [
-        *_check_further(JOB, place_of(plan, "sbatch"), asked.get("sbatch", ()), _OF_SBATCH),
-        *_check_further(JOB, place_of(plan, "srun"), asked.get("srun", ()), _OF_SRUN),
-        *_check_further(JOB, place_of(plan, "apptainer"), asked.get("apptainer", ()), _OF_APPTAINER),
+        *_check_further(JOB, place_of(plan, "sbatch"), asked.get("sbatch", ()), _OF_SBATCH, options.allow),
+        *_check_further(JOB, place_of(plan, "srun"), asked.get("srun", ()), _OF_SRUN, options.allow),
+        *_check_further(JOB, place_of(plan, "apptainer"), asked.get("apptainer", ()), _OF_APPTAINER, options.allow),
     ]
     # What no job may set is not to be allowed either.
     places = {problem.path for problem in own}
@@ -159,8 +161,8 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
         yield Problem("HW210", JOB, place_of(plan, "apptainer"), message, hint, at_key=True)
     if options.containers is None:
         hint = (
-            "if the nodes have Apptainer or pyxis, add `containers: apptainer` or `containers: pyxis` to the cluster's "
-            "`scheduler.options`; else leave `image` out"
+            "if the nodes have pyxis or Apptainer, add `containers: pyxis`, or `containers: apptainer` with an `image_cache`, to the "
+            "cluster's `scheduler.options`; else leave `image` out"
         )
         yield from check_no_image(plan, "its Slurm options do not set `containers`", hint)
     elif plan.code["image"] is not None:
@@ -170,7 +172,7 @@ def check(options: SlurmOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterato
         if options.containers == "apptainer":
             yield from _check_own_variables(plan)
     if plan.code["image"] is None:
-        yield from check_mounts_in_place(plan)
+        yield from check_mounts_in_place(plan, _IMAGES.get(options.containers or ""))
     yield from check_variables(plan)
     yield from check_secret_sources(plan)
     yield from _check_topology(options, plan, cluster)
@@ -216,8 +218,10 @@ def check_options(options: SlurmOptions) -> Iterator[Problem]:
             yield Problem("HW210", CLUSTER, (*own, "setup", index), message, hint)
 
 
-def _check_further(document: str, place: Path, given: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
-    """Report options that the batch script sets itself."""
+def _check_further(
+    document: str, place: Path, given: Iterable[str], own: Collection[str], allow: SlurmAllow | None = None
+) -> Iterator[Problem]:
+    """Report options that the batch script sets itself; a job has only those that the cluster allows, if it lists them."""
     for index, option in enumerate(given):
         if re.match(r"--gres=(?:.*,)?gpu\b", option):
             message = "the batch script asks for the GPUs itself, and `--gres` would ask for them again"
@@ -238,6 +242,8 @@ def _check_further(document: str, place: Path, given: Iterable[str], own: Collec
             if document == JOB and own[name] in SlurmRequest.model_fields:
                 where = "`scheduler.slurm`"
             hint = f"leave it out, and set `{own[name]}` under {where}"
+            if document == JOB and allow is not None and not getattr(allow, str(own[name]), True):
+                hint = f"leave it out: the cluster's `allow` does not let jobs set `{own[name]}`"
         elif name in _OF_JOBS:
             hint = f"leave it out, and set `{_OF_JOBS[name]}` in the job"
         yield Problem("HW210", document, (*place, index), message, hint)

@@ -71,7 +71,10 @@ def _check_options(path: Path, options: SonicOptions, device: SonicDevice, switc
         if found not in (None, value):
             what = "no such pool" if value is None else f"`{value}`"
             message = f"`{key}` is `{found}`, but {what} for ports of {hwsku.lanes} lanes of this model in SONiC"
-            yield Problem("HW513", CLUSTER, (*path, key), message, f"leave `{key}` out: it follows from `model`")
+            hint, fix = f"leave `{key}` out: it follows from `model`", None
+            if isinstance(value, str):
+                hint, fix = f"write `{value}`, or leave `{key}` out: it follows from `model`", value
+            yield Problem("HW513", CLUSTER, (*path, key), message, hint, fix=fix)
     ports = [port.lanes for port in device.ports.values()][: len(options.lanes)]
     if options.lanes and list(options.lanes) != ports:
         index = next(

@@ -50,8 +50,11 @@ _DEFAULTS = {
     f"{section}{name}": field.default for section, model in _SECTIONS.items() for name, field in model.model_fields.items()
 } | {"layout.dp_shard": 1, "batch.sequence": 1}
 _TWO_BRACES = re.compile(r"\{\{\s*([a-z_.]+)\s*\}\}")
+# The number of a job, by which people keep the output of runs apart.
+_RUN_ID = re.compile(r"\$\{?(?:SLURM_JOB_ID|SLURM_JOBID|SLURM_JOB_NAME|JOB_ID|JOB_NAME|RUN_ID|PBS_JOBID|LSB_JOBID)\}?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
+_BETWEEN_COMMANDS = frozenset({"|", "||", "&&", "&", ";"})
 # Values that change with the number of nodes.
 _FIXED = frozenset({"nodes", "world_size", "layout.dp_shard", "batch.accumulation"})
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish"})
@@ -76,6 +79,11 @@ def check(options: ScriptOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterat
         if argument in _OF_A_SHELL and not _is_shell(options):
             message = f"the script gets `{argument}` as an argument: no shell reads the list"
             hint = "remove it and what belongs to it; each rank's output is in the run's `attempts/<k>/logs`"
+            if argument in _BETWEEN_COMMANDS:
+                hint = (
+                    "write what prepares a node in `setup`; for a line of a shell, write "
+                    "`trainer: {kind: script, options: {python: false, argv: [bash, -c, '...']}}`"
+                )
             yield Problem("HW703", JOB, (*_ARGV, index), message, hint, Severity.WARNING)
         if plan.run.min_slots is not None and (fixed := _FIXED & set(names_in(argument))):
             message = f"`{{{min(fixed)}}}` is the value of the most nodes, and the run may have fewer"
@@ -113,6 +121,8 @@ def check_text(at: Path, text: str) -> Iterator[Problem]:
     elif is_for_a_shell(text):
         message = f"the script gets the text `{text}`: `~` and `$` are not expanded"
         hint = "write the value out, or read the variable in the script"
+        if (named := _RUN_ID.sub("{run}", text)) != text:
+            hint = f"write `{flow(named)}`, with the name of the run"
         yield Problem("HW703", JOB, at, message, hint, Severity.WARNING)
 
 
