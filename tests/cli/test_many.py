@@ -106,6 +106,20 @@ def test_unreadable_file_is_an_error_of_its_folder(tmp_path: Path, capsys: pytes
     assert "2 documents: 2 errors" in out
 
 
+def test_empty_file_is_an_error_next_to_documents_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "values").mkdir()
+    (tmp_path / "values" / "none.yaml").touch()
+    (tmp_path / "own.yaml").write_text(OURS["bom.yaml"])
+    (tmp_path / "job.yaml").write_text("\n")
+    (tmp_path / "notes.yaml").write_text("# none yet\n")
+    assert main(["check", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("the document is empty") == 1
+    assert f"--> {tmp_path / 'job.yaml'}" in out
+    assert "none.yaml" in out.rpartition("passed over")[2]
+    assert "notes.yaml" in out.rpartition("passed over")[2]
+
+
 @pytest.mark.slow
 def test_file_without_read_permission_is_an_error_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
@@ -119,7 +133,8 @@ def test_file_without_read_permission_is_an_error_of_its_folder(tmp_path: Path) 
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     (tmp_path / "jobs").chmod(0o755)
     assert done.returncode == 1, done.stderr
-    assert "cannot read the folder: Permission denied" in done.stdout
+    assert f"error[HW101]: cannot read the folder: Permission denied\n  --> {tmp_path / 'jobs'}" in done.stdout
+    assert "hint: check its permissions, or name the documents in it" in done.stdout
     assert "cannot read the file: Permission denied" in done.stdout
 
 

@@ -156,6 +156,13 @@ BUILTIN = (
     (J, "  dp_shard: 16\n  tp: 2", "  dp_shard: 32"),
     (J, "recompute: full\n", ""),
 )
+FILES = (
+    (J, _SCRIPT, "  kind: builtin # ["),
+    (J, "preset: llama-3.1-8b", "{layers: 2, hidden: 64, heads: 4, kv_heads: 4, ffn_hidden: 256, vocab_size: 512}"),
+    (J, "environment:\n", "data: {kind: files, options: {paths: [a]}}\nenvironment:\n"),
+    (J, "  dp_shard: 16\n  tp: 2", "  dp_shard: 32"),
+    (J, "recompute: full\n", ""),
+)
 RATES = "lr: 0.1, warmup_steps: 3, schedule: cosine, min_lr_ratio: 0.1, weight_decay: 0.1, beta1: 0.9, beta2: 0.95, eps: 1.0e-8"
 ADAPTERS = "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7], nic: ConnectX-7, nic_speed: 400Gb/s"
 LARGER = f"  - {{name: more, count: 20, cpus: 96, host_memory: 2TiB, gpu: H100-SXM-80, gpus: 8, {ADAPTERS}}}\n"
@@ -441,7 +448,7 @@ JOBS = [
         "[{optimizer.lr: 0.0001}, {optimizer.lr: 0.0003}]",
     ),
     Mistake("nodes: 4", "nodes:\u00a04", "HW105", " "),
-    Mistake("nodes: 4", "nodes: 4\n---", "HW112", None, "put each document into a separate file"),
+    Mistake("nodes: 4", "nodes: 4\n---", "HW112", None, "remove the `---`"),
     Mistake("  dp_shard: 16\n", "  dp_shard:16\n", "HW105", "dp_shard: 16"),
     Mistake("compute: bf16", "compute: @bf16", "HW105", '"@bf16"', "leave the `@` out", is_whole=False),
     Mistake("[train.py,", "[train.py, {?compile}--compile,", "HW105", None, "quote", is_whole=False),
@@ -793,9 +800,205 @@ JOBS = [
     ),
     Mistake("    budget: 3", "\u00a0\u00a0\u00a0\u00a0budget: 3", "HW105", "    "),
     Mistake("environment:\n", "setup:\n  - {a}/b\nenvironment:\n", "HW105", '"{a}/b"'),
-    Mistake("environment:\n", "setup: - export A=1\nenvironment:\n", "HW105", None, "begin each item with `- ` on a new line"),
-    Mistake("HF_HOME: /data/hf", 'HF_HOME: "\\d/hf"', "HW105", None, "write `\\\\` for a backslash"),
+    Mistake("environment:\n", "setup: - export A=1\nenvironment:\n", "HW105", "setup:\n- export A=1"),
+    Mistake("HF_HOME: /data/hf", 'HF_HOME: "\\d/hf"', "HW105", "'\\d/hf'"),
     Mistake("nodes: 4", "nodes: 4\nscheduler: {slurm: {exclude: n[1-4], qos: high}}", "HW105", '"n[1-4]"'),
+    # Broken YAML: several fields or items on one line, quotes and brackets that are not closed, other languages' signs.
+    Mistake("nodes: 4", "nodes: 4 seed: 2", "HW105", "nodes: 4\nseed: 2", is_whole=False),
+    Mistake("nodes: 4", "nodes: 4, recompute: full", "HW105", "nodes: 4\nrecompute: full", is_whole=False),
+    Mistake("nodes: 4", '"nodes: 4', "HW105", "nodes: 4"),
+    Mistake("nodes: 4", "nodes: '4", "HW105", "4"),
+    Mistake("nodes: 4", "// four\nnodes: 4", "HW105", "# four"),
+    Mistake("nodes: 4", "-- four\nnodes: 4", "HW105", "# four"),
+    Mistake("nodes: 4", "nodes: 4 // four", "HW203", "4 # four"),
+    Mistake("compute: bf16", "compute: bf16 -- half", "HW205", "bf16 # half"),
+    Mistake("apiVersion", "```yaml\napiVersion", "HW105", None, "remove the lines of the fence"),
+    Mistake("name: case\n", "name: case\n...\n", "HW105", None, "remove the line with `...`"),
+    Mistake("name: case\n", "name: case\n---\napiVersion: v1\n", "HW112", None, "put each document into a separate file"),
+    Mistake("nodes: 4", "nodes: 4\nnodes: 4", "HW108", None, "remove this line, which is the same"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [A, B", "HW105", "secrets: [A, B]"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [A, B]]", "HW105", "secrets: [A, B]"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: [A, B}", "HW105", "secrets: [A, B]"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: A, B]", "HW203", "[A, B]"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: <A, B>", "HW203", "[A, B]"),
+    Mistake("nodes: 4", 'nodes: 4\nsecrets: ["A, B]', "HW105", '"A"'),
+    Mistake("nodes: 4", "nodes: 4\nsecrets: - A", "HW105", "secrets:\n- A"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets:\n  * A\n  * B", "HW105", None, "write `-` before each of the 2 items"),
+    Mistake("nodes: 4", "nodes: 4\nsecrets:\n  + A", "HW203", "[A]"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: *data", "HW106", '"*data"'),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: preset: llama-3.1-8b", "HW105", "{preset: llama-3.1-8b}"),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: preset: llama-3.1-8b}", "HW105", "{preset: llama-3.1-8b}"),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: {preset: llama-3.1-8b}}", "HW105", "model: {preset: llama-3.1-8b}"),
+    Mistake("model:\n  preset: llama-3.1-8b", "model: {preset = llama-3.1-8b}", "HW201", "preset: llama-3.1-8b"),
+    Mistake("  dp_shard: 16\n  tp: 2", "  dp_shard = 16\n  tp = 2", "HW203", None, "write a mapping: `{dp_shard: 16, tp: 2}`"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: 'it's'", "HW105", '"it\'s"'),
+    Mistake("HF_HOME: /data/hf", 'HF_HOME: "C:\\data"', "HW105", "'C:\\data'"),
+    Mistake("HF_HOME: /data/hf", "export HF_HOME=/data/hf", "HW203", "{HF_HOME: /data/hf}"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME /data/hf", "HW203", "{HF_HOME: /data/hf}"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: {value: /data/hf}", "HW203", None, "write `HF_HOME: /data/hf`"),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: [a, b]", "HW203", None, 'write one text, for example `HF_HOME: "a,b"`'),
+    Mistake("HF_HOME: /data/hf", "HF_HOME: null", "HW203", None, "leave `HF_HOME` out"),
+    Mistake(
+        "data: {kind: files, options: {paths: [a]}}",
+        "data: {kind: files, options: {paths: [*.txt]}}",
+        "HW105",
+        '"*.txt"',
+        more=FILES,
+    ),
+    Mistake("apiVersion: headway", "version: headway", "HW201", "apiVersion"),
+    # Numbers as words, with signs, with points or names behind them; shares of the run.
+    value("nodes: 4", "four", "HW203"),
+    value("nodes: 4", "-4", "HW204"),
+    value("time: 7d", "one week"),
+    value("time: 7d", "-7d"),
+    value("time: 7d", "[7d]", hint="write `7d`"),
+    value("time: 7d", "{days: 7}", hint="write `7d`"),
+    value("time: 7d", "168:0:0", fix="168:00:00"),
+    value("time: 7d", "0", "HW213", hint="write a number with its unit"),
+    value("join: 10m", "10 minuts"),
+    value("every: 100 steps", "10%"),
+    value("every: 100 steps", "0.1", "HW213"),
+    value("every: 100 steps", "100 stpes"),
+    value("global: 256 sequences", "{sequences: 256}", hint="write `256 sequences`"),
+    value("global: 256 sequences", "256 sequnces"),
+    value("global: 256 sequences", "8 x 32"),
+    value("global: 256 sequences", "2Mtokens", fix="2Mi tokens"),
+    value("global: 256 sequences", "2M", fix="2Mi tokens"),
+    value("global: 256 sequences", "0.002B tokens", fix="2Mi tokens"),
+    value("sequence: 8192", "8k tokens", "HW203"),
+    value("lr: 3.0e-4", "3.0 e-4", "HW203", fix="0.0003"),
+    value("lr: 3.0e-4", "3.0e\u20134", "HW203", fix="0.0003"),
+    value("lr: 3.0e-4", "-3.0e-4", fix="0.0003"),
+    value("steps: 1000", "1.000", "HW203"),
+    value("steps: 1000", "1 million", "HW203", fix="1000000"),
+    value("steps: 1000", "10M", "HW203", fix="10000000"),
+    value("budget: 3", "inf", "HW203", hint="no word stands for no limit"),
+    Mistake("preset: llama-3.1-8b", "preset: llama-3.1-8b\n  vocab_size: 128k", "HW203", "128256"),
+    Mistake(
+        "global: 256 sequences\n  micro: 1\n  sequence: 8192",
+        "global: 2Mi tokens\n  micro: 1\n  sequence: 8193",
+        "HW316",
+        "8192",
+    ),
+    Mistake("tp: 2", "tp: 2\n  cp: 3", "HW301", None, "`cp` can be 1"),
+    # Fields of other programs.
+    Mistake(
+        "steps: 1000", "steps: 1000\nfsdp: full_shard auto_wrap", "HW201", None, "write `sharding: parameters` under `layout`"
+    ),
+    Mistake("recompute: full", "activation_checkpoint: {mode: full}", "HW201", None, "write `recompute: full`"),
+    Mistake(
+        "steps: 1000",
+        "steps: 1000\nruntime_env: {env_vars: {A: b}}",
+        "HW201",
+        None,
+        "add what is in its `env_vars` to `environment`",
+    ),
+    Mistake("environment:\n  HF_HOME: /data/hf", "runtime_env: {env_vars: {A: b}}", "HW201", None, "write `environment: {A: b}`"),
+    Mistake("steps: 1000", "steps: 1000\nlabels: {team: nlp}", "HW201", None, "leave it out, or on Kubernetes"),
+    Mistake("steps: 1000", "steps: 1000\nhyperparameters: {lr: 1.0e-4}", "HW201", None, "move what is in it to `optimizer`"),
+    Mistake("steps: 1000", "steps: 1000\ncommand: [python, train.py]", "HW201", None, "leave it out: `trainer` is what runs"),
+    Mistake("steps: 1000", "steps: 1000\nargs: [--x]", "HW201", None, "add its items to `argv`"),
+    Mistake("steps: 1000", "steps: 1000\ncontainer: {image: a}", "HW201", None, "write `code: {image: a}`"),
+    Mistake(
+        "steps: 1000",
+        "steps: 1000\nimagePullSecrets: [a]",
+        "HW201",
+        None,
+        "write `image_pull_secrets` under `scheduler.kubernetes`",
+    ),
+    Mistake("steps: 1000", "steps: 1000\nno_such_thing: 3", "HW201", None, "leave it out: none of the"),
+    Mistake("preset: llama-3.1-8b", "preset: llama-3.1-8b\n  rope_scaling: {factor: 8}", "HW201", None, "leave it out"),
+    Mistake(
+        "preset: llama-3.1-8b", "preset: llama-3.1-8b\n  head_type: x", "HW201", None, "leave it out, or write one of the fields"
+    ),
+    Mistake(
+        "preset: llama-3.1-8b", "preset: llama-3.1-8b\n  num_experts: 8", "HW201", None, "write `experts: {count: 8, top_k: "
+    ),
+    Mistake(
+        "options: {corpora: [{path: a}]}",
+        "options: {corpora: [{path: a}], tokenizer: b}",
+        "HW201",
+        None,
+        "leave it out, or write one of the fields here",
+        more=BUILTIN,
+    ),
+    Mistake("kind: tokens", "kind: mosaic", "HW208", "tokens", more=BUILTIN),
+    Mistake("kind: indexed", "kind: dataset", "HW208", "indexed", more=MEGATRON),
+    # Checkpoints: the kinds of tiers, and how often each is written.
+    Mistake("- kind: shared\n      every: 100 steps\n      keep: 3", "- shared", "HW203", "{kind: shared, every: 100 steps}"),
+    Mistake(
+        "    - kind: shared",
+        "    - {kind: nvme, every: 10 steps}\n    - {kind: peer, every: 50 steps}\n    - kind: shared",
+        "HW205",
+        "memory",
+    ),
+    Mistake(
+        "- kind: shared\n      every: 100 steps\n      keep: 3",
+        "- {kind: memory, every: 300 steps}",
+        "HW709",
+        None,
+        "every: 300 steps",
+    ),
+    Mistake(
+        "      keep: 3",
+        "      keep: 3\n    - {kind: remote, every: 1s, url: s3://a/b}",
+        "HW707",
+        None,
+        "save to `remote` less often",
+        more=((C, "storage:\n", "storage:\n  - {name: bucket, kind: object, url: s3://a}\n"),),
+    ),
+    Mistake("dp_shard: 16\n  tp: 2", "dp_shard: 2\n  tp: 16", "HW413", None, "for example `tp: 8, dp_shard: 4`"),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nscheduler: {slurm: {sbatch: [--reservation=x]}}",
+        "HW210",
+        None,
+        "does not let jobs set `reservation`",
+        more=((C, "account: research", "account: research\n    allow: {sbatch: any}"),),
+    ),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nscheduler: {slurm: {apptainer: [-B /a:/b]}}",
+        "HW204",
+        None,
+        "write `mounts: [{source: /a, target: /b}]`",
+    ),
+    Mistake(
+        "[train.py,",
+        "[train.py, '&&',",
+        "HW703",
+        None,
+        "write what prepares a node in `setup`",
+    ),
+    Mistake("keep: 3\n  keep", "keep: 90\n  keep", "HW714", None, "or correct its `capacity`", more=((C, "2PB", "500GB"),)),
+    Mistake(
+        "every: 100 steps", "every: 1 steps", "HW715", None, "00 steps`, or correct `write`", more=((C, "200GB/s", "2GB/s"),)
+    ),
+    Mistake("[train.py,", '[train.py, "--id=$SLURM_JOB_ID",', "HW703", None, 'write `"--id={run}"`'),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nextends: bases",
+        "HW114",
+        None,
+        "write `bases/base.yaml`",
+        more=(("bases/base.yaml", "", "a: 1\n"),),
+    ),
+    Mistake("steps: 1000", "steps: 1000\nseed: 3\nsweep: {grid: {seed: []}}", "HW204", None, "for example `seed: [3, 4]`"),
+    Mistake(
+        "cluster: iron",
+        "cluster: iron\ngroup: huge",
+        "HW411",
+        "large",
+        more=(
+            (
+                C,
+                "node_groups:\n",
+                "node_groups:\n" + LARGER.replace("name: more", "name: large").replace("count: 20", "count: 4"),
+            ),
+            (C, "count: 8", "count: 2"),
+            (J, "cluster: iron\n", "cluster: iron\n"),
+        ),
+    ),
 ]
 CLUSTERS = [
     # One DSCP of two classes, and the transport of a fabric, have no other problem.
@@ -1083,6 +1286,90 @@ CLUSTERS = [
     Mistake(
         "{kind: frr}", "{kind: frr, options: {base: a}}", "HW201", None, "an option of `eos`, `nvue` or `sonic`", more=SWITCHED
     ),
+    # Names with decorations: of nvidia-smi, rocm-smi and clouds, of vendors; ranges.
+    *[
+        Mistake("gpu: H100-SXM-80", f"gpu: {name}", code, "H100-SXM-80")
+        for name, code in (
+            ("NVIDIA H100 80GB HBM3", "HW204"),
+            ("p5.48xlarge", "HW231"),
+            ("a3-megagpu-8g", "HW231"),
+            ("Standard_ND96isr_H100_v5", "HW231"),
+            ("BM.GPU.H100.8", "HW231"),
+        )
+    ],
+    Mistake("gpu: H100-SXM-80", "gpu: AMD Instinct MI300X OAM", "HW204", "MI300X-192", is_whole=False),
+    Mistake("nic: ConnectX-7", "nic: NVIDIA ConnectX-7 400GbE", "HW231", "ConnectX-7"),
+    Mistake("leaves: 8", "model: NVIDIA SN5600, leaves: 8", "HW231", "SN5600", more=SWITCHED),
+    Mistake("leaves: 8", "model: sn5600, leaves: 8", "HW231", "SN5600", more=SWITCHED),
+    Mistake("leaves: 8", "asn: 64512-65534, leaves: 8", "HW203", "64512", more=SWITCHED),
+    Mistake("ports: 64", "ports: 64 x 400G", "HW203", "64", more=SWITCHED),
+    *[
+        Mistake(ADAPTERS.partition(", nic:")[0], f"nics: {written}", code, fix)
+        for written, code, fix in (
+            ("[mlx5_0-7]", "HW204", ", ".join(f"mlx5_{number}" for number in range(8))),
+            ("mlx5_{0..7}", "HW203", f"[{', '.join(f'mlx5_{number}' for number in range(8))}]"),
+            ("mlx5_0..mlx5_7", "HW203", f"[{', '.join(f'mlx5_{number}' for number in range(8))}]"),
+            ("mlx5_0 mlx5_1", "HW203", "[mlx5_0, mlx5_1]"),
+        )
+    ],
+    Mistake(ADAPTERS.partition(", nic:")[0], "nics: [0, 1]", "HW203", None, "write `[mlx5_0, mlx5_1]`"),
+    Mistake(ADAPTERS.partition(", nic:")[0], "nics: [mlx5_*]", "HW204", None, "a pattern stands for none"),
+    Mistake("gpus: 8", "gpus: 0-7", "HW203", "8"),
+    Mistake("count: 8", "count: gpu[1-8]", "HW203", "8"),
+    Mistake("dscp: 26", "dscp: 26 (AF31)", "HW203", "26"),
+    Mistake('cuda: "12.8"', "cuda: cu128", "HW204", '"12.8"'),
+    Mistake('cuda: "12.8"', "cuda: 128", "HW203", '"12.8"'),
+    Mistake("partition: main", "partition: --partition=main", "HW204", "main"),
+    Mistake("partition: main", "partition: main*", "HW204", "main"),
+    Mistake("nic_speed: 400Gb/s", "nic_speed: 0", "HW213", None, "write a number with its unit"),
+    Mistake("interface: eth0", "interface: 192.168.1.1", "HW505", None, "write the name that `ip -br address` prints"),
+    Mistake("path: /scratch/runs", "path: nfs:/scratch/runs", "HW703", None, "for example `path: /scratch/runs`"),
+    Mistake("name: iron", "name: Iron", "HW204", "iron"),
+    # Networks: the role and the transport that their settings show, planes, congestion.
+    Mistake("transport: roce", "transport: tcp", "HW530", None, "set `transport: roce` of `rails`"),
+    Mistake("congestion: pfc-ecn", "congestion: ecn-lossy", "HW516", None, "which the classes are for"),
+    Mistake("congestion: pfc-ecn", "congestion: ecn", "HW205", "pfc-ecn"),
+    Mistake("    congestion", "    planes: 3\n    congestion", "HW525", None, "use 1, 2, 4 or 8"),
+    Mistake("role: management", "role: scale-out", "HW519", "management"),
+    Mistake("leaves: 8, spines: 4", "tiers: 2, cores: 4", "HW510", None, "leave `cores` out, or write `tiers: 3`", more=SWITCHED),
+    # Lists and mappings of options.
+    Mistake("account: research", "account: research\n    allow: [partition, qos]", "HW203", None, "`{partition: any, qos: any}`"),
+    Mistake(
+        "account: research",
+        "account: research\n    node_names: [n1, n2, n3, n4, n5, n6, n7, n8]",
+        "HW203",
+        None,
+        '`{gpu: "n[1-8]"}`',
+    ),
+    Mistake(
+        "account: research",
+        'account: research\n    setup: "export A=b\\nulimit -l unlimited"',
+        "HW203",
+        "[export A=b, ulimit -l unlimited]",
+    ),
+    Mistake(
+        "host_network: true",
+        "host_network: true\n    resources: {limits: {memory: 1536Gi}}",
+        "HW201",
+        None,
+        "write `memory: 1536Gi`",
+        more=PODS,
+    ),
+    Mistake("host_network: true", "host_network: true\n    memory: 1.5T", "HW204", "1500G", more=PODS),
+    Mistake("host_network: true", "host_network: true\n    node_selector: gpu=true", "HW203", '{gpu: "true"}', more=PODS),
+    Mistake("{path: /scratch, claim: scratch}", "scratch:/scratch", "HW203", "{path: /scratch, claim: scratch}", more=PODS),
+    Mistake("rdma: {resource: rdma/hca}", "rdma: [rdma/hca]", "HW203", None, "write `{resource: rdma/hca}`", more=PODS),
+    # Names of groups, and of what belongs to them.
+    Mistake(
+        "name: large",
+        "name: gpu",
+        "HW209",
+        "large",
+        more=(
+            (C, "fabrics:\n", "  - {name: large, count: 2, cpus: 96, host_memory: 2TiB}\nfabrics:\n"),
+            (C, "storage:\n", "storage:\n  - {name: tmp, kind: posix, path: /local, groups: [large]}\n"),
+        ),
+    ),
 ]
 INVENTORIES = [
     Mistake("gpu-1", "gpu-01", "HW520", "gpu-1", more=OBSERVED),
@@ -1179,6 +1466,7 @@ def test_one_mistake_gives_one_problem_with_its_fix(
 ) -> None:
     for name, before, after in mistake.more:
         other = folder / name
+        other.parent.mkdir(exist_ok=True)
         other.write_text(changed(other.read_text(), before, after) if before else after)
     if mistake.more:
         assert problems(capsys) == []

@@ -254,7 +254,8 @@ def test_base_that_is_not_a_regular_file_is_not_opened(target: str) -> None:
     os.mkfifo("pipe")
     (problem,) = composed(write("job.yaml", f"extends: {target}\n"))[1]
     assert problem.code == "HW114"
-    assert problem.message.startswith("there is no file `")
+    found = "`folder` is a folder, and `extends` names a file" if target == "folder" else "there is no file `"
+    assert problem.message.startswith(found)
     assert problem.path == ("extends",)
 
 

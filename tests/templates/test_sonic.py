@@ -616,6 +616,13 @@ def test_option_that_contradicts_the_switch_model_is_a_problem(option: str, valu
     assert message == f"`{option}` is `{value}`, but {found} for ports of 8 lanes of this model in SONiC"
 
 
+def test_misspelt_hwsku_has_the_right_one_as_its_fix() -> None:
+    plan = cluster()
+    (problem,) = SONIC.check(options(plan, hwsku="ACS-SN540"), plan.switches[0], plan)
+    assert (problem.code, problem.fix) == ("HW513", "ACS-SN5400")
+    assert problem.hint == "write `ACS-SN5400`, or leave `hwsku` out: it follows from `model`"
+
+
 def test_lanes_that_differ_from_the_hwsku_are_a_problem() -> None:
     ((_, path, severity, message),) = problems(cluster(), lanes=["0,1,2,3,4,5,6,7", "0,1,2,3,4,5,6,7"])
     assert (path[-1], severity) == ("lanes", Severity.ERROR)
