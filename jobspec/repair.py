@@ -225,7 +225,7 @@ def number(value: Any, whole: bool, field: str = "") -> Hint | None:
     if isinstance(value, str) and (glued := re.fullmatch(r"([^#\s]+)(#.*)", value)) and (hint := number(glued[1], whole, field)):
         return Hint(f"write `{hint.fix} {glued[2]}`: a comment needs a blank before its `#`", f"{hint.fix} {glued[2]}")
     text = re.sub("[\u2212\u2013]", "-", _in_digits(re.sub(r"\s*\([^()]*\)$", "", str(value).strip()).rstrip(",;")))
-    # `8k tokens`: the field says what it counts.
+    # `8k tokens`: the field has its own unit.
     text = re.sub(r"(?<=[0-9])\s*([kKMGT]i?)\s+[a-z]+$", r"\1", text) if whole else text
     # `6x10^-4`; the ratio `3:1`; an AS number, also in two halves (RFC 5396).
     text = re.sub(r"^([0-9.]+)\s*[x*\u00d7]\s*10\s*\^?\s*(-?[0-9]{1,3})$", r"\1e\2", text)

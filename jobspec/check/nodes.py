@@ -120,7 +120,7 @@ def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
 
 
 def _between(name: str) -> list[str] | None:
-    """Return the names that a range of numbered ones stands for: `mlx5_0-7`, `mlx5_0..mlx5_7`."""
+    """Return the names between the two ends of a range of numbered ones: `mlx5_0-7`, `mlx5_0..mlx5_7`."""
     found = re.fullmatch(r"(.*?[^0-9])([0-9]{1,2})(?:-|\.\.)(?:\1)?([0-9]{1,2})", name)
     if found is None or not 0 < int(found[3]) - int(found[2]) < _MOST_ADAPTERS:
         return None
