@@ -3,11 +3,12 @@
 import copy
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headway.jobspec.aliases import squeezed
@@ -46,8 +47,7 @@ _NUMBERS = (_LEADING_ZERO, "HW111")
 S = TypeVar("S", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Parsed(Generic[S]):
+class Parsed(Struct, Generic[S], frozen=True):
     """`spec` is whole when `complete`; else only the sections for which `has` is true may be read.
 
     `undecided` are the places of values that are `auto`, if nothing else keeps the spec from being whole: it has

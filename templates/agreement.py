@@ -7,9 +7,11 @@ notifications travel apart from it.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan, SwitchPlan
 from headway.templates.audit.fabrics import other_fabrics
@@ -35,8 +37,7 @@ _OF_DEVICES = frozenset(
 _MOST_PATHS = 255
 
 
-@dataclass(frozen=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True):
     """In `file`, at `end` (a port, an adapter), a setting is wrong; `doubtful` if it may be intended."""
 
     file: str
@@ -46,8 +47,7 @@ class Disagreement:
     doubtful: bool = False
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """A fact that some ends of each of the files share."""
 
     files: tuple[str, ...]
@@ -315,8 +315,7 @@ def _is_unmarked(reading: Reading) -> bool:
     return uses_rdma and "NCCL_IB_TC" not in setting
 
 
-@dataclass(frozen=True)
-class _Others:
+class _Others(Struct, frozen=True):
     """The load of RDMA, and whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
 
     load: str

@@ -1,10 +1,10 @@
 """Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from msgspec import Struct, field
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
@@ -42,8 +42,7 @@ class LazyFiles(Files):
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
 
 
-@dataclass(frozen=True)
-class DataKind:
+class DataKind(Struct, frozen=True):
     """A source of tokens: the runner gets its options unchanged."""
 
     options: type[BaseModel]
@@ -84,8 +83,7 @@ def no_container(options: BaseModel, plan: JobPlan) -> tuple[MountPlan, ...] | N
     return None
 
 
-@dataclass(frozen=True)
-class JobKind:
+class JobKind(Struct, frozen=True):
     """A scheduler or a trainer. `check`, `check_options`, `render`, `settings` and `files` get options that `options` has validated;
     `check_options` needs no plan, and so finds the mistakes of a document by itself.
 
@@ -137,8 +135,7 @@ def of_plan(key: str) -> Severity | None:
     return Severity.ERROR
 
 
-@dataclass(frozen=True)
-class SwitchKind:
+class SwitchKind(Struct, frozen=True):
     """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
     `title` is its name in messages. `file` is the file that `read` understands, whose name no other kind has; `read` raises ValueError,

@@ -6,9 +6,10 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from types import ModuleType
+
+from msgspec import Struct
 
 from headway.cli.help import Parser, with_examples
 from headway.jobspec.suggest import did_you_mean
@@ -18,8 +19,7 @@ OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
 INTERRUPTED = 130
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(Struct, frozen=True):
     """A verb. Its module in `verbs/` is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`.
 
     A `raw` verb has a command line of its own: it has `run(words) -> int`.

@@ -3,9 +3,11 @@
 import difflib
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.compile import PlannedCluster
 from headway.jobspec.check.environment import rival_of
@@ -35,8 +37,7 @@ _PASS = "pass a file that a device or a job has in force"
 _NCCL, _OTHERS, _OF_THE_JOB = "NCCL_", ("FI_", "GLOO_SOCKET_"), "NCCL_DEBUG"
 
 
-@dataclass(frozen=True)
-class ReadBack:
+class ReadBack(Struct, frozen=True):
     """Settings read back from files, their texts, both by the files' names, and the problems of files that cannot be read."""
 
     readings: Mapping[str, Reading]

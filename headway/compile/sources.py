@@ -3,10 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from headway.compile.document import CheckedDocument, check_document, check_kind, problems_left
 from headway.compile.marks import is_meant, plain
@@ -24,8 +25,7 @@ SKIPPED = {"rendered", "node_modules", "__pycache__"}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Below:
+class Below(Struct, frozen=True):
     """The headway documents in a folder and below it, in order; the YAML files that are none; and folders that cannot be read."""
 
     documents: list[Path]
@@ -33,8 +33,7 @@ class Below:
     problems: list[Problem]
 
 
-@dataclass(frozen=True)
-class Clusters:
+class Clusters(Struct, frozen=True):
     """The Cluster documents of one folder by their names, and those files that could be some and cannot be read.
 
     `unusable` are by their names documents that can be read, and are bases for others or of a kind that is written wrong.

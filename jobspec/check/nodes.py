@@ -1,8 +1,9 @@
 """Checks groups of nodes against themselves, the catalogue's hardware, and the fabrics that they are on."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from headway.jobspec.aliases import values
 from headway.jobspec.catalog.gpus import gpus
@@ -94,7 +95,7 @@ def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     for problem in check_unique(CLUSTER, (*path, "nics"), None, names):
         meant = _next_name(names[: int(problem.path[-1])])
         if meant is not None and meant not in names and nodes.gpus and len(names) % nodes.gpus == 0:
-            yield dataclasses.replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
+            yield replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
         else:
             yield problem
 

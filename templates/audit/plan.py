@@ -1,8 +1,9 @@
 """Compares the configuration of a switch whose ports have names of its own with its plan: ports, addresses, BGP, classes."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClassPlan, ClusterPlan, PortPlan, SwitchPlan
 from headway.templates.audit.finding import Finding
