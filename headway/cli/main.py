@@ -6,7 +6,6 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from types import ModuleType
 
 from msgspec import Struct
@@ -123,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(overview())
         return OK if words else USAGE
     if words[0] == "--version":
+        from importlib.metadata import version  # noqa: PLC0415 (it takes longer than the rest of this module)
+
         print(f"headway {version('headway')}")
         return OK
     if words[0] not in VERBS:

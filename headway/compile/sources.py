@@ -13,7 +13,6 @@ from headway.compile.document import CheckedDocument, check_document, check_kind
 from headway.compile.marks import is_meant, plain
 from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
-from headway.jobspec.line_repair import with_tried_mend
 from headway.jobspec.load import load_bytes, load_file, read_bytes
 from headway.jobspec.parse import AnyParsed, is_partial, kind_of
 from headway.jobspec.problem import Problem
@@ -76,10 +75,11 @@ class Sources:
         if path not in self._loaded:
             content = self._content(path)
             document, problems = load_file(path) if content is None else load_bytes(str(path), content)
-            self._loaded[path] = (
-                document,
-                [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems],
-            )
+            if problems:
+                from headway.jobspec.line_repair import with_tried_mend  # noqa: PLC0415 (most texts are YAML)
+
+                problems = [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems]
+            self._loaded[path] = document, problems
         return self._loaded[path]
 
     def read(self, path: Path) -> CheckedDocument:

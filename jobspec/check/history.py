@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at, meant_field
 from headway.jobspec.document import Document, Path
-from headway.jobspec.invalid import describe
 from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -147,6 +146,8 @@ def _check_value(document: Document, path: Path, name: str) -> Iterator[Problem]
     try:
         TrainingJob.model_validate_json(json.dumps(alone.data))
     except ValidationError as error:
+        from headway.jobspec.invalid import describe  # noqa: PLC0415 (most documents are valid)
+
         # Also errors of its neighbours, which are missing here.
         for problem in describe(error, TrainingJob, alone):
             if problem.path[: len(place)] == place:

@@ -20,7 +20,6 @@ from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 from headway.jobspec.suggest import Hint, did_you_mean, listed, nearest
 from headway.jobspec.units import format_bytes
-from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
 
@@ -428,6 +427,8 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
         message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
+        from headway.jobspec.unknown import alias_or_nearest  # noqa: PLC0415 (most documents are valid)
+
         near = alias_or_nearest(nodes.nic, nics(), "adapters")
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 
