@@ -6,8 +6,10 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from statistics import fmean
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from headway.planner.goodput.defaults import defaults
 from headway.planner.goodput.interval import (
@@ -31,8 +33,7 @@ _ONE = (FailureCause("node", 1, 0, 0),)
 _GRID = 30
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """A published number and the simulated one. `holds` is None where no agreement is claimed; `note` is the input."""
 
     case: str

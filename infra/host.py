@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from headway.infra.reach import Reach
 
@@ -25,8 +27,7 @@ class ForeignFileError(Exception):
     """A host has files that are not headway's where headway's belong; nothing was written there."""
 
 
-@dataclass(frozen=True)
-class HostFile:
+class HostFile(Struct, frozen=True):
     """A file owned by root."""
 
     text: str
@@ -42,8 +43,7 @@ class HostFile:
         return f"{self.mode:04o} 0:0 {self.sha256}"
 
 
-@dataclass(frozen=True)
-class HostState:
+class HostState(Struct, frozen=True):
     """The wanted state of a cluster's host: files by absolute path, and which of them are systemd units to be enabled."""
 
     cluster: str
@@ -56,8 +56,7 @@ class HostState:
         return self.reach.name
 
 
-@dataclass(frozen=True)
-class HostManifest:
+class HostManifest(Struct, frozen=True):
     """The files and units that headway has installed, recorded on the host itself. `restart`: units that still must be restarted;
     `finished`: nothing is pending.
 
@@ -73,8 +72,7 @@ class HostManifest:
     schema: str = MANIFEST_SCHEMA
 
 
-@dataclass(frozen=True)
-class HostView:
+class HostView(Struct, frozen=True):
     """The result of a look at a host: each path, each unit, and the manifest; `live` where systemd runs."""
 
     paths: Mapping[str, str]
@@ -88,8 +86,7 @@ class HostView:
         return self.manifest is not None and self.manifest.finished
 
 
-@dataclass(frozen=True, order=True)
-class FileChange:
+class FileChange(Struct, frozen=True, order=True):
     """A path or a unit, and its problem: `missing`, `changed`, `extra`, `mode`, `not enabled`, `failed`, `unfinished`."""
 
     subject: str
@@ -201,7 +198,7 @@ def folders_of(wanted: HostState) -> list[str]:
 
 def manifest_text(manifest: HostManifest) -> str:
     """Return the manifest's text on the host, readable for people too."""
-    return json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
+    return json.dumps(to_builtins(manifest), indent=2, sort_keys=True) + "\n"
 
 
 def read_manifest(text: str) -> HostManifest:

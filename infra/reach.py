@@ -1,7 +1,8 @@
 """Describes how a host is reached over SSH, as a plain record, so that plans and options need no SSH library."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 
 class SshError(Exception):
@@ -25,8 +26,7 @@ def from_folder(folder: Path, path: str | None) -> str | None:
     return path if path is None or path.startswith("~") else str((folder / path).absolute())
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """The address of a host's sshd and the user to log in as. Without `identity` an agent has the key; `known_hosts` is
     a file. `jump` is the host through which the connection goes. With `as_ssh` the keys that ssh would find by itself,
     in an agent and in ~/.ssh, are tried after `identity`."""

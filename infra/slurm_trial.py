@@ -14,8 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 # Debian's place of daemons is not on every PATH.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -30,8 +31,7 @@ class TrialError(Exception):
     """The trial could not be made; the message gives the reason."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """The result for a topology file: whether slurmctld started, its complaints, and `scontrol show topology`."""
 
     starts: bool

@@ -9,13 +9,13 @@ import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import NoReturn, Self
 
 import paramiko
+from msgspec.structs import replace
 from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
 
 from headway.infra.reach import ConnectError, HostCommandError, Reach, SshError

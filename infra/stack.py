@@ -7,11 +7,11 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from msgspec import Struct, field
 from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
@@ -41,8 +41,7 @@ class NoEngineError(StackError):
     """The engine is not on this machine."""
 
 
-@dataclass(frozen=True)
-class HostChange:
+class HostChange(Struct, frozen=True):
     """The change of a host, made or previewed (`create`, `update`, `delete`), and the changes on it. `host` is its name
     for people."""
 
@@ -51,8 +50,7 @@ class HostChange:
     changes: tuple[FileChange, ...]
 
 
-@dataclass
-class StackOutcome:
+class StackOutcome(Struct):
     """Changes and errors, by the place of the host, in order of arrival."""
 
     changes: dict[str, HostChange] = field(default_factory=dict)

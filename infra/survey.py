@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.infra.host import FileChange, ForeignFileError, HostState, changes, check_ours
 from headway.infra.providers.onprem.converge import clear, look_for
@@ -14,8 +15,7 @@ _AT_ONCE = 32
 HostError = SshError | ForeignFileError
 
 
-@dataclass(frozen=True)
-class HostSurvey:
+class HostSurvey(Struct, frozen=True):
     """The result for a host: its changes, or why there are none."""
 
     host: str

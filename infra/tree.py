@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 IsOurs = Callable[[PurePosixPath], bool]
 
 
-@dataclass(frozen=True)
-class FileDifference:
+class FileDifference(Struct, frozen=True):
     """A file that is not as rendered: `missing`, `changed` or `extra`."""
 
     path: PurePosixPath

@@ -10,7 +10,7 @@ from headway.jobspec.catalog.table import rows
 Place = tuple[str, ...]
 
 # Endings that say no more than the name before them.
-_STEM = re.compile(r"_(?:names?|list|values?|config|spec|settings|options)$")
+_STEM = r"_(?:names?|list|values?|config|spec|settings|options)$"
 # What a note has in place of values (`unknown._with_value`), and what a value usually is.
 _USUAL = {
     "VALUEMiB": "...",
@@ -26,13 +26,13 @@ _USUAL = {
     "MEMORY": "1500Gi",
     "IMAGE": "...",
 }
-_PLACE = re.compile(rf"\b(?:{'|'.join(_USUAL)})\b")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PLACE = rf"\b(?:{'|'.join(_USUAL)})\b"
+_HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
 
 
 def normal(name: str) -> str:
     """Return the name as the table writes it: `--numAttentionHeads` and `num-attention-heads` become `num_attention_heads`."""
-    return re.sub(r"[\s-]+", "_", _HUMP.sub("_", name.strip()).lower()).strip("_")
+    return re.sub(r"[\s-]+", "_", re.sub(_HUMP, "_", name.strip()).lower()).strip("_")
 
 
 def squeezed(name: str) -> str:
@@ -44,7 +44,7 @@ def places(kind: str, name: str) -> tuple[Place, ...]:
     """Return the places of the fields of a document of this kind that other programs call `name`, in the table's order."""
     found = _fields().get(kind, {})
     # `queue_name` is a name of what `queue` is.
-    stem = _STEM.sub("", normal(name))
+    stem = re.sub(_STEM, "", normal(name))
     exact, inside = found.get(squeezed(name), ()), found.get(squeezed(stem), ()) if stem else ()
     return (*exact, *(place for place in inside if place not in exact))
 
@@ -57,7 +57,7 @@ def note(kind: str, name: str) -> str | None:
 def plain_note(kind: str, name: str) -> str | None:
     """Return the note where the name has no value, with the usual ones in its places for values."""
     found = note(kind, name)
-    return None if found is None else _PLACE.sub(lambda place: _USUAL[place[0]], found)
+    return None if found is None else re.sub(_PLACE, lambda place: _USUAL[place[0]], found)
 
 
 def values(value: str, allowed: Collection[str]) -> list[str]:

@@ -3,9 +3,10 @@
 import copy
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from headway.jobspec.document import LINE_BREAK, Document, Path
@@ -14,8 +15,7 @@ from headway.jobspec.spec.fields import field_of
 from headway.jobspec.spec.written import AUTO, OrAuto
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A value in the place of an `auto`, as a document has it, and why it is that one, in a line."""
 
     value: Any

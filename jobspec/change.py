@@ -8,11 +8,11 @@ import json
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
@@ -38,8 +38,7 @@ class How(StrEnum):
     NEW_RUN = "new_run"
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """How the fields of a row may change, and why; the reason is a clause."""
 
     how: How
@@ -102,8 +101,7 @@ CHANGES: Mapping[str, Rule] = types.MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class ValueChange:
+class ValueChange(Struct, frozen=True):
     """A field that two specs have different values for; `path` leads to it in the newer one."""
 
     path: Path

@@ -3,20 +3,18 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, Field, ValidationError
 
-from headway.jobspec import aliases
 from headway.jobspec.document import Document, Path
-from headway.jobspec.example import example_in
-from headway.jobspec.flow import flow
-from headway.jobspec.invalid import describe
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.fields import field_names
 from headway.jobspec.spec.section import Section
 from headway.jobspec.suggest import Hint
-from headway.jobspec.unknown import OtherKinds, accepts, alias_or_nearest
+
+if TYPE_CHECKING:
+    from headway.jobspec.unknown import OtherKinds
 
 
 class Choice(Section):
@@ -53,6 +51,8 @@ def choose(
         message, hint = f"the job's trainer takes no `{field}`: it reads its data itself", f"leave `{field}` out"
         return None, [Problem("HW208", document.name, path, message, hint, at_key=True)]
     if kind not in table:
+        from headway.jobspec.unknown import alias_or_nearest  # noqa: PLC0415 (most documents are valid)
+
         near = _only_kind(kind, choice, table) or alias_or_nearest(
             kind, table, "kinds", _likely(document, (*path, "kind"), table) or _with_options(choice, table)
         )
@@ -67,6 +67,8 @@ def choose(
 
 def _likely(document: Document, path: Path, table: Mapping[str, Kind]) -> str | None:
     """Return the operating system that the model of the switches has, where the document names one."""
+    from headway.jobspec.example import example_in  # noqa: PLC0415 (most documents are valid)
+
     found = example_in(document, path) if "os" in path else None
     return None if found is None or found.value not in table else str(found.value)
 
@@ -82,6 +84,10 @@ def _with_options(choice: Mapping[str, Any], table: Mapping[str, Kind]) -> str |
 
 def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) -> Hint | None:
     """Return the choice that the name of a data set is meant to be, of a trainer that reads one kind of them: `kind: c4`."""
+    from headway.jobspec import aliases  # noqa: PLC0415 (most documents are valid)
+    from headway.jobspec.flow import flow  # noqa: PLC0415
+    from headway.jobspec.unknown import accepts  # noqa: PLC0415
+
     if len(table) != 1 or aliases.values(kind, table):
         return None
     ((name, only),) = table.items()
@@ -97,10 +103,12 @@ def _other_kinds(kind: str, table: Mapping[str, Kind], option: str) -> list[str]
 
 
 def validate(
-    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path, others: OtherKinds
+    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: Path, others: "OtherKinds"
 ) -> tuple[BaseModel | None, list[Problem]]:
     """Return `data`, found at `path` of the document, as a `model`, or its problems."""
     try:
         return model.model_validate_json(json.dumps(data)), []
     except ValidationError as error:
+        from headway.jobspec.invalid import describe  # noqa: PLC0415 (most documents are valid)
+
         return None, describe(error, model, document, path, others)

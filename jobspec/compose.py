@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.jobspec.document import Document, Path, clipped
 from headway.jobspec.example import bases_beside
@@ -30,8 +32,7 @@ Load = Callable[[FilePath], tuple[Document, list[Problem]]]
 V = TypeVar("V")
 
 
-@dataclass(frozen=True)
-class Composed:
+class Composed(Struct, frozen=True):
     """A document with its inherited values, and the problems of its bases; `whole` when no part of them is missing."""
 
     document: Document
@@ -70,8 +71,7 @@ def overlay(base: Document, heir: Document) -> Document:
     )
 
 
-@dataclass
-class _Composition:
+class _Composition(Struct):
     """The bases of one document, and what is wrong with them."""
 
     load: Load

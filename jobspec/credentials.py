@@ -38,40 +38,39 @@ _FORMS = (
     ("://", "a password in a URL", r"://[^/\s:@]{0,256}:(?![$<{])[^/\s@]{1,256}@"),
 )
 
+# Most checks use none of the following patterns: they are compiled when they are used.
 # `--api-key=...`, `HF_TOKEN=...`, `?token=...`; the second form is `--api-key ...`.
-_ASSIGNMENTS = re.compile(
+_ASSIGNMENTS = (
     r"""(?<![\w-])(?P<name>-{0,2}[A-Za-z][\w-]{0,127})=["']?(?P<value>[^\s"'&;]+)"""
     r"""|(?<!\S)(?P<option>--[A-Za-z][\w-]{0,127})[ ]+(?P<word>[^\s-]\S*)"""
 )
-_OPTION = re.compile(r"--[A-Za-z][\w-]*")
+_OPTION = r"--[A-Za-z][\w-]*"
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+"
 _ALWAYS = ("password", "passwd", "passphrase", "secret", "credential", "credentials", "apikey", "secretkey", "accesskey", "dsn")
 _ENDINGS = (*_ALWAYS, "token", "key", "pass", "pwd", "auth", "wandb", "dockerconfigjson")
 # Before `token`: of a tokenizer's vocabulary, or a count. Before `key`: a field of the data, of a mapping, or public.
-_TOKEN_OF = re.compile(
-    "pad|eos|bos|sep|cls|mask|unk|image|audio|video|vision|special|start|stop|end|begin|prefix|suffix|per|max|min|num"
-)
-_KEY_OF = re.compile(
+_TOKEN_OF = "pad|eos|bos|sep|cls|mask|unk|image|audio|video|vision|special|start|stop|end|begin|prefix|suffix|per|max|min|num"
+_KEY_OF = (
     "text|json|data|dataset|sort|group|label|input|output|primary|foreign|public|cache|partition|shard|index|feature|image|target"
     "|source|column|field|name|query|tokenizer|token|answer|prompt|state|model|metric|monitor|row|record|sample|batch|item|topology"
 )
 
 # Before `pass`: a number of passes.
-_PASS_OF = re.compile("one|two|first|second|single|multi|last|num|max|min|per|by|forward|backward|extra|next|each|all")
+_PASS_OF = "one|two|first|second|single|multi|last|num|max|min|per|by|forward|backward|extra|next|each|all"
 _PASSES = ("pass", "pgpass", "dbpass", "userpass", "sshpass")
 _FOLDERS = ("pwd", "oldpwd")
 _SWITCHES = ("true", "false", "yes", "no", "on", "off", "none", "null")
 # A key of Weights & Biases; the base64 of a registry's login.
-_HEX_KEY = re.compile("[0-9a-f]{40}")
-_BASE64 = re.compile(r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/_-]{20,8192}={0,2}")
+_HEX_KEY = "[0-9a-f]{40}"
+_BASE64 = r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/_-]{20,8192}={0,2}"
 
 # Placeholders for a value: a variable, an argument's `{name}`, `<token>`, stars.
-_STAND_IN = re.compile(r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}")
-_PATH = re.compile(r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?")
+_STAND_IN = r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}"
+_PATH = r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?"
 STARS = "********"
 # A field of a mapping, in a line of YAML.
-_YAML = re.compile(r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}`]+)""")
+_YAML = r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}`]+)"""
 _COMMENT = re.compile(r"(?:^|\s)#")
 # In a longer text only the forms are looked for.
 _LONGEST = 8192
@@ -106,7 +105,7 @@ def starred(text: str, values: Iterable[str] = ()) -> str:
     for part, _, form in _FORMS:
         if part in text:
             text = re.sub(rf"{form}[^\s\"'`]*", STARS, text)
-    return _YAML.sub(lambda found: found["key"] + STARS if _is_secret(found["name"], found["value"]) else found[0], text)
+    return re.sub(_YAML, lambda found: found["key"] + STARS if _is_secret(found["name"], found["value"]) else found[0], text)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
@@ -145,33 +144,35 @@ def _assigned(text: str) -> str | None:
     """Return the first of the text's own options and variables that takes a secret."""
     if len(text) > _LONGEST or not any(ending in text.lower() for ending in _ENDINGS):
         return None
-    given = ((found["name"] or found["option"], found["value"] or found["word"]) for found in _ASSIGNMENTS.finditer(text))
+    given = ((found["name"] or found["option"], found["value"] or found["word"]) for found in re.finditer(_ASSIGNMENTS, text))
     return next((f"the value of `{name}`" for name, value in given if _is_secret(name, value)), None)
 
 
 def _is_option(value: Any) -> bool:
-    return isinstance(value, str) and _OPTION.fullmatch(value) is not None
+    return isinstance(value, str) and re.fullmatch(_OPTION, value) is not None
 
 
 def _is_secret(name: str, value: str) -> bool:
     """Return whether the name is that of a secret, and the value is no placeholder."""
     if not name.lower().endswith(_ENDINGS) or not 0 < len(value) <= _LONGEST:
         return False
-    if value.startswith("--") or _STAND_IN.fullmatch(value) or _PATH.fullmatch(value):
+    if value.startswith("--") or re.fullmatch(_STAND_IN, value) or re.fullmatch(_PATH, value):
         return False
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = [word.lower() for word in re.findall(_WORD, name)]
     before, last = words[-2] if len(words) > 1 else "", words[-1]
     if last.endswith(_ALWAYS):
         return True
     if value.isdigit() or value.lower() in _SWITCHES or (last == "key" and not before):
         return False
     if last in _PASSES or last.endswith("pwd"):
-        return name.lstrip("-").lower() not in _FOLDERS and (last != "pass" or (before != "" and not _PASS_OF.fullmatch(before)))
+        return name.lstrip("-").lower() not in _FOLDERS and (
+            last != "pass" or (before != "" and not re.fullmatch(_PASS_OF, before))
+        )
     if last == "wandb":
-        return _HEX_KEY.fullmatch(value) is not None
+        return re.fullmatch(_HEX_KEY, value) is not None
     if last in {"auth", "dockerconfigjson"}:
-        return _BASE64.fullmatch(value) is not None
+        return re.fullmatch(_BASE64, value) is not None
     if last == "key":
-        return not _KEY_OF.fullmatch(before)
+        return not re.fullmatch(_KEY_OF, before)
     # `--token=eos` names a token of the vocabulary.
-    return last.endswith("token") and not _TOKEN_OF.fullmatch(before) and not _TOKEN_OF.fullmatch(value.lower())
+    return last.endswith("token") and not re.fullmatch(_TOKEN_OF, before) and not re.fullmatch(_TOKEN_OF, value.lower())

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from headway.jobspec.credentials import STARS, find_credentials, starred
 
@@ -27,8 +28,7 @@ class Span(NamedTuple):
     end_column: int
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True, dict=True):
     """`data` as read from `text`, and the position of every key and value of it.
 
     In a document that extends others, `data` is the merged result. `origins` maps each inherited part to the base whose

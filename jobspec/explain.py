@@ -2,11 +2,11 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import yaml
+from msgspec import Struct
 
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.ignore import may_be_ignored, only_as_warning
@@ -26,8 +26,7 @@ _FILE = Path(__file__).with_name("explanations.yaml")
 _OF = {"job": "in a job", "cluster": "in a cluster", "text": "a document"}
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """A code's explanation. `wrong` and `right` are a part of a job or a cluster, or a whole document, as `of` states; None of a problem
     that needs several files to appear."""
 

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
@@ -47,8 +49,7 @@ _LONG, _ARGV = re.compile(r"^run(?=$|\[)"), "trainer.options.argv"
 _OF_CLUSTERS = ("HW23", "HW5", "HW606")
 
 
-@dataclass(frozen=True)
-class Ignored:
+class Ignored(Struct, frozen=True):
     """One entry: problems with this code at the field `at` or below it, anywhere in the document if `at` is empty."""
 
     path: Path

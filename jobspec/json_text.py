@@ -2,22 +2,25 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from functools import cache
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Struct, structs
 
 _WIDTH = 120
 # A union of types takes three times as long to compare with.
 _NUMBERS, _LISTS = (int, float), (list, tuple)
 
-# Metadata of a dataclass's field that is left out where it has its default, None or False, so that texts without it stay as they are.
-OMITTED: Mapping[str, bool] = {"omitted": True}
+_T = TypeVar("_T")
+_OMITTED = object()
+# A field of a record that is left out where it has its default, None or False, so that texts without it stay unchanged.
+Omitted = Annotated[_T, _OMITTED]
 _NEVER = object()
 
 
 def json_text(value: Any) -> str:
-    """`value` as JSON text with a line break at the end; a dataclass is an object with its fields. The same value gives the same
+    """`value` as JSON text with a line break at the end; a record is an object with its fields. The same value gives the same
     bytes."""
     return _text(value, 0) + "\n"
 
@@ -32,7 +35,7 @@ def _text(value: Any, indent: int) -> str:
         return json.dumps(value, allow_nan=False)
     if isinstance(value, _LISTS):
         return _joined([_text(item, indent + 2) for item in value], indent, "[", "]")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         fields = ((key, getattr(value, name), omitted) for name, key, omitted in _fields(type(value)))
         items = [f"{key}{_text(found, indent + 2)}" for key, found, omitted in fields if found is not omitted]
         return _joined(items, indent, "{", "}")
@@ -54,9 +57,13 @@ def _joined(items: list[str], indent: int, begin: str, end: str) -> str:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, str, Any], ...]:
-    """Return the names of a dataclass's fields, sorted, each with its text as a key and the value that it is left out with, if any."""
-    fields = sorted(dataclasses.fields(kind), key=lambda field: field.name)
-    return tuple(
-        (field.name, f"{encode_basestring_ascii(field.name)}: ", field.default if field.metadata == OMITTED else _NEVER)
-        for field in fields
-    )
+    """Return the names of a record's fields, sorted, each with its text as a key and the value that it is left out with, if any."""
+    if issubclass(kind, Struct):
+        found = {each.name: each.default if _is_omitted(each.type) else _NEVER for each in structs.fields(kind)}
+    else:
+        found = {each.name: _NEVER for each in dataclasses.fields(kind)}
+    return tuple((name, f"{encode_basestring_ascii(name)}: ", found[name]) for name in sorted(found))
+
+
+def _is_omitted(annotation: Any) -> bool:
+    return _OMITTED in getattr(annotation, "__metadata__", ())

@@ -7,8 +7,9 @@ leaves the fewest problems is meant.
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from headway.jobspec.credentials import starred
 from headway.jobspec.document import Document, Span

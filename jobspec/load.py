@@ -15,7 +15,6 @@ import yaml
 from headway.jobspec.document import LINE_BREAK, Document, Path, Span, clipped
 from headway.jobspec.problem import MAX_PROBLEMS, UNREADABLE, Problem, capped
 from headway.jobspec.scalar import LeadingZeroError, NotFiniteError, plain_scalar
-from headway.jobspec.syntax import explain
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -289,6 +288,8 @@ class _Reader:
         if isinstance(error, yaml.reader.ReaderError):
             self._forbidden_character(error)
             return
+        from headway.jobspec.syntax import explain  # noqa: PLC0415 (most texts are YAML)
+
         found = explain(error, LINE_BREAK.split(self.text))
         span = None if found.place is None else self._between(*found.place)
         self._problem("HW105", span, found.message, found.hint, found.fix)

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
+from msgspec import Struct
 from pydantic import WithJsonSchema
 
 from headway.jobspec import units
@@ -15,8 +15,7 @@ _PARTS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-@dataclass(frozen=True)
-class Notation:
+class Notation(Struct, frozen=True):
     """One type of quantity: its name with its article, its accepted notation, and how a value of it is written."""
 
     article: str

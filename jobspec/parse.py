@@ -3,18 +3,17 @@
 import copy
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from headway.jobspec.aliases import squeezed
 from headway.jobspec.auto import find_auto, with_values
 from headway.jobspec.compose import Composed, Load, compose
 from headway.jobspec.document import Document, Path, Span
-from headway.jobspec.invalid import describe
 from headway.jobspec.load import load_file
 from headway.jobspec.problem import MAX_PROBLEMS, Problem
 from headway.jobspec.short import with_node_range, with_trainer
@@ -25,7 +24,6 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
 from headway.jobspec.suggest import joined_or
 from headway.jobspec.sweep import with_first_point
-from headway.jobspec.unknown import alias_or_nearest, is_unknown, misread_sections
 
 MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
     "Cluster": Cluster,
@@ -48,8 +46,7 @@ _NUMBERS = (_LEADING_ZERO, "HW111")
 S = TypeVar("S", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Parsed(Generic[S]):
+class Parsed(Struct, Generic[S], frozen=True):
     """`spec` is whole when `complete`; else only the sections for which `has` is true may be read.
 
     `undecided` are the places of values that are `auto`, if nothing else keeps the spec from being whole: it has
@@ -189,6 +186,8 @@ def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[P
         spec = model.model_validate_json(json.dumps(document.data))
         return Parsed(document, spec, True, frozenset(model.model_fields)), []
     except ValidationError as error:
+        from headway.jobspec.invalid import describe  # noqa: PLC0415 (most documents are valid)
+
         sections = _valid_sections(model, document, error) if error.error_count() <= MAX_PROBLEMS else {}
         incomplete = model.model_construct(**sections)
         return Parsed(document, incomplete, False, frozenset(sections)), describe(error, model, document)
@@ -196,6 +195,8 @@ def _parse_as(model: type[Any], document: Document) -> tuple[Parsed[Any], list[P
 
 def _valid_sections(model: type[BaseModel], document: Document, error: ValidationError) -> dict[str, Any]:
     """Return the top-level fields that are valid once unknown keys are taken out, but those that an unknown key is meant to set."""
+    from headway.jobspec.unknown import is_unknown, misread_sections  # noqa: PLC0415 (most documents are valid)
+
     errors = error.errors(include_url=False)
     unknown = [details["loc"] for details in errors if is_unknown(details)]
     known = _without(document.data, unknown)
@@ -242,6 +243,8 @@ def _version_problems(document: Document) -> list[Problem]:
             message = f"the document is inside of `{around}`, and its fields belong at the top"
             hint = f"remove `{around}:`, and the indent of the lines below it"
             return [Problem("HW201", document.name, (around,), message, hint, at_key=True)]
+        from headway.jobspec.aliases import squeezed  # noqa: PLC0415 (most documents are valid)
+
         versions = [key for key, value in document.data.items() if isinstance(value, str) and value.startswith(_GROUP)]
         if (
             near := next((key for key in document.data if squeezed(str(key)) == _VERSION), next(iter(versions), None))
@@ -272,6 +275,8 @@ def _kind_problems(document: Document) -> list[Problem]:
             message = f"`{near}` is not a field of a document"
             return [Problem("HW201", document.name, (near,), message, "write `kind`", at_key=True, fix="kind")]
         return [Problem("HW202", document.name, (), "`kind` is missing from the document", f"add {_kinds_of(document.data)}")]
+    from headway.jobspec.unknown import alias_or_nearest  # noqa: PLC0415 (most documents are valid)
+
     hint = alias_or_nearest(str(document.value(("kind",))), MODELS, "kinds of document")
     message = f"unknown kind of document {_shown(document, 'kind')}"
     return [Problem("HW207", document.name, ("kind",), message, hint.text, fix=hint.fix)]

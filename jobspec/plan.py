@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct, field
+
 from headway.jobspec.catalog.gpus import Gpu, gpus
-from headway.jobspec.json_text import OMITTED, json_text
+from headway.jobspec.json_text import Omitted, json_text
 from headway.jobspec.resolve.fingerprint import with_sizes
 from headway.jobspec.resolve.model import ModelSizes
 from headway.runner.contract import Mesh, RunConfig, without_shared
@@ -19,8 +20,7 @@ CLUSTER_PLAN_SCHEMA = "headway.cluster-plan/3"
 _ECT0 = 2
 
 
-@dataclass(frozen=True)
-class EnvVar:
+class EnvVar(Struct, frozen=True):
     """A variable of every rank's environment, why it is set, and the public source that defines it.
 
     `decided_by` is the part of the cluster file with which its value must agree; None if a job may set another.
@@ -33,8 +33,7 @@ class EnvVar:
     decided_by: str | None = None
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """Where a rank runs, and its coordinates in the order of the mesh's axes."""
 
     rank: int
@@ -43,24 +42,21 @@ class Rank:
     coords: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class FabricNics:
+class FabricNics(Struct, frozen=True):
     """Adapters of a node on one fabric, in the order of their rails."""
 
     fabric: str
     nics: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class NicInterface:
+class NicInterface(Struct, frozen=True):
     """The network interface of an adapter, as `ip link` prints it."""
 
     nic: str
     interface: str
 
 
-@dataclass(frozen=True)
-class GroupPlan:
+class GroupPlan(Struct, frozen=True):
     """Nodes that are alike: `procs` ranks on each, which share its `cpus` cores.
 
     Jobs may plan with `count` less `held_back` of them. `nvlink_domain` GPUs reach each other over NVLink; 0 without GPUs. `nics` are
@@ -87,10 +83,10 @@ class GroupPlan:
     nic_gbps: float | None = None
     hourly_cost: float | None = None
     threads_per_core: int = 1
-    other_nics: tuple[FabricNics, ...] | None = field(default=None, metadata=OMITTED)
-    grow_to: int | None = field(default=None, metadata=OMITTED)
-    interfaces: tuple[NicInterface, ...] | None = field(default=None, metadata=OMITTED)
-    uses_netplan: bool = field(default=False, metadata=OMITTED)
+    other_nics: Omitted[tuple[FabricNics, ...] | None] = None
+    grow_to: Omitted[int | None] = None
+    interfaces: Omitted[tuple[NicInterface, ...] | None] = None
+    uses_netplan: Omitted[bool] = False
 
     @property
     def known_gpu(self) -> Gpu | None:
@@ -108,8 +104,7 @@ class GroupPlan:
         return "nccl" if self.gpus else "gloo"
 
 
-@dataclass(frozen=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True):
     """A node: the `index`-th of its group. `host` and `port` are its SSH address; None when no document has it."""
 
     name: str
@@ -121,8 +116,7 @@ class NodePlan:
     serial: str | None = None
 
 
-@dataclass(frozen=True)
-class EcnPlan:
+class EcnPlan(Struct, frozen=True):
     """Switches mark packets from `min_bytes` of queue on, `percent` of them at `max_bytes`, and all above."""
 
     min_bytes: int
@@ -130,8 +124,7 @@ class EcnPlan:
     percent: int
 
 
-@dataclass(frozen=True)
-class ClassPlan:
+class ClassPlan(Struct, frozen=True):
     """A class of traffic and every number by which some device identifies it.
 
     `priority` is 802.1p's and PFC's; `traffic_class`, `queue` and `priority_group` are the switch's own: the class
@@ -156,8 +149,7 @@ class ClassPlan:
         return self.dscp << 2 | (_ECT0 if self.ecn else 0)
 
 
-@dataclass(frozen=True)
-class QosPlan:
+class QosPlan(Struct, frozen=True):
     """All classes of a fabric. Every other DSCP has priority, traffic class, queue and group 0, and `rest_percent` of a full link."""
 
     classes: tuple[ClassPlan, ...]
@@ -182,8 +174,7 @@ class QosPlan:
         return tuple(sorted(each.priority for each in self.classes if each.lossless))
 
 
-@dataclass(frozen=True)
-class FabricPlan:
+class FabricPlan(Struct, frozen=True):
     """A network with one role. `qos` is None where no class is planned.
 
     Rail r is in plane r modulo `planes`. Of what comes into a leaf from below, 1 in `leaf_oversubscription` fits through its links up;
@@ -208,12 +199,11 @@ class FabricPlan:
     congestion: str | None = None
     balancing: str = "ecmp"
     switch_model: str | None = None
-    sharp: bool = field(default=False, metadata=OMITTED)
-    service_level: int | None = field(default=None, metadata=OMITTED)
+    sharp: Omitted[bool] = False
+    service_level: Omitted[int | None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class PortPlan:
+class PortPlan(Struct, frozen=True):
     """A port with a cable in it, or for the cable of a device to come. `index` counts from 0; `peer_port` is the port or adapter at the
     other end.
 
@@ -231,8 +221,7 @@ class PortPlan:
     address: str | None
 
 
-@dataclass(frozen=True)
-class SwitchPlan:
+class SwitchPlan(Struct, frozen=True):
     """A switch: the `index`-th with its `role` (`leaf`, `spine`, `core`) in its fabric. `router_id` is its loopback address too; switches
     of InfiniBand have none, nor an AS number.
 
@@ -253,8 +242,8 @@ class SwitchPlan:
     host: str | None = None
     ssh_port: int = 22
     serial: str | None = None
-    guid: str | None = field(default=None, metadata=OMITTED)
-    port_count: int | None = field(default=None, metadata=OMITTED)
+    guid: Omitted[str | None] = None
+    port_count: Omitted[int | None] = None
 
     @property
     def uplinks(self) -> tuple[PortPlan, ...]:
@@ -262,8 +251,7 @@ class SwitchPlan:
         return tuple(port for port in self.ports if port.role == "fabric")
 
 
-@dataclass(frozen=True)
-class ComingSwitch:
+class ComingSwitch(Struct, frozen=True):
     """A switch that comes when the fabric grows, and for which those that exist have ports."""
 
     name: str
@@ -272,8 +260,7 @@ class ComingSwitch:
     asn: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPlan:
+class LinkPlan(Struct, frozen=True):
     """A cable between two ends, each a device and its port or adapter. The end at a node has the `address`."""
 
     a: str
@@ -285,8 +272,7 @@ class LinkPlan:
     address: str | None
 
 
-@dataclass(frozen=True)
-class StoragePlan:
+class StoragePlan(Struct, frozen=True):
     """A place for files: `path` of a file system, `url` of an object store, for the nodes of `groups`."""
 
     name: str
@@ -300,8 +286,7 @@ class StoragePlan:
     capacity_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class FailurePlan:
+class FailurePlan(Struct, frozen=True):
     """Mean times in seconds, as far as they were observed on the cluster."""
 
     node_mtbf_s: float | None = None
@@ -310,8 +295,7 @@ class FailurePlan:
     repair_s: float | None = None
 
 
-@dataclass(frozen=True)
-class ClusterPlan:
+class ClusterPlan(Struct, frozen=True, dict=True):
     """The cluster against which a job is resolved. `hash` is that of its document, at the size that a fabric may grow to.
 
     `coming` are switches that do not exist yet; nodes to come are peers of ports alone.
@@ -329,7 +313,7 @@ class ClusterPlan:
     storage: tuple[StoragePlan, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     failures: FailurePlan = field(default_factory=FailurePlan)
-    coming: tuple[ComingSwitch, ...] = field(default=(), metadata=OMITTED)
+    coming: Omitted[tuple[ComingSwitch, ...]] = ()
     schema: str = CLUSTER_PLAN_SCHEMA
 
     @property
@@ -394,8 +378,7 @@ class ClusterPlan:
         return next((fabric for fabric in self.fabrics if fabric.role == "scale-out"), None)
 
 
-@dataclass(frozen=True)
-class MountPlan:
+class MountPlan(Struct, frozen=True):
     """A directory of the nodes, inside the job's containers."""
 
     source: str
@@ -403,8 +386,7 @@ class MountPlan:
     read_only: bool
 
 
-@dataclass(frozen=True)
-class JobPlan:
+class JobPlan(Struct, frozen=True):
     """A job on one cluster. `runs` is the directory that holds its runs; `time_limit` is hours:minutes:seconds.
 
     `spares` nodes are held in addition to the `slots` that compute. `segment_nodes` must come from one NVLink domain

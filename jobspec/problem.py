@@ -3,8 +3,10 @@
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.document import Document, Path, Span, clipped
 from headway.jobspec.suggest import listed_some
@@ -50,8 +52,7 @@ _HINT = "\x1b[1;36m"
 _HINT_INDENT = " " * len("hint: ")
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One mistake. `path` leads to the value; `span` is set only where there is no path yet (syntax).
 
     `fix` is the text that mends it, in place of the text at its position.

@@ -1,7 +1,8 @@
 """Writes the language reference for people: each field of each document and kind, from the JSON Schema that editors use."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.check.pending import PENDING, RECORDED
@@ -50,8 +51,7 @@ _KINDS = "`kind` is one of these; each has different `options`."
 Definitions = Mapping[str, JsonSchema]
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """The place of a definition's fields: in a document or the options of a kind, at a path of fields."""
 
     definition: str

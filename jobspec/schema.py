@@ -1,10 +1,10 @@
 """Builds the JSON Schema (2020-12) of the specs with the options of every kind, for completion and validation in editors."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from typing import Any
 
+from msgspec import Struct
+from msgspec import field as struct_field
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
@@ -45,8 +45,7 @@ _CATALOGUES: Mapping[tuple[str, str], Callable[[], Collection[str]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """The kinds of every open choice; of each trainer the kinds of data that it reads, the fields of a job that it needs, and those
     that it takes one way only: the values that say so, and what it does instead of all others.
     """
@@ -57,7 +56,7 @@ class Tables:
     trainers: Table
     data: Mapping[str, Table]
     needs: Mapping[str, tuple[str, ...]]
-    only: Mapping[str, Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]] = dataclass_field(default_factory=dict)
+    only: Mapping[str, Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]] = struct_field(default_factory=dict)
 
     def options(self) -> list[type[BaseModel]]:
         """Return the options models of all kinds."""

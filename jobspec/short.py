@@ -1,6 +1,6 @@
 """Writes out the short forms of a job: `run` in place of a trainer of kind `script`, and `nodes: {min, max}`."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headway.jobspec.document import Document, Path
 

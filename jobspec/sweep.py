@@ -6,8 +6,10 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.change import is_field
 from headway.jobspec.document import Document, Path
@@ -21,8 +23,7 @@ _LONGEST = 40
 _HASH_DIGITS = 8
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Struct, frozen=True):
     """A run of a sweep: its name, and by field the value and the place of that value in the document."""
 
     name: str

@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -83,8 +83,7 @@ OtherKinds = Callable[[str], Sequence[str]]
 """Returns which kinds have an option of this name, but for the kind of the data."""
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """The field that an unknown one is meant to be: `target` is its place, without the positions in lists; None if unknown. It is `sure`
     where the table of names has it, and `of_others` where it is an option of other kinds."""
 
@@ -94,8 +93,7 @@ class Meaning:
     of_others: bool = False
 
 
-@dataclass(frozen=True)
-class _Unknown:
+class _Unknown(Struct, frozen=True, dict=True):
     """A field that its section does not have: its key and value, the section's model, fields and place, and what is set around it.
 
     `model` is that of the data in which it was found, `root` that of the document; `path` is its place there. `others` are the kinds that

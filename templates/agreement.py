@@ -7,13 +7,15 @@ notifications travel apart from it.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan, SwitchPlan
 from headway.templates.audit.fabrics import other_fabrics
-from headway.templates.audit.plan import FOREIGN
+from headway.templates.audit.plan import has_own_ports
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
 # A subject and its key, for example ("queue of DSCP", 26).
@@ -35,8 +37,7 @@ _OF_DEVICES = frozenset(
 _MOST_PATHS = 255
 
 
-@dataclass(frozen=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True):
     """In `file`, at `end` (a port, an adapter), a setting is wrong; `doubtful` if it may be intended."""
 
     file: str
@@ -46,8 +47,7 @@ class Disagreement:
     doubtful: bool = False
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """A fact that some ends of each of the files share."""
 
     files: tuple[str, ...]
@@ -154,7 +154,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
 
 
 def _is_foreign(reading: Reading) -> bool:
-    return reading.device is not None and reading.device.os in FOREIGN
+    return reading.device is not None and has_own_ports(reading.device.os)
 
 
 def _fabric_of(reading: Reading, switch: SwitchPlan | None, cluster: ClusterPlan) -> FabricPlan | None:
@@ -186,7 +186,7 @@ def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         own = [each for other, each in said if other == scope and each.fact[0] in _OF_DEVICES]
         for found in _dissent(own, *_majority(own, by_end or len({file for each in own for file in each.files}) == 1)):
             # On these an engineer gives ports a profile one by one, and storage or management ports none.
-            yield replace(found, doubtful=True) if scope[0] in FOREIGN else found
+            yield replace(found, doubtful=True) if has_own_ports(scope[0]) else found
     yield from _chain(readings, agreed)
 
 
@@ -315,8 +315,7 @@ def _is_unmarked(reading: Reading) -> bool:
     return uses_rdma and "NCCL_IB_TC" not in setting
 
 
-@dataclass(frozen=True)
-class _Others:
+class _Others(Struct, frozen=True):
     """The load of RDMA, and whether any end pauses, or marks, at all. If none does, the fabric may be meant to be without."""
 
     load: str
@@ -368,7 +367,7 @@ def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         other, view = seen.setdefault(folder, (file, reading.routing))
         names = {device.name for each in (file, other) if (device := readings[each].device) is not None and device.name}
         kinds = {device.os for each in (file, other) if (device := readings[each].device) is not None}
-        if path.suffix != PurePosixPath(other).suffix and len(names) < 2 and not kinds & FOREIGN:
+        if path.suffix != PurePosixPath(other).suffix and len(names) < 2 and not any(map(has_own_ports, kinds)):
             yield from _routing_of(file, reading.routing, other, view)
 
 

@@ -20,21 +20,14 @@ from headway.templates.nccl.read import read as read_environment
 from headway.templates.nccl.read import read_manifest
 from headway.templates.reading import Reading
 from headway.templates.schedulers import SCHEDULERS
-from headway.templates.switches import SWITCHES
-from headway.templates.switches.frr import READERS as FRR_READERS
+from headway.templates.switches import FILES, SWITCHES
 from headway.templates.switches.limits import check_fabric, check_switch
-from headway.templates.switches.opensm import READERS as OPENSM_READERS
 from headway.templates.switches.options import SiteOptions
 
 # Options of each operating system of a fabric's switches, by fabric and kind.
 SwitchOptions = Mapping[tuple[str, str], BaseModel]
 
 Reader = Callable[[str], Reading]
-
-# Readers of files next to those that name a kind, by their names.
-_OTHERS: Mapping[str, Reader] = {**FRR_READERS, **OPENSM_READERS}
-# Readers of the files that name a kind.
-_OF_SWITCHES: Mapping[str, Reader] = {kind.file: kind.read for kind in SWITCHES.values()}
 
 HOSTS = PurePosixPath("hosts")
 # Files of a fabric as a whole.
@@ -113,10 +106,9 @@ def reader_of(path: PurePath) -> Reader | None:
         return read_manifest
     if path.parts[-2:] == ("local", "run.sh"):
         return read_environment
-    if path.name in _OTHERS:
-        return _OTHERS[path.name]
-    if path.name in _OF_SWITCHES:
-        return _OF_SWITCHES[path.name]
+    if path.name in FILES:
+        kind = SWITCHES[FILES[path.name]]
+        return kind.readers.get(path.name, kind.read)
     return read_environment if path.name == "nccl.conf" or path.suffix in {".env", ".sbatch"} else None
 
 

@@ -6,8 +6,9 @@ refused.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 # The quoting pieces of a word. `$(...)` in double quotes may have quotes of its own.
 _QUOTED = r"""\\.|'[^'\n]*'|"(?>\\.|\$\([^()\n]*\)|[^"\\\n])*+\""""
@@ -29,8 +30,7 @@ _KEYWORDS = {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}"
 _SHELLS = {"sh", "bash", "dash", "ksh", "zsh"}
 
 
-@dataclass(frozen=True)
-class ShellCommand:
+class ShellCommand(Struct, frozen=True):
     """`words` without quotes. `target`: the file of its output. `piped`: its input is the previous command's output."""
 
     words: tuple[str, ...]

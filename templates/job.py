@@ -3,7 +3,6 @@
 The file of the scheduler has all that is submitted: the resources, the environment, run.json and the spec; plan.json has the rest.
 """
 
-import dataclasses
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel
@@ -20,7 +19,7 @@ _PLAN = frozenset({"cluster", "cluster_hash", "group", "name", "ranks", "schedul
 
 def render_job(plan: JobPlan, cluster: ClusterPlan, scheduler: BaseModel, trainer: BaseModel) -> Files:
     """Return every file of the job on the cluster, below `<job>/<cluster>/`; `scheduler` and `trainer` are the chosen options."""
-    rest = {name: value for name, value in dataclasses.asdict(plan).items() if name in _PLAN}
+    rest = {name: getattr(plan, name) for name in _PLAN}
     files: Files = {
         PurePosixPath("plan.json"): json_text(rest),
         **SCHEDULERS[plan.scheduler].render(scheduler, plan, cluster),

@@ -1,10 +1,11 @@
 """Defines what the folder of a kind exports: its options, its checks and its renderer."""
 
+import importlib
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from msgspec import Struct, field
 from pydantic import BaseModel
 
 from headway.jobspec.document import Path
@@ -14,6 +15,37 @@ from headway.templates.ports import PortName
 from headway.templates.reading import Reading
 
 Files = dict[PurePosixPath, str]
+
+K = TypeVar("K")
+
+
+class Kinds(Mapping[str, K]):
+    """The kinds of a family, by their names. Each is imported when it is first used: a document needs few of them.
+
+    The folder of a kind exports it under its name in upper case: `slurm/` has `SLURM`.
+    """
+
+    def __init__(self, family: str, names: tuple[str, ...]) -> None:
+        self._family = family
+        self._names = names
+        self._imported: dict[str, K] = {}
+
+    def __getitem__(self, name: str) -> K:
+        if name not in self._imported:
+            if name not in self._names:
+                raise KeyError(name)
+            module = importlib.import_module(f"{self._family}.{name}")
+            self._imported[name] = cast("K", getattr(module, name.upper()))
+        return self._imported[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class LazyFiles(Files):
@@ -42,8 +74,7 @@ class LazyFiles(Files):
 Limited = Mapping[tuple[str, ...], tuple[tuple[Any, ...], str]]
 
 
-@dataclass(frozen=True)
-class DataKind:
+class DataKind(Struct, frozen=True):
     """A source of tokens: the runner gets its options unchanged."""
 
     options: type[BaseModel]
@@ -84,8 +115,7 @@ def no_container(options: BaseModel, plan: JobPlan) -> tuple[MountPlan, ...] | N
     return None
 
 
-@dataclass(frozen=True)
-class JobKind:
+class JobKind(Struct, frozen=True):
     """A scheduler or a trainer. `check`, `check_options`, `render`, `settings` and `files` get options that `options` has validated;
     `check_options` needs no plan, and so finds the mistakes of a document by itself.
 
@@ -137,13 +167,12 @@ def of_plan(key: str) -> Severity | None:
     return Severity.ERROR
 
 
-@dataclass(frozen=True)
-class SwitchKind:
+class SwitchKind(Struct, frozen=True):
     """An operating system of switches, or what manages them. `render` returns one switch's files, by their names in its folder.
 
     `title` is its name in messages. `file` is the file that `read` understands, whose name no other kind has; `read` raises ValueError,
-    with the line, on text of another kind. `host_name` is the setting in it that names the switch. `others` are further files, of names
-    that other kinds read.
+    with the line, on text of another kind. `host_name` is the setting in it that names the switch. `others` are further files; `readers`
+    read back those that no other kind reads, by their names.
 
     Every system states the following, which `templates/switches/limits.py` checks: `host_name_length` and `most_paths` are its bounds, None
     without one; `balancing` are the schemes that its files have, None if it has all of its transports'; `vendor` makes the models that it
@@ -173,3 +202,4 @@ class SwitchKind:
     transports: tuple[str, ...] = ("roce",)
     judge: Callable[[str], Severity | None] = of_plan
     loading: str = ""
+    readers: Mapping[str, Callable[[str], Reading]] = field(default_factory=dict)

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, PortPlan, SwitchPlan
@@ -11,8 +13,7 @@ from headway.jobspec.plan import ClusterPlan, PortPlan, SwitchPlan
 _USUAL_CAGE_LANES = 8
 
 
-@dataclass(frozen=True)
-class PortPlace:
+class PortPlace(Struct, frozen=True):
     """Where a port is: in a cage counted from 1, which is split into `parts` ports; it is the `part`-th and begins at `lane`, both
     counted from 0."""
 

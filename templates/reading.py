@@ -1,10 +1,11 @@
 """Represents what a file configures, as its kind's `read.py` finds it: settings, QoS of marked packets, and routes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -16,8 +17,7 @@ class Setting(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True)
-class EcnView:
+class EcnView(Struct, frozen=True):
     """The queue length from which a queue marks. None: the file switches marking on and leaves the numbers to the device."""
 
     min_bytes: int | None = None
@@ -25,8 +25,7 @@ class EcnView:
     percent: int | None = None
 
 
-@dataclass(frozen=True)
-class QosView:
+class QosView(Struct, frozen=True):
     """How one end (a port, an adapter, a job's environment) treats packets. Settings that are not in its file are
     absent or empty.
 
@@ -52,8 +51,7 @@ class QosView:
     says: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class RoutingView:
+class RoutingView(Struct, frozen=True):
     """BGP of one switch. `neighbors` are those that can exchange routes, interfaces (unnumbered) or addresses. None: the file does not
     set it."""
 
@@ -117,8 +115,7 @@ class FilterLine(NamedTuple):
     high: int = 128
 
 
-@dataclass(frozen=True)
-class BgpView:
+class BgpView(Struct, frozen=True):
     """BGP of a switch's default VRF. `max_paths`, `relaxes` and `hold_s` are in force, by the file or the device's default; None: unknown.
 
     `relaxes`: paths through different AS numbers may be used together. `requires_policy`: external neighbors exchange nothing without a
@@ -142,8 +139,7 @@ class BgpView:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class MarkingView:
+class MarkingView(Struct, frozen=True):
     """A profile of WRED or ECN: bytes in a queue and percent; None is the device's default. `marks`: it sets ECN bits."""
 
     key: str
@@ -151,8 +147,7 @@ class MarkingView:
     marks: bool = True
 
 
-@dataclass(frozen=True)
-class BfdView:
+class BfdView(Struct, frozen=True):
     """Intervals in milliseconds and the packets in a row that may be lost."""
 
     key: str
@@ -161,8 +156,7 @@ class BfdView:
     multiplier: int | None = None
 
 
-@dataclass(frozen=True)
-class DeviceView:
+class DeviceView(Struct, frozen=True):
     """A switch as one of its files has it, or a host. `os`: `sonic`, `frr`, `nvue`, `eos`, `host`.
 
     `hashed`: fields of a packet that choose among equal paths, of `ip` and `port`; None: the device's default. `watches`: the PFC
@@ -212,8 +206,7 @@ class NetlistView(NamedTuple):
     ends: Mapping[tuple[str, str], tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class SubnetView:
+class SubnetView(Struct, frozen=True):
     """A file of a subnet manager. `kind` is its name as headway renders it. `guids`: lines of the roots. `names`: GUID -> switch."""
 
     kind: str
@@ -223,8 +216,7 @@ class SubnetView:
     netlist: NetlistView | None = None
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """Something in one file that harms a training run whatever the other files are. `key`: the setting, or the start of several.
 
     `message` has what was found and, after a semicolon, the effect on the run.
@@ -257,8 +249,7 @@ class LazySettings(Mapping[str, Setting]):
         return len(self._found)
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(Struct, frozen=True):
     """Values that similar devices and ports usually share: of the device, and of each port in use, by key.
 
     Files of one `format` are compared with each other.
@@ -279,8 +270,7 @@ def no_faults() -> Iterable[Fault]:
     return ()
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A file. `settings`: path in the file's own words (`PORT|Ethernet0|speed`) -> value. `qos`: name of the end -> view.
 
     `faults` yields those that the file's kind finds by its own terms.
@@ -290,8 +280,8 @@ class Reading:
     qos: Mapping[str, QosView] = field(default_factory=dict)
     routing: RoutingView | None = None
     device: DeviceView | None = None
-    faults: Callable[[], Iterable[Fault]] = field(default=no_faults, compare=False)
-    traits: Callable[[], Traits] = field(default=no_traits, compare=False)
+    faults: Callable[[], Iterable[Fault]] = no_faults
+    traits: Callable[[], Traits] = no_traits
     subnet: SubnetView | None = None
 
     def line_of(self, key: str) -> int | None:

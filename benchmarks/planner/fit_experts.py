@@ -14,8 +14,10 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.planner import unseen
 from benchmarks.planner.rows import Row, read
@@ -28,8 +30,7 @@ _PULL = 0.004
 _STEPS = (0.3, 0.1, 0.04, 0.015)
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """The prior of a constant without any rows, and by which factor (as a logarithm) it may well be off."""
 
     value: float

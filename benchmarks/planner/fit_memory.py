@@ -5,7 +5,8 @@ python -m benchmarks.planner.fit_memory
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.memories import comparable
 from benchmarks.planner.rows import Row, read
@@ -13,8 +14,7 @@ from headway.planner.memory.ledger import peak
 from headway.planner.memory.profiles import constants, profile
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """A constant, its value, and which rows with a printed peak it was fitted on."""
 
     name: str

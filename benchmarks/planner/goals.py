@@ -1,7 +1,8 @@
 """Lists the planner's goals, each with the measured value."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.score import Score
 
@@ -9,8 +10,7 @@ from benchmarks.planner.score import Score
 _LARGEST = 2
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """A share that is to lie between `least` and `most`; `met` is None where there was nothing to measure."""
 
     name: str

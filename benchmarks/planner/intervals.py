@@ -10,7 +10,8 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.residuals import LeftOut, Residual, read_residuals
 from headway.planner.speed import intervals
@@ -27,8 +28,7 @@ _HEAD = """\
 """
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """The share of `rows` that their intervals hold: of all, and as the mean over `sources`. No interval saw the source of its row, nor
     the architecture where that was taken out. `factor` is the median of upper over lower end; `naive` is the same of the naive model."""
 

@@ -3,7 +3,8 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import rank_correlation
@@ -15,8 +16,7 @@ _LAYOUTS = 3
 _EQUAL = 1e-9
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """Layouts of one model, batch, sequence and number of GPUs of one source; `failed` ran out of memory."""
 
     source: str
@@ -25,8 +25,7 @@ class Sweep:
     failed: tuple[Predicted, ...]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The share of the best measured throughput that a predictor's choice of a sweep loses: 1 for what ran out of
     memory, `out_of_memory` its chance.
 
@@ -39,8 +38,7 @@ class Choice:
     correlation: float | None
 
 
-@dataclass(frozen=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """Over sweeps: mean and worst loss, median rank correlation, and how many choices ran out of memory."""
 
     sweeps: int

@@ -9,10 +9,10 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from benchmarks.planner.rows import Row
@@ -30,8 +30,7 @@ _SHARES = {"tensor_forward", "tensor_backward", "context", "gradients", "paramet
 _STEP, _LONGEST, _ENOUGH = 1e-3, 0.7, 2e-3
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """A constant that is fitted, by its path in speed.yaml. It is fitted as a logarithm, a share as log(x / (1 - x))."""
 
     path: tuple[str, ...]

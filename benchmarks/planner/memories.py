@@ -2,15 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import Errors, Pair, errors
 from headway.planner.memory.ledger import GIB, MemoryUse
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(Struct, frozen=True):
     """Errors of the printed peaks. `known` are of sources whose framework has a profile, `other` of those where it was guessed."""
 
     known: Errors | None
@@ -20,8 +20,7 @@ class Peaks:
     by_source: Mapping[str, Errors]
 
 
-@dataclass(frozen=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     """`right` of those that were called `fits` or `does not fit`; of the rows that ran out of memory, `missed` were called `fits`."""
 
     rows: int

@@ -1,8 +1,9 @@
 """Predicts each row with the planner, next to the measurement."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from benchmarks.planner.rows import Row
 from headway.planner.memory.ledger import MemoryUse, peak
@@ -12,8 +13,7 @@ from headway.planner.training import Training
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """A row whose training is known, and the planner's answer; `refused` is the reason if there is none."""
 
     row: Row

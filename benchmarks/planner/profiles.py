@@ -1,12 +1,12 @@
 """Maps sources of published rows to framework profiles: sources.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
+from msgspec import Struct, field
 
 from benchmarks.planner.columns import LeftOutError
 from headway.jobspec.spec.layout import Sharding
@@ -16,8 +16,7 @@ from headway.planner.training import Formats
 _FILE = Path(__file__).with_name("sources.yaml")
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """The profile of a row, and what its rows mean that do not print it."""
 
     name: Framework

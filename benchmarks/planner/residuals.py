@@ -2,9 +2,11 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields
 
 FILE = Path(__file__).with_name("residuals.csv")
 
@@ -12,8 +14,7 @@ LeftOut = Literal["source", "accelerator", "architecture", "gpus", "ep"]
 """All that was taken out: the row's source, and all rows of its accelerator, of its architecture, on many GPUs, or with a large `ep`."""
 
 
-@dataclass(frozen=True)
-class Residual:
+class Residual(Struct, frozen=True):
     """One row under constants that were fitted without its source and without all rows that share its `left_out`.
 
     `planner` and `naive` are logarithms of measured over predicted time. `ep` is 0 where the model has no experts.
@@ -49,6 +50,6 @@ def _value(kind: object, text: str) -> object:
 def write_residuals(residuals: Sequence[Residual], file: Path = FILE) -> None:
     """Write them, in order. Raises OSError."""
     with file.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, [field.name for field in fields(Residual)], lineterminator="\n")
+        writer = csv.DictWriter(lines, Residual.__struct_fields__, lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(residual) for residual in residuals)

@@ -7,8 +7,10 @@ cannot be understood keeps its id and a reason.
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.planner.columns import Lacks, LeftOutError, number, whole
 from benchmarks.planner.hosts import accelerator, gpus_per_node, network
@@ -29,16 +31,14 @@ _FINE_TUNING = re.compile(r"-ft\b|\bsft\b|-sft|lora|fine-?tun", re.IGNORECASE)
 _ACCUMULATED = 2
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """A printed peak of memory in GiB (2^30 bytes), and of what: `allocated`, `reserved` (both torch's), or the whole `device`."""
 
     gib: float
     kind: str
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """`training` is there wherever the columns make one up, also where the recomputation is not known and none is taken for it, or where
     the batch is not printed, on which a peak of memory hardly depends.
 

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from benchmarks.planner import unseen
 from benchmarks.planner.intervals import Coverage, coverages
@@ -17,8 +19,7 @@ from benchmarks.planner.spread import Errors, errors, mean_of_groups
 from benchmarks.planner.times import Kind, Timed, Transfer, grouped, kind, timed, transfer
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Rows by what becomes of them: `left_out` by kind and reason with their ids, `not_modelled` and `assumed` texts with how often."""
 
     rows: int
@@ -30,8 +31,7 @@ class Counts:
     refused: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """A peer and the planner on the rows that the peer takes; `refused` of `rows` it does not. `ratio` is its mean error over ours."""
 
     name: str
@@ -44,8 +44,7 @@ class Beside:
     ratio: float | None
 
 
-@dataclass(frozen=True)
-class ByLayout:
+class ByLayout(Struct, frozen=True):
     """Choices of layouts, over sweeps: of the layouts that ran by the planner, the naive model and chance; of all layouts those that the
     planner does not call too large, and those that it calls fitting."""
 
@@ -56,8 +55,7 @@ class ByLayout:
     fitting: Choices | None
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True):
     """Verdicts on labelled rows: all, the source with most of them, and the others."""
 
     all: Verdicts | None
@@ -66,8 +64,7 @@ class OutOfMemory:
     others: Verdicts | None
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(Struct, frozen=True):
     """One run. `unseen_sources`, `left_one_out` and `coverage` were measured when the constants were fitted (unseen.py, intervals.py):
     sources that no constant saw, fifths and models that none saw, and how many steps of such sources intervals hold."""
 
@@ -206,8 +203,8 @@ def each_row(each: Predicted) -> dict[str, Any]:
 
 def as_json(record: Any) -> Any:
     """Return a record of records as what json.dumps takes."""
-    if is_dataclass(record):
-        return {field.name: as_json(getattr(record, field.name)) for field in fields(record)}
+    if isinstance(record, Struct):
+        return as_json(asdict(record))
     if isinstance(record, Mapping):
         return {str(name): as_json(value) for name, value in record.items()}
     if isinstance(record, tuple | list):

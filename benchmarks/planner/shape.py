@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.planner.columns import LeftOutError, number, whole
 from headway.jobspec.resolve.model import NORM_EPS, ROPE_THETA, ExpertSizes, LatentAttentionSizes, ModelSizes
@@ -15,8 +17,7 @@ _HEADS = {r"-bs$": 64}
 _NOMINAL = 0.1
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The sizes, what of the blocks has windowed attention, and what was supplied here because the row does not print it."""
 
     sizes: ModelSizes
@@ -25,8 +26,7 @@ class Shape:
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(Struct, frozen=True):
     """The settings that models of a name have in common: `tied` None where the printed count of parameters decides."""
 
     mlp: str

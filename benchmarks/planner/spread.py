@@ -2,14 +2,14 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Pair = tuple[float, float]
 """A prediction and its measurement."""
 
 
-@dataclass(frozen=True)
-class Errors:
+class Errors(Struct, frozen=True):
     """Of `rows` pairs: mean, median, 90th percentile and worst of |predicted / measured - 1|; `bias` is the mean without the bars."""
 
     rows: int

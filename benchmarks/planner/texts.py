@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.jobspec.spec.layout import Sharding
 from headway.planner.memory.ledger import GIB
@@ -25,8 +27,7 @@ _UNKNOWN = re.compile(r"^$|unknown|recipe-dependent|not stated|not published|\?"
 _BLOCK_SHARES = (r"every (\d+)(?:st|nd|rd|th) (?:layer|block)", r"\b1 (?:of|in) (\d+) (?:blocks|layers)", r"\b1/(\d+)")
 
 
-@dataclass(frozen=True)
-class Recomputing:
+class Recomputing(Struct, frozen=True):
     """The recomputation: how, in which share of the blocks, which parts; `known` is false if the source does not specify it."""
 
     mode: Recompute = "none"
@@ -71,8 +72,7 @@ def _parts(said: str) -> tuple[str, ...]:
     return tuple(part for pattern, part in _PARTS if re.search(pattern, said))
 
 
-@dataclass(frozen=True)
-class DataParallel:
+class DataParallel(Struct, frozen=True):
     """The split over the ranks that read different data, and over how many of them (None: over all)."""
 
     sharding: Sharding | None
@@ -125,8 +125,7 @@ _COMPUTE = (
 _REDUCE = ((r"fp16 grad", "fp16"), (r"fp32 (?:grad|reduce)|mp default", "fp32"), (r"bf16 (?:grad|reduce)|mp pure", "bf16"))
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(Struct, frozen=True):
     """A row's kernels and overlaps, and the words that change nothing here or are not understood."""
 
     kernels: Kernels = field(default_factory=Kernels)
@@ -186,7 +185,7 @@ def _with_word(found: Extras, word: str) -> Extras:
     overlaps = {name: value for pattern, name, value in _OVERLAPS if re.search(pattern, word)}
     if not kernels and not overlaps and not _NO_COST.search(word):
         return replace(found, not_modelled=(*found.not_modelled, word))
-    return replace(found, kernels=replace(found.kernels, **kernels), overlaps=replace(found.overlaps, **overlaps))  # type: ignore[arg-type]
+    return replace(found, kernels=replace(found.kernels, **kernels), overlaps=replace(found.overlaps, **overlaps))
 
 
 def _dispatcher(word: str) -> str | None:
@@ -235,8 +234,7 @@ def adapters(fabric: str, gpus_per_node: int) -> int:
     return int(several[1]) if several else gpus_per_node
 
 
-@dataclass(frozen=True)
-class MemoryKind:
+class MemoryKind(Struct, frozen=True):
     """The scope of a printed peak: the tensors (`allocated`), the allocator (`reserved`), or the whole GPU (`device`)."""
 
     kind: str

@@ -3,15 +3,15 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.spread import Errors, Pair, errors, mean_of_groups
 from headway.planner.speed.calibrate import calibrate
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """A row with its measured and its predicted seconds of a step, and the stated 90 % interval."""
 
     predicted: Predicted
@@ -31,8 +31,7 @@ class Timed:
         return self.low <= self.measured <= self.high
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """Rows of one kind (dense models, or those with experts): pooled, mean over sources, Hopper or newer, by source and accelerator."""
 
     pooled: Errors | None
@@ -44,8 +43,7 @@ class Kind:
     width: float | None
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """One row of a group measured, the others of the group predicted with it; mean over groups and over all predictions."""
 
     groups: int

@@ -4,8 +4,10 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.cli.documents import load_job_plan
 from headway.cli.terminal import progress
@@ -37,8 +39,7 @@ _GROWTHS: tuple[Growth, ...] = ("strong", "weak")
 _PLAUSIBLE = 100
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """A forecast. `estimate` is None if the plan cannot be estimated, for the reason `lacks`; its `memory` may be known all the same. The
     others are set if they were asked for."""
 

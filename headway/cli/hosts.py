@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -32,8 +32,7 @@ _SYMBOL = {"missing": "+", "changed": "~", "mode": "~", "extra": "-"}
 _NEEDED = ("pulumi", "paramiko")
 
 
-@dataclass(frozen=True)
-class ClusterHosts:
+class ClusterHosts(Struct, frozen=True):
     """A cluster's name, the folder of its document, what its hosts are to hold, and how others are reached."""
 
     cluster: str

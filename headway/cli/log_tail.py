@@ -5,10 +5,11 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any, TextIO
+
+from msgspec import Struct, field
 
 from headway.runner.contract import RunDirectory
 
@@ -21,8 +22,7 @@ STREAMS = {"stdout": 1, "stderr": 2}  # bits of torchrun's --tee
 NEWEST = 2
 
 
-@dataclass
-class FileTail:
+class FileTail(Struct):
     """The whole lines that a file has grown by, each time it is asked."""
 
     path: Path
@@ -45,8 +45,7 @@ class FileTail:
         return [f"{line}\n" for line in ([*lines, rest] if rest else lines)]
 
 
-@dataclass
-class LogTail:
+class LogTail(Struct):
     """`logs/attempt_<k>/<local rank>/{stdout,stderr}.log` of the ranks in `ranks` (local rank -> bits of STREAMS), followed.
     `notes`: where the runner notes which rank each one's is (runner/agent/launch.py, rank_note)."""
 

@@ -6,9 +6,9 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from types import ModuleType
+
+from msgspec import Struct
 
 from headway.cli.help import Parser, with_examples
 from headway.jobspec.suggest import did_you_mean
@@ -18,8 +18,7 @@ OK, PROBLEMS, USAGE, LACKING = 0, 1, 2, 3
 INTERRUPTED = 130
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(Struct, frozen=True):
     """A verb. Its module in `verbs/` is imported when the verb is used: it has `configure(parser)` and `run(args) -> int`.
 
     A `raw` verb has a command line of its own: it has `run(words) -> int`.
@@ -123,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(overview())
         return OK if words else USAGE
     if words[0] == "--version":
+        from importlib.metadata import version  # noqa: PLC0415 (it takes longer than the rest of this module)
+
         print(f"headway {version('headway')}")
         return OK
     if words[0] not in VERBS:

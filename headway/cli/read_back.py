@@ -1,11 +1,12 @@
 """Reads back what files in force configure, and compares it with each other and with a cluster."""
 
-import difflib
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.compile import PlannedCluster
 from headway.jobspec.check.environment import rival_of
@@ -15,8 +16,7 @@ from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.templates.agreement import disagreements
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
-from headway.templates.audit.rules import findings
+from headway.templates.audit.plan import differences, has_own_ports, slow_sessions
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import is_netplan, is_script
 from headway.templates.hosts.units import is_unit
@@ -35,8 +35,7 @@ _PASS = "pass a file that a device or a job has in force"
 _NCCL, _OTHERS, _OF_THE_JOB = "NCCL_", ("FI_", "GLOO_SOCKET_"), "NCCL_DEBUG"
 
 
-@dataclass(frozen=True)
-class ReadBack:
+class ReadBack(Struct, frozen=True):
     """Settings read back from files, their texts, both by the files' names, and the problems of files that cannot be read."""
 
     readings: Mapping[str, Reading]
@@ -84,6 +83,8 @@ def compare(readings: Mapping[str, Reading], cluster: ClusterPlan | None) -> Ite
 
 def harms(readings: Mapping[str, Reading]) -> Iterator[Problem]:
     """Yield a problem for each finding about the files by themselves, at the line of its setting."""
+    from headway.templates.audit.rules import findings  # noqa: PLC0415 (only an audit applies them)
+
     for found in findings(readings):
         yield _problem_of(found, readings)
 
@@ -118,7 +119,7 @@ def changed_settings(
         reader = reader_of(path) if path is not None else None
         if path is not None and documents[file].text == rendered[path]:
             continue
-        if path is None and reading.device is not None and reading.device.os in FOREIGN:
+        if path is None and reading.device is not None and has_own_ports(reading.device.os):
             # A running configuration also has what the site and the system set; `compare` has compared what it means.
             continue
         if path is not None and reader is not None:
@@ -170,7 +171,9 @@ def _changed_script(file: str, found: str, wanted: str) -> Iterator[Problem]:
     numbers = [number for number, line in enumerate(found.splitlines()) if _is_code(line)]
     ours = [line.strip() for line in found.splitlines() if _is_code(line)]
     theirs = [line.strip() for line in wanted.splitlines() if _is_code(line)]
-    steps = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes() if ours != theirs else []
+    from difflib import SequenceMatcher  # noqa: PLC0415 (only a comparison with rendered files needs it)
+
+    steps = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes() if ours != theirs else []
     changed = next((step for step in steps if step[0] != "equal" and step[4] > step[3]), None)
     added = next((step for step in steps if step[0] == "delete"), None)
     step = changed or added

@@ -2,8 +2,10 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.cli.terminal import progress
 from headway.compile import PlannedJob
@@ -26,8 +28,7 @@ _DAY_S = 86400
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Simulation:
+class Simulation(Struct, frozen=True):
     """A simulated job: its run, the outcome, and for each tier goodput over the interval and the best one."""
 
     job: str

@@ -1,9 +1,9 @@
 """Finds the Cluster documents of a job, and plans a cluster with its inventories."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 import headway.jobspec.catalog
@@ -28,8 +28,7 @@ from headway.templates.kind import Files
 from headway.templates.schedulers import SCHEDULERS
 
 
-@dataclass(frozen=True)
-class PlannedCluster:
+class PlannedCluster(Struct, frozen=True):
     """A cluster's plan, and what its renderers and its provider need in addition.
 
     `switches` are the options of the switches, by fabric and operating system, `scheduler` those of the scheduler; `provider` is None where

@@ -6,9 +6,11 @@ none. Load, parse and check document are in `sources.py` and `document.py`, find
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.compile.cluster import (
     PlannedCluster,
@@ -40,8 +42,7 @@ from headway.templates.trainers import TRAINERS
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """The result of a compilation.
 
     `documents` are those that could be parsed, in the order of their files, and `plans` what is planned of them, in the same order.

@@ -1,9 +1,10 @@
 """Checks a document by itself: loads its file and bases, parses it, and applies the rules that need no other document."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
+
+from msgspec import Struct
 
 from headway.compile.options import (
     data_options,
@@ -32,8 +33,7 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.templates.schedulers import SCHEDULERS
 
 
-@dataclass(frozen=True)
-class CheckedDocument:
+class CheckedDocument(Struct, frozen=True):
     """A document with its bases, its spec, and what is wrong with it by itself.
 
     `parsed` is None if the document's kind or version is unknown, or if a part of its bases is missing.

@@ -1,8 +1,9 @@
 """Finds the inventory files of a cluster and the cluster file of an inventory: in one folder, or in `inventory/` below it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headway.compile.document import is_inventory
 from headway.compile.problems import NoPlanError, Steps, located, passed

@@ -1,10 +1,10 @@
 """Plans a job on one cluster: whether it fits, a value for each `auto`, and what scheduler, trainer and memory allow."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from headway.compile.corpora import check_corpora
@@ -27,8 +27,7 @@ from headway.templates.schedulers.containers import check_arguments
 from headway.templates.trainers import TRAINERS
 
 
-@dataclass(frozen=True)
-class PlannedJob:
+class PlannedJob(Struct, frozen=True):
     """A job's plan on one cluster, and what its renderers need in addition.
 
     `job` is the document that was planned: each `auto` has its value there, for the reasons in `decisions`.
@@ -54,8 +53,7 @@ class PlannedJob:
         return render_job(self.plan, self.cluster, self.scheduler, self.trainer)
 
 
-@dataclass(frozen=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True):
     """The options of the kinds that a job and its cluster choose."""
 
     scheduler: BaseModel

@@ -1,7 +1,6 @@
 """Reads the options of what documents choose by kind: scheduler, provider, switches, trainer and data."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from headway.infra.providers import PROVIDERS

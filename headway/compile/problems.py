@@ -2,9 +2,11 @@
 
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.jobspec.document import Document, dotted
 from headway.jobspec.document import Path as ValuePath
@@ -22,8 +24,7 @@ class NoPlanError(Exception):
     """There is no plan; the problems that were yielded before say why."""
 
 
-@dataclass(frozen=True)
-class Problems:
+class Problems(Struct, frozen=True, dict=True):
     """Problems at the places where their causes are written, in the order in which people read them; one found twice counts once.
 
     `found` are the problems as checks yield them, `documents` the texts that they refer to, by name.

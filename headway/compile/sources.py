@@ -3,16 +3,16 @@
 import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from headway.compile.document import CheckedDocument, check_document, check_kind, problems_left
 from headway.compile.marks import is_meant, plain
 from headway.compile.problems import NoPlanError, Steps, passed
 from headway.jobspec.document import Document
-from headway.jobspec.line_repair import with_tried_mend
 from headway.jobspec.load import load_bytes, load_file, read_bytes
 from headway.jobspec.parse import AnyParsed, is_partial, kind_of
 from headway.jobspec.problem import Problem
@@ -24,8 +24,7 @@ SKIPPED = {"rendered", "node_modules", "__pycache__"}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Below:
+class Below(Struct, frozen=True):
     """The headway documents in a folder and below it, in order; the YAML files that are none; and folders that cannot be read."""
 
     documents: list[Path]
@@ -33,8 +32,7 @@ class Below:
     problems: list[Problem]
 
 
-@dataclass(frozen=True)
-class Clusters:
+class Clusters(Struct, frozen=True):
     """The Cluster documents of one folder by their names, and those files that could be some and cannot be read.
 
     `unusable` are by their names documents that can be read, and are bases for others or of a kind that is written wrong.
@@ -77,10 +75,11 @@ class Sources:
         if path not in self._loaded:
             content = self._content(path)
             document, problems = load_file(path) if content is None else load_bytes(str(path), content)
-            self._loaded[path] = (
-                document,
-                [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems],
-            )
+            if problems:
+                from headway.jobspec.line_repair import with_tried_mend  # noqa: PLC0415 (most texts are YAML)
+
+                problems = [with_tried_mend(each, document, partial(problems_left, document.name)) for each in problems]
+            self._loaded[path] = document, problems
         return self._loaded[path]
 
     def read(self, path: Path) -> CheckedDocument:

@@ -1,14 +1,14 @@
 """Divides inputs into parts, each of which becomes a shard: by their names and sizes alone, so that the result never differs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 LINE_FORMATS = (".jsonl", ".ndjson")
 COMPRESSIONS = (".gz", ".zst")
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(Struct, frozen=True):
     """A file of text, with its size in bytes. If `has_lines`, each line is a document, else the file is one."""
 
     path: str
@@ -25,8 +25,7 @@ class Input:
         return is_json(self.path)
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """The documents of a file that begin at byte `begin` or later, and before `end`."""
 
     input: Input

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
+from msgspec import Struct
 
 from headway.corpus.division import COMPRESSIONS, Input, Part, divide, is_json
 from headway.corpus.shard import Settings, begin_process, dtype_of, make_shard
@@ -33,8 +33,7 @@ UNFINISHED = ".unfinished"
 _EXTRA = "install it with `pip install 'headway[corpus]'`"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """A corpus that is wanted. `end` is the text of the token after each document; with `lines`, each line of a text file is a
     document. A shard is made of about `part_bytes` of the inputs."""
 
@@ -48,8 +47,7 @@ class Request:
     workers: int = 1
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far the shards are: those that are complete, of all of them; `found` were complete before; and their inputs' bytes."""
 
     done: int

@@ -7,12 +7,12 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
+from msgspec import Struct
 
 from headway.corpus.division import Part
 from headway.corpus.text import CorpusError, documents
@@ -27,8 +27,7 @@ _CODES = {"uint16": "H", "uint32": "I"}
 _AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The settings of all shards. `end` is the token after each document."""
 
     folder: str

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.jobspec.auto import Decision, Decisions, with_values
 from headway.jobspec.check.layout import sizes_of

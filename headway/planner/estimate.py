@@ -1,7 +1,8 @@
 """Estimates a training step: whether it fits, how long it takes, and what it costs."""
 
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from headway.planner.from_plan import EstimateError
 from headway.planner.memory.hints import hints
@@ -13,8 +14,7 @@ from headway.planner.training import Training
 _COSTS_SHOWN = 3
 
 
-@dataclass(frozen=True)
-class TrainingCost:
+class TrainingCost(Struct, frozen=True):
     """The cost of training on `tokens` tokens without failures: `steps` optimizer steps, `days`, GPU-hours."""
 
     tokens: int
@@ -23,8 +23,7 @@ class TrainingCost:
     gpu_hours: float
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True, dict=True):
     """A step's memory and time."""
 
     training: Training

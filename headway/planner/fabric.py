@@ -5,7 +5,8 @@ All but growth is counted from the plan's cables, one by one, so that it holds f
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.switches import switches as models
 from headway.jobspec.plan import ClusterPlan, LinkPlan, PortPlan, SwitchPlan
@@ -16,8 +17,7 @@ from headway.jobspec.spec.fabric import GBPS
 COPPER_METRES = 2
 
 
-@dataclass(frozen=True)
-class TierCount:
+class TierCount(Struct, frozen=True):
     """The cables between two tiers: `lower` of them ends, `upper` of them starts. `switches` are those of the upper tier.
 
     `transceivers` are those of the switches and of the nodes, where a cage with several ports counts once; 0 where the cables are copper.
@@ -31,8 +31,7 @@ class TierCount:
     transceivers: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """The cost of one loss: `affects` keeps the share `left`, between 0 and 1, of the bandwidth that it had."""
 
     lost: str
@@ -40,8 +39,7 @@ class Loss:
     left: float
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """Nodes that fit: into free ports of the leaves that exist, and with more leaves and pods below the upper tiers as they are."""
 
     present: int

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log2
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.planner.estimate import Estimate
 from headway.planner.goodput.interval import best_interval, expected_goodput, with_interval
@@ -34,8 +36,7 @@ _WHY: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class ScalingPoint:
+class ScalingPoint(Struct, frozen=True):
     """The best layout on so many GPUs, None where nothing fits or divides; `goodput` is the share of time that counts, None if unknown.
 
     `efficiency` is tokens a second of one GPU against the same at the fewest GPUs that have a layout.
@@ -84,8 +85,7 @@ class ScalingPoint:
             yield from (seconds / self.best.step.seconds for name, seconds in parts.items() if name.endswith(ending))
 
 
-@dataclass(frozen=True)
-class Scaling:
+class Scaling(Struct, frozen=True):
     """Strong or weak scaling. `pays_to` is the largest number of GPUs up to which more of them paid; None where they pay throughout.
 
     `marginal` is what each GPU beyond that gives, as a share of what one gives there, and `cost` what grows most.

@@ -1,8 +1,9 @@
 """Describes a training step for the planner: a model, the layout of its ranks, its batch, and its hardware."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.resolve.model import ModelSizes
@@ -13,8 +14,7 @@ Recompute = Literal["none", "selective", "full"]
 Verdict = Literal["fits", "tight", "does not fit"]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """The network of the GPUs. Rates are bytes a second that one GPU sends, in one direction, at the links' nominal speed.
 
     `scale_up_domain` GPUs reach each other over NVLink (or Infinity Fabric); the others over adapters, whose speed the GPUs of a node share
@@ -32,8 +32,7 @@ class Network:
     gpu_direct: bool = True
 
 
-@dataclass(frozen=True)
-class Degrees:
+class Degrees(Struct, frozen=True):
     """The layout of the ranks, `tp` innermost, then `cp`, `dp_shard`, `dp_replicate` and `pp`; experts fold over (dp_shard, cp, tp).
 
     `sharding` is what is split over the dp_shard x cp ranks: nothing (DDP), the optimizer's state (ZeRO-1, Megatron's distributed
@@ -64,8 +63,7 @@ class Degrees:
         return self.pp * self.dp * self.cp * self.tp
 
 
-@dataclass(frozen=True)
-class Formats:
+class Formats(Struct, frozen=True):
     """Number formats: what matrices are multiplied in (`fp32`, `bf16`, `fp16`, `fp8`, `mxfp8`, `nvfp4`), what the optimizer keeps, what
     gradients are summed in over the ranks (`fp32`, `bf16`, `fp16`), what the optimizer's two moments are; None is the framework's own
     choice."""
@@ -76,8 +74,7 @@ class Formats:
     moments: str | None = None
 
 
-@dataclass(frozen=True)
-class Kernels:
+class Kernels(Struct, frozen=True):
     """The kernels, as far as they change the cost.
 
     `attention`: `unfused` writes the scores to memory, `fused` only their softmax is one kernel; `flash1` to `flash3` never write them;
@@ -93,8 +90,7 @@ class Kernels:
     graphs: bool | None = None
 
 
-@dataclass(frozen=True)
-class Overlaps:
+class Overlaps(Struct, frozen=True):
     """Communication that runs in parallel with computation; None is the framework's own choice."""
 
     parameters: bool | None = None
@@ -104,8 +100,7 @@ class Overlaps:
     experts: bool | None = None
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Struct, frozen=True, dict=True):
     """The training step to estimate. `micro` sequences of `sequence` tokens a forward pass of a rank, `accumulation`
     such passes a step.
 

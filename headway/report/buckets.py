@@ -1,11 +1,11 @@
 """Names each bucket of the goodput ledger for readers: a label in words, and the class that colours it in page.css."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     label: str
     css: str
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.report.history import GenerationHistory
 from headway.report.records import LedgerLine
@@ -13,8 +14,7 @@ from headway.runner.contract.journal import Failure
 UNSAID = "crash"
 
 
-@dataclass(frozen=True)
-class FailureCost:
+class FailureCost(Struct, frozen=True):
     """All failures of one kind. `seconds` is None if unknown."""
 
     kind: str

@@ -4,7 +4,8 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.report import units, wording
 from headway.report.markup import Markup, element, join
@@ -20,8 +21,7 @@ LARGEST = 1e300
 SMALLEST = 1e-9
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The ranges of both axes: steps from left to right, loss from bottom to top."""
 
     first_step: float

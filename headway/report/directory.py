@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headway.report.records import Handle, LedgerLine
@@ -21,8 +21,7 @@ class RunError(ValueError):
     """A directory is not a run, or a file of it cannot be understood; the message is one line for people."""
 
 
-@dataclass(frozen=True)
-class RunRecords:
+class RunRecords(Struct, frozen=True):
     """The records of a run directory for a report; `journal` is keyed by generation, `verdicts` by attempt."""
 
     handle: Handle

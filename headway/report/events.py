@@ -1,7 +1,8 @@
 """Describes the events of a run other than failures and saves: hangs, corruption, stragglers, nodes lost and replaced."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.report import units
 from headway.report.history import GenerationHistory
@@ -33,8 +34,7 @@ SHOWN_ELSEWHERE = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """`kind` is the journal's, `wall` in Unix seconds. `evidence` are files of the run directory.
 
     `waited_s` is how long training waited for other members of its replica groups.

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
 from headway.report.records import Handle, LedgerLine
@@ -18,8 +18,7 @@ _TAIL_BYTES = 64 * 1024
 _RATE_STEPS = 20
 
 
-@dataclass(frozen=True)
-class Glance:
+class Glance(Struct, frozen=True):
     """A run at a moment. None: not known, or not yet.
 
     `step` is the newest completed step of `steps`; `steps_per_s` the rate of the newest ones; `goodput` the productive share of the time

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from headway.report.directory import RunRecords
 from headway.runner.contract import MetricsLine
@@ -12,8 +13,7 @@ from headway.runner.contract.journal import Claim, Entry, Failure, Loaded, Start
 E = TypeVar("E", bound=Entry)
 
 
-@dataclass(frozen=True)
-class GenerationHistory:
+class GenerationHistory(Struct, frozen=True):
     """One gang start.
 
     `resume_step` is the step that it resumed from, None if unknown (a script that finds its own checkpoints).

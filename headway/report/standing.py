@@ -1,6 +1,6 @@
 """Combines what a run's records and its scheduler know into one line of a list of runs."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.infra.submit.scheduler import JobState, ScheduledJob
 from headway.report.glance import Glance
@@ -28,8 +28,7 @@ ENDED = {
 }
 
 
-@dataclass(frozen=True)
-class RunStatus:
+class RunStatus(Struct, frozen=True):
     """A run in a list. `state` is one word; `why` the scheduler's reason, `cause` that of the last failure or verdict.
 
     `scheduler_job` is the number of its newest job. The other fields are those of `Glance`; None: not known, or not yet.

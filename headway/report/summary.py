@@ -1,9 +1,10 @@
 """Turns a run directory into the summary of its run: how it ended, what it learned, what failed and where the time went."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.report.costs import FailureCost, costs, kind_of
 from headway.report.directory import RunRecords, read_run
@@ -28,8 +29,7 @@ class CurvePoint(NamedTuple):
     stands: bool
 
 
-@dataclass(frozen=True)
-class FailureSummary:
+class FailureSummary(Struct, frozen=True):
     """One failure and what it cost. None: not known, or not recovered from.
 
     `at_step` is the highest step completed before it, `resumed_in` the generation that resumed, `lost_steps` the distance to its
@@ -52,8 +52,7 @@ class FailureSummary:
     recovered_s: float | None
 
 
-@dataclass(frozen=True)
-class RefusedCheckpoint:
+class RefusedCheckpoint(Struct, frozen=True):
     """A checkpoint that failed verification in the file `name`. `generation` saved it, `noticed_in` refused it."""
 
     wall: float
@@ -69,8 +68,7 @@ class RefusedCheckpoint:
         return f"step-{self.step:09}.g{self.generation:06}/{self.name}"
 
 
-@dataclass(frozen=True)
-class CommitSummary:
+class CommitSummary(Struct, frozen=True):
     """A committed checkpoint. `stands` is False where a later generation went back behind it, `resumed` where one loaded it.
 
     `retired`: deleted, since enough newer ones are kept.
@@ -88,8 +86,7 @@ class CommitSummary:
     retired: bool
 
 
-@dataclass(frozen=True)
-class TimeSpan:
+class TimeSpan(Struct, frozen=True):
     """The ledger of one generation, or of a wait between two attempts (generation 0): seconds by bucket of the `slots` nodes that compute,
     with `spares` idle ones; Unix times."""
 
@@ -102,8 +99,7 @@ class TimeSpan:
     spares: int = 0
 
 
-@dataclass(frozen=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True):
     """A run as a report shows it.
 
     `verdict` is `running` or `not started` while the newest attempt has none; `exit_code` is then None. `steps` is the highest

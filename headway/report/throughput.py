@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.runner.contract import MetricsLine, RunConfig, step_rates
 
@@ -10,8 +11,7 @@ from headway.runner.contract import MetricsLine, RunConfig, step_rates
 WARM_UP = 5
 
 
-@dataclass(frozen=True)
-class PlannedStep:
+class PlannedStep(Struct, frozen=True):
     """The planner's step: seconds with the interval of 9 of 10 such runs, and bytes in a GPU's tensors."""
 
     seconds: float
@@ -20,8 +20,7 @@ class PlannedStep:
     memory_bytes: float
 
 
-@dataclass(frozen=True)
-class Throughput:
+class Throughput(Struct, frozen=True):
     """The median over a run's valid steps after each generation's warm-up.
 
     `tflops_causal` and `tflops_full` are 10^12 operations a second of one rank, where attention counts the half that a causal mask

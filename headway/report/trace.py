@@ -3,15 +3,15 @@
 import gzip
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 Span = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class TraceTimes:
+class TraceTimes(Struct, frozen=True):
     """Seconds of a rank's GPU between its first and its last kernel; `exposed_s` are those of communication while nothing computed."""
 
     seconds: float

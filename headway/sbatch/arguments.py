@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from headway.jobspec.credentials import find_credentials
 from headway.sbatch.expand import HERE
@@ -36,8 +37,7 @@ _FIELDS = {
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
-@dataclass
-class Arguments:
+class Arguments(Struct):
     """The arguments of a job, and the fields whose values they take from it."""
 
     items: list[str] = field(default_factory=list)

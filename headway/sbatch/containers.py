@@ -1,8 +1,9 @@
 """Turns the options of containers (pyxis, Apptainer, enroot) into an image, mounts and variables of a job."""
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from headway.jobspec.check.job import HOW_TO_PIN, is_image_file, not_pinned
 from headway.sbatch.expand import HERE
@@ -49,8 +50,7 @@ _REPLACED = {
 _SCHEMES = ("docker://", "oras://", "library://", "shub://")
 
 
-@dataclass
-class Container:
+class Container(Struct):
     """A job's container. `targets` are places in it where the script has the folder of the submission."""
 
     runtime: str = ""

@@ -1,7 +1,8 @@
 """Finds the one word of a script that makes it run under headway without a job: `torchrun`, which becomes `headway torchrun`."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.sbatch.syntax import Script, below
 
@@ -11,8 +12,7 @@ _WORD = re.compile(
 _OURS = re.compile(r"headway\s+$")
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """A line of the script, and the same line with `headway torchrun`."""
 
     line: int

@@ -1,7 +1,8 @@
 """Sorts the variables that a script exports: into the job's `environment`, its `setup`, its `secrets`, or those that headway sets."""
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.jobspec.check.environment import check_names
 from headway.jobspec.credentials import find_credentials
@@ -35,8 +36,7 @@ _ANY_SECRET = "Zk3Vq8Tn5Rb7Wm2Y"
 _OF_THE_PLAN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass
-class Environment:
+class Environment(Struct):
     """The variables of a job, as a job has them."""
 
     values: dict[str, str] = field(default_factory=dict)

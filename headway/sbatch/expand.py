@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from headway.sbatch.syntax import Script, below, parse
 from headway.sbatch.text import EMPTY, Piece, Reference, Source, Text, fields, join, text
@@ -47,8 +48,7 @@ _ARGUMENTS = ("@", "*", *"123456789")
 HERE = ("PWD", "SLURM_SUBMIT_DIR")
 
 
-@dataclass
-class Variables:
+class Variables(Struct):
     """The variables of a script at one of its statements.
 
     `given` are values from outside, `slurm` those that follow from the script's options to sbatch. `defaults` are the variables for

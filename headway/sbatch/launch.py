@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.sbatch.notes import NoteKind
 from headway.sbatch.options import Command, of_slurm, read_options
@@ -107,8 +108,7 @@ _ASIDE = names(
 LOGIN = "a login shell reads the profile of the user: put what the training needs of it into `setup`"
 
 
-@dataclass
-class Launch:
+class Launch(Struct):
     """A command that may be the training.
 
     `launcher` is what starts the ranks: `torchrun`, `accelerate`, `deepspeed`, `srun` or nothing. `notes` have the kind, the words and

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from headway.jobspec.notation import write_parts
 from headway.sbatch.launch import Launch
@@ -121,8 +122,7 @@ _UNREAD_SRUN = {
 }
 
 
-@dataclass
-class LauncherOptions:
+class LauncherOptions(Struct):
     """The launcher's options: nodes and ranks of a node where they set them, and fields of the job."""
 
     nodes: int | None = None

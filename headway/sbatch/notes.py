@@ -1,7 +1,8 @@
 """Records what of a script is not in the job, and why: a note for each line that was not read, was replaced, or has to be checked."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from headway.jobspec.credentials import starred
 
@@ -25,8 +26,7 @@ HEADINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True):
     """Lines of a script, as the script has them, and what became of them. `file` is empty for the script itself."""
 
     kind: NoteKind
@@ -44,8 +44,7 @@ class Note:
         return f"{self.place}:{shown}: {self.why}" if self.line else f"{self.source}: {self.why}".removeprefix(": ")
 
 
-@dataclass
-class Notes:
+class Notes(Struct):
     """The notes of a script, each once, in the order of its lines."""
 
     secrets: list[str] = field(default_factory=list)

@@ -3,7 +3,8 @@
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.sbatch.text import EMPTY, Text, names, text
 
@@ -61,8 +62,7 @@ MAYBE = names(
 )
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """An option by its long name, as it was written, on a line of the script. The value of a switch is empty."""
 
     name: str
@@ -71,8 +71,7 @@ class Option:
     line: int = 0
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Struct, frozen=True):
     """The options of a command, and the words behind them."""
 
     options: tuple[Option, ...]

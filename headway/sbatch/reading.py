@@ -4,9 +4,10 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from headway.jobspec.flow import flow
 from headway.jobspec.notation import counted
@@ -43,8 +44,7 @@ _SRUN_RANKS = (
 )
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A script that was read. `job` is None where no training was found; `unpinned` is an image that needs a digest."""
 
     job: Mapping[str, Any] | None
@@ -53,8 +53,7 @@ class Reading:
     unpinned: str | None = None
 
 
-@dataclass
-class _Once:
+class _Once(Struct):
     """One walk through the script, and the job that follows from it."""
 
     job: dict[str, Any]

@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from headway.jobspec.notation import write_parts
 from headway.jobspec.spec.scheduling import SlurmRequest
@@ -61,8 +62,7 @@ _LONGEST_GRACE_S = 3600
 _GPU = re.compile(r"(?:gres[:/])?gpus?(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?:\(.*\))?$")
 
 
-@dataclass
-class Asked:
+class Asked(Struct):
     """The request of a script to Slurm. `gpus` are those of a node, `tasks` its tasks there; None where the script does not set it."""
 
     name: str | None = None

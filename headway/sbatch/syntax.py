@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """A parsed script, or a part of one: `first_line` is the line where it begins in its file, and `is_inside` that its lines are not the
     file's (the text behind `bash -c`). `source` is the script as it was given."""
 

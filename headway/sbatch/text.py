@@ -3,8 +3,9 @@
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Source(Enum):
@@ -16,8 +17,7 @@ class Source(Enum):
     COMMAND = "the output of a command"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A part of a word with a value that is known only in the job.
 
     `name` is the variable that holds it, empty for a command; `written` is how the script refers to it; `value` is what it is
@@ -33,8 +33,7 @@ class Reference:
 Part = str | Reference
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     """A word, or the value of a variable."""
 
     parts: tuple[Part, ...] = ()

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from headway.sbatch.commands import ENDS_SCRIPT, PRINTS, SETS_UP, SHELL, is_portable, is_rendezvous_command, setup_line
 from headway.sbatch.containers import folders_of
@@ -26,8 +27,7 @@ FIRST_TURN = "a loop: the job has its first turn; `sweep` makes a run of each va
 _LOG = "headway keeps the output of each rank in the run's directory: `headway logs RUN --rank R`"
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """A `for` loop over values that the script shows, with a command that may be the training."""
 
     line: int
@@ -35,8 +35,7 @@ class Loop:
     turns: int
 
 
-@dataclass
-class Found:
+class Found(Struct):
     """The findings of a walk through a script. `exports` and `setup` are in the order of the script, each with its line.
 
     `turns` are the turns of the loops that are read, in the order of `loops`; the first of further ones.

@@ -20,11 +20,12 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct
 
 import headway
 
@@ -43,8 +44,7 @@ class BundleError(Exception):
     """There is no bundle; the message has what to do."""
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(Struct, frozen=True):
     """A pinned wheel, by its file's name: `name-version-python-abi-platforms.whl`."""
 
     file: str

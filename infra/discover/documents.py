@@ -3,7 +3,8 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.infra.discover.slurm import FoundNode, SlurmDescription
 from headway.jobspec.catalog.gpus import gpus
@@ -17,8 +18,7 @@ _UNKNOWN_GPU = "unknown"
 _MOST_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """Nodes of one kind, in the order of their names."""
 
     name: str

@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headway.infra.submit.shell import CommandError, CommandResult, CommandShell
 
@@ -21,8 +22,7 @@ class DiscoverError(Exception):
     """Slurm does not answer, or has no nodes; the message gives the reason."""
 
 
-@dataclass(frozen=True)
-class FoundNode:
+class FoundNode(Struct, frozen=True):
     """A node, as slurmctld has it. `cores` are physical, `memory_mib` is what jobs can get."""
 
     name: str
@@ -48,8 +48,7 @@ class FoundNode:
         return (self.arch, self.cores, self.threads_per_core, self.memory_mib, self.gpus, self.gpu_type)
 
 
-@dataclass(frozen=True)
-class SlurmDescription:
+class SlurmDescription(Struct, frozen=True):
     """A cluster, as its Slurm describes it. `topology` is the plugin's name without `topology/`, `switches` its lines."""
 
     name: str

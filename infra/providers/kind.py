@@ -1,10 +1,10 @@
 """Defines what the folder of a provider exports: its options, and the state of its hosts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from headway.infra.reach import Reach
 
 
-@dataclass(frozen=True)
-class ProviderKind:
+class ProviderKind(Struct, frozen=True):
     """A provider. `hosts` gets options that `options` has validated, the cluster's rendered files, and the folder of
     its document.
 

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.jobspec.resolve.links import RANKS
@@ -11,8 +12,7 @@ from headway.templates.natural import natural
 from headway.templates.switches.frr.touch import Touch
 
 
-@dataclass(frozen=True)
-class NodesInUse:
+class NodesInUse(Struct, frozen=True):
     """The jobs that run on each node, by the plan's name of the node, as a person would name them. `unknown` are nodes that the scheduler
     does not have; `everywhere` are all running jobs."""
 
@@ -28,8 +28,7 @@ class NodesInUse:
 NONE_IN_USE = NodesInUse({})
 
 
-@dataclass(frozen=True)
-class Protected:
+class Protected(Struct, frozen=True):
     """A changed line that reaches a node with a running job: by this port, or by all of the switch (None)."""
 
     switch: str

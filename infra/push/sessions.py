@@ -5,15 +5,15 @@ FRRouting/frr bgpd/bgp_vty.c (show bgp summary), bfdd/bfdd_vty.c (show bfd peers
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 # What a switch may lose of its routes, or of a neighbor's: the rest of a fabric changes too while a switch is looked at.
 _MOST_LOST = 0.5
 
 
-@dataclass(frozen=True)
-class SwitchSessions:
+class SwitchSessions(Struct, frozen=True):
     """The routes that each neighbor with an established BGP session announces, the interfaces or addresses of BFD's sessions that are up,
     and the number of routes in the kernel."""
 

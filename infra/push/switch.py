@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.infra.push.sessions import SwitchSessions, lost, read_sessions
 from headway.infra.reach import HostCommandError, Reach, SshError, from_folder
@@ -58,16 +60,14 @@ class PushState(StrEnum):
     """The undo did not bring the old configuration back."""
 
 
-@dataclass(frozen=True)
-class PushOutcome:
+class PushOutcome(Struct, frozen=True):
     """The result for a switch, and the reason for any but `applied`."""
 
     state: PushState
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class PushTimes:
+class PushTimes(Struct, frozen=True):
     """Seconds: until an unconfirmed switch undoes, until all of its sessions must be back, and for which they must last."""
 
     undo_s: int
@@ -75,8 +75,7 @@ class PushTimes:
     last_s: float
 
 
-@dataclass(frozen=True)
-class EarlierPush:
+class EarlierPush(Struct, frozen=True):
     """A push that a switch is in: its state, the seconds until its undo, who started it, and whether a process of it lives."""
 
     state: str
@@ -85,8 +84,7 @@ class EarlierPush:
     is_alive: bool
 
 
-@dataclass(frozen=True)
-class SwitchReading:
+class SwitchReading(Struct, frozen=True):
     """The present state of a switch: the name of the host, what FRR runs, `frr.conf` (None without one), its sessions, an earlier push, and
     in `obstacle` what is missing for a push."""
 

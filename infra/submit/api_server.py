@@ -3,8 +3,9 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headway.infra.submit.shell import CommandError
 
@@ -31,8 +32,7 @@ class NoApiServerError(Exception):
     """There is no client, or no kubeconfig that names the API server."""
 
 
-@dataclass(frozen=True)
-class ListedRow:
+class ListedRow(Struct, frozen=True):
     """An object of a list: its metadata, empty if they were not asked for, and kubectl's columns by their names in lower case."""
 
     metadata: Object

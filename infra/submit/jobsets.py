@@ -11,11 +11,11 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from headway.infra.submit.api_server import ApiRefusalError, ApiServer, ListedRow, Object
 from headway.infra.submit.runs import RunsHere
@@ -58,8 +58,7 @@ _MOST_REASONS = 20
 _RECORDS = ("handle.json", "ledger.jsonl", "metrics.jsonl", "attempts", "shared", "secret", "report.html", "profiles")
 
 
-@dataclass(frozen=True)
-class _Record:
+class _Record(Struct, frozen=True):
     """The last submission of a run, as its ConfigMap has it."""
 
     run: str
@@ -285,8 +284,7 @@ def _record(metadata: Object) -> _Record | None:
     return _Record(run, metadata["resourceVersion"], number, notes[_REQUEST], outcome, notes.get(_ENDED, ""), at)
 
 
-@dataclass(frozen=True)
-class JobSetDesk:
+class JobSetDesk(Struct, frozen=True):
     """Where runs of Kubernetes are submitted, cancelled and resumed; the methods are those of `Submissions` (scheduler.py)."""
 
     server: ApiServer

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.infra.submit.libraries import lacking_to_run
 from headway.infra.submit.parent import ending_with_parent
@@ -24,16 +25,14 @@ class LocalError(Exception):
     """This machine cannot run the job; the message has the reason."""
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """Sends SIGKILL to the worker of `rank` once its heartbeat shows `step` completed steps."""
 
     rank: int
     step: int
 
 
-@dataclass
-class LocalRun:
+class LocalRun(Struct):
     """A run on this machine: the directory of its attempt, and one supervisor process per slot and spare."""
 
     directory: RunDirectory

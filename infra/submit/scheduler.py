@@ -2,9 +2,10 @@
 (`Submissions`). `Scheduler` is one whose commands a shell runs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 
 class JobState(StrEnum):
@@ -18,8 +19,7 @@ class JobState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class ScheduledJob:
+class ScheduledJob(Struct, frozen=True):
     """A job as the scheduler knows it.
 
     A job of `headway submit` has the `name` of its run, and `place` is the folder of its submission; two folders of runs may hold runs of
@@ -42,8 +42,7 @@ class ScheduledJob:
         return self.state is not JobState.ENDED
 
 
-@dataclass(frozen=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True):
     """A job to submit: the name of its run, the number and the folder of the submission, its script's text, and variables that it gets."""
 
     run: str
@@ -53,8 +52,7 @@ class JobRequest:
     variables: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """The job of a run: the scheduler's number, the submission's number, and whether this call made it."""
 
     run: str
@@ -63,8 +61,7 @@ class Submitted:
     is_new: bool
 
 
-@dataclass(frozen=True)
-class LastSubmission:
+class LastSubmission(Struct, frozen=True):
     """The newest submission of a run: its number, its script, and what was recorded with it."""
 
     number: int
@@ -72,8 +69,7 @@ class LastSubmission:
     request: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Struct, frozen=True):
     """Something that a person could also do by the command `shown`. `run` raises NotDoneError, CommandError."""
 
     shown: str

@@ -5,16 +5,16 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from headway.infra.reach import SshError
 
 COMMAND_S = 60.0
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """A command that has ended: its exit code and what it printed."""
 
     code: int

@@ -5,8 +5,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from headway.infra.reach import Reach, SshError, from_folder
 from headway.infra.submit.api_server import ApiServer, NoApiServerError
@@ -28,8 +29,7 @@ class SiteError(Exception):
     """The cluster cannot be reached, or headway cannot submit to its scheduler; the message gives the reason."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """A cluster's runs, and its scheduler where there is one.
 
     `submissions` opens the place where jobs are submitted, with a function that reports what is waited for, from a folder or the usual one;

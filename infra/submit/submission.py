@@ -7,8 +7,9 @@ the right to call the scheduler, and the file `outcome` has the result (DECISION
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from headway.infra.submit.runs import Runs
 from headway.infra.submit.scheduler import (
@@ -83,8 +84,7 @@ def request_text(request: JobRequest, user: str, folder: str, command: str, desc
     return json_text({**kept, "command": command, "submitted_at": time.time(), **described})
 
 
-@dataclass(frozen=True)
-class Desk:
+class Desk(Struct, frozen=True):
     """Where submissions are made: the scheduler, the shell that has its commands, and the runs.
 
     `tell` reports to people what is waited for; `now` and `sleep` are the clock.

@@ -2,8 +2,9 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import rows
 
@@ -11,8 +12,7 @@ from headway.jobspec.catalog.table import rows
 _NARROW = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU model. Rates are peaks of dense matrices in 10^12 operations a second; `fp8_tflops` and `fp4_tflops` are
     None where it has no such format. `memory_tb_s` is the bandwidth of its memory.
 

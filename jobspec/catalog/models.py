@@ -3,15 +3,15 @@
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import row, rows
 from headway.jobspec.spec.model import Model
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """A published model. `parameters` and `active` are as the publisher prints them (`46.7B`); `active` is for models with experts."""
 
     name: str

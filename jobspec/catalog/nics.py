@@ -2,14 +2,14 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import rows
 
 
-@dataclass(frozen=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """An adapter model. `gbps` has the fastest rate of one port for each transport that it carries."""
 
     name: str

@@ -2,14 +2,14 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import rows
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A switch model: `ports` of `gbps` and of `lanes` lanes each. `buffer_mb` is the packet buffer in 10^6 bytes, where it is printed.
 
     `cages` are the places for transceivers, where one holds several ports.

@@ -2,14 +2,14 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.table import rows
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """GPU models of one architecture, the first CUDA that makes code for them, and the oldest driver, where it is known."""
 
     name: str
@@ -19,16 +19,14 @@ class Architecture:
     driver: str | None = None
 
 
-@dataclass(frozen=True)
-class GpuDriver:
+class GpuDriver(Struct, frozen=True):
     """The oldest driver of one GPU model."""
 
     driver: str
     source: str
 
 
-@dataclass(frozen=True)
-class RenamedVariable:
+class RenamedVariable(Struct, frozen=True):
     """The first torch that reads a variable by its new name, and the name `before`, which the older ones read."""
 
     since: str
@@ -36,8 +34,7 @@ class RenamedVariable:
     source: str
 
 
-@dataclass(frozen=True)
-class NcclFault:
+class NcclFault(Struct, frozen=True):
     """A fault of NCCL `first` to `last`, and the version that fixes it."""
 
     first: str
@@ -47,8 +44,7 @@ class NcclFault:
     source: str
 
 
-@dataclass(frozen=True)
-class TorchRelease:
+class TorchRelease(Struct, frozen=True):
     """The NCCL that the wheel on PyPI pins, and the CUDA versions that wheels are published for; none where that is not known."""
 
     nccl: str
@@ -56,8 +52,7 @@ class TorchRelease:
     cuda: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Compatibility:
+class Compatibility(Struct, frozen=True):
     """Oldest drivers by major (`family_drivers`) and by major and minor version of CUDA (`toolkit_drivers`); the rest by name."""
 
     family_drivers: Mapping[str, str]

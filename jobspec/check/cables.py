@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from headway.jobspec.document import Path
 from headway.jobspec.problem import CLUSTER, Problem, Severity
@@ -21,8 +22,7 @@ from headway.jobspec.suggest import Hint, did_you_mean, listed_some, nearest
 MISSPELT = 0.85
 
 
-@dataclass(frozen=True)
-class Cabling:
+class Cabling(Struct, frozen=True, dict=True):
     """Which adapters of a cluster hang on planned switches, and on which rail; nothing is known of the others' switches."""
 
     cluster: Cluster
@@ -52,8 +52,7 @@ class Cabling:
         }
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A cable that was observed in a port that there is."""
 
     index: int

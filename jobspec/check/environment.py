@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
@@ -86,8 +87,7 @@ _LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 _GOOGLES_NETWORK = "FasTrak"
 
 
-@dataclass(frozen=True)
-class _TurnsOff:
+class _TurnsOff(Struct, frozen=True):
     """Values of a variable that turn something off, what no longer works, and whether that matters to a plan."""
 
     values: frozenset[str]

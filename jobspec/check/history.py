@@ -1,15 +1,14 @@
 """Checks the `history` of a TrainingJob: its steps, the fields that it sets, and their values."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from itertools import pairwise
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from headway.jobspec.change import How, Rule, changeable, changeable_fields, field_at, meant_field
 from headway.jobspec.document import Document, Path
-from headway.jobspec.invalid import describe
 from headway.jobspec.notation import counted
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem, Severity
@@ -147,10 +146,12 @@ def _check_value(document: Document, path: Path, name: str) -> Iterator[Problem]
     try:
         TrainingJob.model_validate_json(json.dumps(alone.data))
     except ValidationError as error:
+        from headway.jobspec.invalid import describe  # noqa: PLC0415 (most documents are valid)
+
         # Also errors of its neighbours, which are missing here.
         for problem in describe(error, TrainingJob, alone):
             if problem.path[: len(place)] == place:
-                yield dataclasses.replace(problem, code="HW219", path=(*path, *problem.path[len(place) :]))
+                yield replace(problem, code="HW219", path=(*path, *problem.path[len(place) :]))
 
 
 def _alone(document: Document, path: Path, place: Path) -> Document:

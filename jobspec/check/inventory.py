@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.check.cables import MISSPELT, Cabling, check_nics, check_room
 from headway.jobspec.check.names import check_host, check_unique, group_hint, normal_host
@@ -234,8 +236,7 @@ def _unnamed(name: str, taken: set[str]) -> str | None:
 _MOST_LISTED = 1000
 
 
-@dataclass(frozen=True)
-class _Fact:
+class _Fact(Struct, frozen=True):
     """A value that only one device can have: `what` it is, of which device, and its place in the document; of a port its switch, and the
     `others` that this has for nodes."""
 

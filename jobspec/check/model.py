@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headway.jobspec import form_repair
 from headway.jobspec.catalog.huggingface import ConfigError, UnknownTypeError, left_out
 from headway.jobspec.catalog.models import models
 from headway.jobspec.check.multiples import divisors, listed_numbers, nearest_multiples
@@ -63,6 +62,8 @@ def check_model(model: Model, folder: Path, *, of_script: bool = False, are_size
 def _meant_preset(name: str) -> Hint:
     """Return the hint for a preset that the catalogue does not have: its name there; else the one of the same size and the nearest
     version, or of the same version and the nearest size."""
+    from headway.jobspec import form_repair  # noqa: PLC0415 (most presets are known)
+
     stem = form_repair.preset(name)
     stem = re.sub(
         r"^([a-z]+)-?([0-9.]+)-([0-9])", lambda found: f"{found[1]}{_DASH.get(found[1], '')}{found[2]}-{found[3]}", stem

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from headway.jobspec.invalid import lacking
 from headway.jobspec.parse import Parsed
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.short import fewest_twice, has_two_programs
@@ -32,4 +31,6 @@ def check_needs(job: Parsed[TrainingJob], needs: tuple[str, ...]) -> Iterator[Pr
         yield Problem("HW210", JOB, ("nodes", "min_nodes"), message, "leave `min_nodes` out", at_key=True)
     for name in needs:
         if job.has((name,)) and getattr(job.spec, name) is None:
+            from headway.jobspec.invalid import lacking  # noqa: PLC0415 (most documents are valid)
+
             yield lacking(name, TrainingJob, job.document)

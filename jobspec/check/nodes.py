@@ -1,8 +1,9 @@
 """Checks groups of nodes against themselves, the catalogue's hardware, and the fabrics that they are on."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from headway.jobspec.aliases import values
 from headway.jobspec.catalog.gpus import gpus
@@ -20,7 +21,6 @@ from headway.jobspec.spec.fabric import GBPS, Fabric
 from headway.jobspec.spec.nodes import Nic, NodeGroup
 from headway.jobspec.suggest import did_you_mean, known_in, listed
 from headway.jobspec.units import format_bytes
-from headway.jobspec.unknown import alias_or_nearest
 
 _RDMA = ("roce", "infiniband", "efa")
 
@@ -72,7 +72,7 @@ def _check_names(cluster: Cluster) -> Iterator[Problem]:
     for problem in check_unique(CLUSTER, ("node_groups",), "name", names):
         if len(without) == 1 and len(names) - len(set(names)) == 1:
             hint = f"write `{without[0]}`, for which there is storage, or another unique name"
-            yield dataclasses.replace(problem, hint=hint, fix=without[0])
+            yield replace(problem, hint=hint, fix=without[0])
         else:
             yield problem
 
@@ -114,7 +114,7 @@ def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     for problem in check_unique(CLUSTER, (*path, "nics"), None, names):
         meant = _next_name(names[: int(problem.path[-1])])
         if meant is not None and meant not in names and nodes.gpus and len(names) % nodes.gpus == 0:
-            yield dataclasses.replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
+            yield replace(problem, hint=f"write `{meant}`, the next one", fix=meant)
         else:
             yield problem
 
@@ -434,6 +434,8 @@ def _check_rails(path: Path, fabric: Fabric, on: dict[int, Nic], most: int) -> I
 def _check_nic_name(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     if nodes.nic is not None and nodes.nic not in nics():
         message = f"the catalogue has no adapter `{nodes.nic}`, so its transports and speed are unknown"
+        from headway.jobspec.unknown import alias_or_nearest  # noqa: PLC0415 (most documents are valid)
+
         near = known_in(nodes.nic, nics()) or alias_or_nearest(nodes.nic, nics(), "adapters")
         yield Problem("HW231", CLUSTER, (*path, "nic"), message, near.text, Severity.WARNING, fix=near.fix)
 

@@ -5,8 +5,9 @@ them later would find each number twice.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+
+from msgspec import Struct
 
 from headway.jobspec.problem import CLUSTER, Problem
 from headway.jobspec.resolve.links import last_asn
@@ -25,8 +26,7 @@ _PRIVATE = IPv4Network("10.0.0.0/8")
 _TRIES = 1024
 
 
-@dataclass(frozen=True)
-class _Numbers:
+class _Numbers(Struct, frozen=True):
     """AS numbers and pools of one fabric; what is not valid by itself is missing."""
 
     fabric: Fabric

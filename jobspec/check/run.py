@@ -1,8 +1,9 @@
 """Checks an edited TrainingJob against its run: past computation is unchanged, and `history` records every later change."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headway.jobspec.change import How, ValueChange, as_written, changes, entry_for
 from headway.jobspec.check.layout import sizes_of
@@ -13,8 +14,7 @@ from headway.jobspec.resolve.fingerprint import values_of, with_sizes
 from headway.jobspec.spec.job import TrainingJob
 
 
-@dataclass(frozen=True)
-class RunSoFar:
+class RunSoFar(Struct, frozen=True):
     """A run: its name, its newest attempt with the spec that it was made from, and the newest step of its checkpoints.
 
     `checkpoints` are the steps of all that exist; empty if they are unknown. The run has already applied the first

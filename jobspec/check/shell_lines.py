@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from headway.jobspec.document import Path
 from headway.jobspec.flow import flow
@@ -127,8 +128,7 @@ def unclosed(script: str) -> int | None:
     return next((place for kind, place in reader.around if kind != _OPEN), None)
 
 
-@dataclass
-class _Reader:
+class _Reader(Struct):
     """Reads a script from left to right. `around` are the open quotes and brackets, `awaited` the here-documents that begin on the next
     line: the word that ends each, and whether tabs may precede it."""
 

@@ -1,7 +1,8 @@
 """Resolves a Cluster spec into its plan."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, FailurePlan, GroupPlan, NodePlan, StoragePlan, SwitchPlan
 from headway.jobspec.resolve.fabric import resolve_fabric

@@ -5,15 +5,15 @@ Ranks are numbered in layout order with `tp` innermost, and a node's ranks are c
 that some groups fill exactly: 16 of its 18, where groups of 8 ranks fill 2 nodes of 4.
 """
 
-from dataclasses import dataclass
 from math import lcm
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan, GroupPlan
 from headway.runner.contract import Domain
 
 
-@dataclass(frozen=True)
-class Domains:
+class Domains(Struct, frozen=True):
     """NVLink domains of `gpus` each over nodes of `per_node`; `count` nodes are in full ones, and the remainder in one more."""
 
     gpus: int

@@ -1,7 +1,8 @@
 """Builds the environment of every rank from the nodes and fabrics that it uses; every variable has a reason."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.versions import compatibility
 from headway.jobspec.plan import ClassPlan, ClusterPlan, EnvVar, FabricPlan, GroupPlan

@@ -1,11 +1,11 @@
 """Computes a spec's values and their hash, which ignore comments, order, bases and spelled-out defaults."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import to_builtins
 from pydantic import BaseModel
 
 from headway.jobspec.resolve.model import ModelSizes
@@ -22,7 +22,7 @@ def values_of(spec: BaseModel) -> dict[str, Any]:
 
 def with_sizes(values: Mapping[str, Any], model: ModelSizes | None) -> Mapping[str, Any]:
     """Return a job's values with the sizes of its `preset` or `config`: a catalogue and another file can change."""
-    return values if model is None else {**values, "model": {**values["model"], **dataclasses.asdict(model)}}
+    return values if model is None else {**values, "model": {**values["model"], **to_builtins(model)}}
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+
+from msgspec import Struct, field
 
 from headway.jobspec.resolve.growth import growing_group, grown_count, in_places
 from headway.jobspec.resolve.links import Cable, FabricShape, LeafPort
@@ -14,8 +15,7 @@ from headway.jobspec.spec.inventory import Inventory, ObservedNode, ObservedSwit
 from headway.jobspec.spec.nodes import NodeGroup
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """The observations of each node and switch, by its name in the plan."""
 
     nodes: Mapping[str, ObservedNode] = field(default_factory=dict)
@@ -53,8 +53,7 @@ def all_cables(shape: FabricShape, fabric: Fabric, groups: Sequence[NodeGroup], 
             yield cable
 
 
-@dataclass(frozen=True)
-class _Attached:
+class _Attached(Struct, frozen=True, dict=True):
     """Rails of a node's adapters by their names, the places of those observed, and the position that the others are to have.
 
     `is_sure` where no count of other nodes has a part in the position.

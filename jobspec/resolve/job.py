@@ -1,7 +1,6 @@
 """Resolves a TrainingJob spec on a cluster into its plan."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan

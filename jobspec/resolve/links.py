@@ -11,10 +11,11 @@ only planned between devices that exist.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ComingSwitch, LinkPlan, PortPlan, SwitchPlan
 from headway.jobspec.resolve.sizes import LeafPorts, Sizes, ports_and_speeds, sizes_of
@@ -44,8 +45,7 @@ class Cable(NamedTuple):
     stays: bool
 
 
-@dataclass(frozen=True)
-class FabricShape:
+class FabricShape(Struct, frozen=True, dict=True):
     """Where everything of one fabric is, from the indices of switches and nodes alone. `is_routed` where switches have addresses."""
 
     fabric: str

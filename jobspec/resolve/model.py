@@ -1,8 +1,9 @@
 """Resolves a model's spec into its sizes, and counts its parameters part by part."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.huggingface import read_config
 from headway.jobspec.catalog.models import preset
@@ -13,8 +14,7 @@ ROPE_THETA = 10_000.0
 NORM_EPS = 1e-5
 
 
-@dataclass(frozen=True)
-class ExpertSizes:
+class ExpertSizes(Struct, frozen=True):
     """Experts in place of the MLP: block `first_dense` + `every` - 1 (from 0) has them, and each `every`-th one after it."""
 
     count: int
@@ -26,8 +26,7 @@ class ExpertSizes:
     every: int
 
 
-@dataclass(frozen=True)
-class LatentAttentionSizes:
+class LatentAttentionSizes(Struct, frozen=True):
     """Multi-head latent attention (arXiv 2405.04434, section 2.1). Queries are not compressed where `q_rank` is None."""
 
     q_rank: int | None
@@ -37,8 +36,7 @@ class LatentAttentionSizes:
     value_head: int
 
 
-@dataclass(frozen=True)
-class ModelSizes:
+class ModelSizes(Struct, frozen=True):
     """A decoder. Counts of parameters are of trained numbers: weights, biases, and what the norms scale and shift by.
 
     `ffn_hidden` is the width of the plain MLP, 0 where every block has experts. `head_dim` is the width of a query and key head; with

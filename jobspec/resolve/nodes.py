@@ -1,7 +1,9 @@
 """Resolves groups of nodes into the plan's: the adapters on the fabric between them, in the order of their rails."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.plan import FabricNics, GroupPlan, NicInterface
@@ -81,8 +83,7 @@ def part_of_group(group: GroupPlan, gpus: int | None) -> GroupPlan:
     )
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The share of a node that some of its GPUs have: cores, memory in bytes, GPUs that NVLink connects, and cost an hour."""
 
     cpus: int

@@ -1,7 +1,8 @@
 """Resolves traffic classes into the numbers that each device needs; all artifacts are rendered from this one object."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClassPlan, EcnPlan, QosPlan
 from headway.jobspec.spec.fabric import TrafficClass

@@ -15,7 +15,9 @@ All but the leaves and pods that exist follows from `grow_to`, so nothing else c
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.switches import switches as models
@@ -47,8 +49,7 @@ class SizeError(ValueError):
         self.key, self.message, self.hint = key, message, hint
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Counts of one fabric. A unit is `unit` nodes and the `width` leaves that they are connected to; a pod is `pod_units` units.
 
     `down` are the ports of a leaf for nodes, `uplinks` the links between a leaf and each spine of its pod and plane, `core_uplinks`
@@ -95,8 +96,7 @@ class Sizes:
         return rail // self.planes // self.leaf_rails * self.planes + rail % self.planes
 
 
-@dataclass(frozen=True)
-class LeafPorts:
+class LeafPorts(Struct, frozen=True):
     """The ports of a leaf: links to nodes of `speed` bit/s over `lanes` lanes, to switches of `up_speed` over `up_lanes`.
 
     It has `cages`, each of `cage` lanes; ports of two kinds do not share one.
@@ -272,8 +272,7 @@ def _counted(fabric: Fabric, switches: Switches, rails: int) -> Sizes:
     )
 
 
-@dataclass(frozen=True)
-class _Derivation:
+class _Derivation(Struct, frozen=True):
     fabric: Fabric
     switches: Switches
     rails: int

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from headway.jobspec.plan import JobPlan
 from headway.runner import contract
 
@@ -11,4 +13,4 @@ from headway.runner import contract
 def with_settings(plan: JobPlan, settings: Mapping[str, Any], runs_as: str | None = None) -> JobPlan:
     """Return the plan whose run.json has the settings as the options of its trainer, or of the one that it runs as."""
     trainer = contract.Trainer(runs_as or plan.run.trainer.kind, settings)
-    return dataclasses.replace(plan, run=dataclasses.replace(plan.run, trainer=trainer))
+    return replace(plan, run=dataclasses.replace(plan.run, trainer=trainer))

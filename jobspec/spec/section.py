@@ -1,7 +1,10 @@
 """Defines what all parts of a spec have in common: frozen, no unknown fields, no silent conversions, documented fields."""
 
+import os
 import re
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,11 +20,36 @@ def is_name(text: str) -> bool:
     return re.fullmatch(_LABEL, text) is not None
 
 
+# docs.pydantic.dev, Plugins: pydantic imports plugins that any installed package has, after it has read the metadata of all packages.
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
+
 class Section(BaseModel):
     """A part of a spec. It is validated from JSON (`model_validate_json`): then lists fill tuples, and `"8"` is no integer."""
 
     # Pydantic compiles a model when the first document needs it: most are needed by none.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+    @classmethod
+    def model_rebuild(
+        cls,
+        *,
+        force: bool = False,
+        raise_errors: bool = True,
+        _parent_namespace_depth: int = 2,
+        _types_namespace: Mapping[str, Any] | None = None,
+    ) -> bool | None:
+        """Compile the models of omitted sections, which their defaults need, before this one: pydantic reuses what is compiled."""
+        for info in cls.model_fields.values():
+            if isinstance(info.default_factory, type) and issubclass(info.default_factory, Section):
+                info.default_factory.model_rebuild()
+        with _without_plugins():
+            return super().model_rebuild(
+                force=force,
+                raise_errors=raise_errors,
+                _parent_namespace_depth=_parent_namespace_depth + 1,
+                _types_namespace=_types_namespace,
+            )
 
 
 class Ignore(Section):
@@ -33,3 +61,16 @@ class Ignore(Section):
     """Field at or below which it is accepted, as messages name it; the whole document when left out."""
     reason: str = Field(min_length=1, max_length=500, examples=["measured on this cluster: 71 GiB"])
     """Why it may stay; reports of `headway check` quote it."""
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    given = os.environ.get(_PLUGINS)
+    os.environ[_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_PLUGINS]
+        else:
+            os.environ[_PLUGINS] = given

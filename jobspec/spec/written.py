@@ -1,8 +1,8 @@
 """Defines values that may be written in a shorter form than they are kept, or left to headway as `auto`."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, StringConstraints
 from pydantic_core import CoreSchema
 
@@ -14,8 +14,7 @@ def one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
-@dataclass(frozen=True)
-class OrAuto:
+class OrAuto(Struct, frozen=True):
     """Marks a field that may be `auto` in a document. Its model never holds `auto`: `stand_in` is read until a value is decided."""
 
     stand_in: Any = None

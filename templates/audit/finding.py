@@ -1,10 +1,9 @@
 """Represents something that harms a training run, at a setting of a file."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """`key` is the setting's in the file, or the beginning of several; empty for the file as a whole. `doubtful`: it may be intended."""
 
     code: str

@@ -2,10 +2,11 @@
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from headway.templates.hosts.render import is_netplan, is_script
 from headway.templates.reading import BgpView, DeviceView, PortView, Reading
@@ -31,8 +32,7 @@ class Port(NamedTuple):
         return file, self.view.keys.get(name) or self.view.keys.get("port", "")
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A switch or host. `role` is `leaf`, `spine`, `core`, or None where neither the files nor the name show it."""
 
     name: str
@@ -60,8 +60,7 @@ class Machine:
         return None if device is None else device.fabric
 
 
-@dataclass(frozen=True)
-class JoinedPorts:
+class JoinedPorts(Struct, frozen=True):
     """A cable between two ports, as at least one of the ends has it."""
 
     a: Machine

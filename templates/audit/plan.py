@@ -1,8 +1,9 @@
 """Compares the configuration of a switch whose ports have names of its own with its plan: ports, addresses, BGP, classes."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClassPlan, ClusterPlan, PortPlan, SwitchPlan
 from headway.templates.audit.finding import Finding
@@ -13,12 +14,16 @@ from headway.templates.ports import named
 from headway.templates.reading import BgpView, EcnView, NeighborView, QosView, Reading
 from headway.templates.switches import SWITCHES
 
-FOREIGN = frozenset(name for name, kind in SWITCHES.items() if kind.port_name is not None)
 # As the renderer of SONiC sets them; EOS's largest is 9214, without the Ethernet header and checksum.
 _MTUS = (9216, 9214)
 _FEC_FROM_MBPS = 100_000
 _SLOWEST_HOLD_S = 10
 _HINT = "configure it as in the cluster file, or fix the cluster file"
+
+
+def has_own_ports(os: str) -> bool:
+    """Return whether the operating system has names of ports of its own."""
+    return os in SWITCHES and SWITCHES[os].port_name is not None
 
 
 def planned_as(switch: SwitchPlan, cluster: ClusterPlan, os: str) -> SwitchPlan:
@@ -72,7 +77,7 @@ def _session(file: str, name: str, neighbor: NeighborView, hold: int | None) -> 
 def _planned(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[tuple[str, Machine, SwitchPlan | None]]:
     """Yield each such switch with its file, and its plan in its own names; None for one that the cluster does not have."""
     for machine in machines(
-        {file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}
+        {file: each for file, each in readings.items() if each.device is not None and has_own_ports(each.device.os)}
     ):
         (file, reading), *_ = machine.files.items()
         switch = switch_of(file, reading, cluster)

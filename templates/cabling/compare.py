@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from headway.jobspec.plan import ClusterPlan
 from headway.templates.cabling.read import SeenCable, SeenCables, SeenEnd
@@ -15,8 +16,7 @@ End = tuple[str, str]
 Cable = frozenset[End]
 
 
-@dataclass(frozen=True)
-class Miscabling:
+class Miscabling(Struct, frozen=True):
     """A difference. `what`: `wrong`, `swapped`, `missing` or `extra`; `ends` are those of the cables concerned."""
 
     what: str
@@ -24,8 +24,7 @@ class Miscabling:
     ends: frozenset[End]
 
 
-@dataclass(frozen=True)
-class PlannedCables:
+class PlannedCables(Struct, frozen=True, dict=True):
     """The planned cables. `adapters` has the node and adapter of each hardware address that an inventory has."""
 
     cluster: ClusterPlan

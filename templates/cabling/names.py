@@ -1,6 +1,6 @@
 """Gives the ports of a cluster's switches the names that their operating systems show: LLDP reports those, and people read them."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, LinkPlan
 from headway.templates.ports import named

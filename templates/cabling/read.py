@@ -6,28 +6,26 @@ lldpd: `lldpcli show neighbors -f json` (lldpd src/client/json_writer.c: one obj
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class SeenEnd:
+
+class SeenEnd(Struct, frozen=True):
     """An end of a cable: a device and the names that its port goes by, most reliable first."""
 
     device: str
     ports: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SeenCable:
+class SeenCable(Struct, frozen=True):
     """A cable that a device reports, from its own end."""
 
     own: SeenEnd
     far: SeenEnd
 
 
-@dataclass(frozen=True)
-class SeenCables:
+class SeenCables(Struct, frozen=True):
     """The cables that a file reports, of which devices it would list all."""
 
     devices: frozenset[str]

@@ -5,10 +5,11 @@ The words: canonical/netplan doc/netplan-yaml.md; their effect on systemd-networ
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.templates.hosts.view import faults, traits
 from headway.templates.reading import DeviceView, Fault, PortView, Reading, Setting, Traits
@@ -152,8 +153,7 @@ def _of_rule(item: yaml.Node) -> Leaves:
 # --- meaning ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Interface:
+class _Interface(Struct, frozen=True):
     """An interface with its settings. `has_way`: its routes or rules have a table of their own."""
 
     name: str

@@ -6,9 +6,11 @@ not followed: such a number is unknown, and such an adapter is `host`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.templates.commands import ShellCommand, commands
 from headway.templates.hosts.view import NO_QOS, faults, host_view, traits
@@ -62,16 +64,14 @@ _FABRIC = re.compile(r"^fabric=([a-z0-9-]+)$", re.MULTILINE)
 _PREFIX = "headway-qos-$fabric:"
 
 
-@dataclass
-class _End:
+class _End(Struct):
     """An adapter after the previous commands. `is_classed`: one of them set its classes of traffic."""
 
     settings: dict[str, Setting] = field(default_factory=dict)
     is_classed: bool = False
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """Sets `key` to `value`; without a value it is reset, and with a `|` at its end so are all that begin with it."""
 
     end: str

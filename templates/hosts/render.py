@@ -11,9 +11,10 @@ canonical/netplan doc/netplan-yaml.md.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.nics import is_configured
 from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan
@@ -37,8 +38,7 @@ _MTU = 9000
 _FIRST_TABLE = 1000
 
 
-@dataclass(frozen=True)
-class _Address:
+class _Address(Struct, frozen=True):
     """An adapter's end of its link, and the leaf's. `interface` is its network interface, where the cluster file has that."""
 
     adapter: str
@@ -53,8 +53,7 @@ class _Address:
         return self.address.partition("/")[0]
 
 
-@dataclass(frozen=True)
-class _Host:
+class _Host(Struct, frozen=True):
     """A node's adapters on one fabric, and its files for them; no `netplan` where the script sets their addresses."""
 
     node: NodePlan

@@ -5,8 +5,9 @@ Values: NVIDIA/nccl docs/userguide/source/env.rst and src/ of v2.30.7.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.nccl_values import BOUNDS, CHOICES, SUBSYSTEMS, WORDS, number_of, unknown_choice
 from headway.jobspec.catalog.table import rows
@@ -23,8 +24,7 @@ _NETWORKS = re.compile(
 _PROVIDERS = ("/opt/microsoft/", "/opt/oci", "/opt/oracle", "/opt/google", "/usr/local/gib", "/opt/amazon", "/opt/aws")
 
 
-@dataclass(frozen=True)
-class _Harm:
+class _Harm(Struct, frozen=True):
     """Values of a variable that cost a job something, by a predicate, and what."""
 
     is_meant: Callable[[str], bool]

@@ -4,17 +4,16 @@ The text is read by its events and bounded while it is read: PyYAML's C composer
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import yaml
+from msgspec import Struct
 
 from headway.templates.reading import Setting
 
 _MAX_DEPTH = 64
 
 
-@dataclass(frozen=True)
-class _Scalar:
+class _Scalar(Struct, frozen=True):
     text: str
     line: int
 
@@ -30,8 +29,7 @@ def containers(text: str) -> Iterator[tuple[str, dict[str, Setting]]]:
             yield (name.text if isinstance(name, _Scalar) else ""), dict(_variables(environment))
 
 
-@dataclass(frozen=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """A pod's rights and containers. `annotations` are the names of its annotations; `containers` those with an `env`."""
 
     line: int
@@ -42,8 +40,7 @@ class Pod:
     containers: tuple["PodContainer", ...]
 
 
-@dataclass(frozen=True)
-class PodContainer:
+class PodContainer(Struct, frozen=True):
     """`resources` are the names in its limits and requests."""
 
     name: str

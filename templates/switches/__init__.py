@@ -1,19 +1,28 @@
 """Table of the operating systems that a fabric's switches may have.
 
 In: `switches.os` of a fabric. Out: a `SwitchKind` (templates/kind.py).
-To add one, add a folder with `options.py`, `check.py`, `render.py` and `read.py`, and a row below.
+To add one, add a folder with `options.py`, `check.py`, `render.py` and `read.py`, and its name below.
 """
 
 import types
 from collections.abc import Mapping
 
-from headway.templates.kind import SwitchKind
-from headway.templates.switches.eos import EOS
-from headway.templates.switches.frr import FRR
-from headway.templates.switches.nvue import NVUE
-from headway.templates.switches.opensm import OPENSM
-from headway.templates.switches.sonic import SONIC
+from headway.templates.kind import Kinds, SwitchKind
 
-SWITCHES: Mapping[str, SwitchKind] = types.MappingProxyType(
-    {"eos": EOS, "frr": FRR, "nvue": NVUE, "opensm": OPENSM, "sonic": SONIC}
+SWITCHES: Mapping[str, SwitchKind] = Kinds(__name__, ("eos", "frr", "nvue", "opensm", "sonic"))
+
+# Files that are read back, by their names, and the system that each is of.
+FILES: Mapping[str, str] = types.MappingProxyType(
+    {
+        "startup-config": "eos",
+        "frr.conf": "frr",
+        "90-headway.conf": "frr",
+        "startup.yaml": "nvue",
+        "opensm.conf": "opensm",
+        "partitions.conf": "opensm",
+        "root-guids": "opensm",
+        "ib-node-name-map": "opensm",
+        "topology.net": "opensm",
+        "config_db.json": "sonic",
+    }
 )

@@ -11,8 +11,7 @@ from headway.jobspec.problem import CLUSTER, Misfit, Problem, Severity
 from headway.jobspec.resolve.environment import IB_RETRIES_S
 from headway.jobspec.suggest import joined_or
 from headway.templates.kind import SwitchKind
-from headway.templates.switches.frr.options import RoutingOptions
-from headway.templates.switches.options import SiteOptions
+from headway.templates.switches.options import RoutingOptions, SiteOptions
 
 # Less than the scheduling delay of a busy switch's CPU; FRR's and EOS's default of hold times, which suits no fabric.
 _FASTEST_BFD_MS = 50

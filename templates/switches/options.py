@@ -1,4 +1,4 @@
-"""Defines the options of systems whose switches also have settings of the site's own."""
+"""Defines the options that several systems share: of routing, and of switches that also have settings of the site's own."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -6,7 +6,18 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from headway.jobspec.plan import SwitchPlan
-from headway.templates.switches.frr.options import RoutingOptions
+from headway.jobspec.spec.section import Section
+
+
+class RoutingOptions(Section):
+    """How soon a switch declares a silent neighbour dead."""
+
+    bfd_ms: int | None = Field(300, ge=10, le=60000, examples=[300])
+    """Milliseconds between two BFD packets; no BFD when null."""
+    bfd_multiplier: int = Field(3, ge=2, le=255, examples=[3])
+    """Missing BFD packets in a row that end a link."""
+    hold_s: int = Field(9, ge=3, le=3600, examples=[9])
+    """Seconds without a BGP message that end a session; keepalives are sent three times as often."""
 
 
 class SiteOptions(RoutingOptions):

@@ -3,14 +3,14 @@
 run.json describes it as a script: the runner needs to know nothing of frameworks.
 """
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 from pydantic import Field
 
 from headway.jobspec.document import Path
@@ -79,8 +79,7 @@ class ScriptedOptions(FrameworkOptions):
     """Whether `script` is a module, as after `python -m`."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Struct, frozen=True):
     """The command of a rank: the words after Python, and files of nested values by name, which are in the folder `{config}`."""
 
     argv: list[str]
@@ -102,8 +101,7 @@ def same_key(key: str) -> str:
     return key
 
 
-@dataclass(frozen=True)
-class Framework:
+class Framework(Struct, frozen=True):
     """A framework: its table, its options, and the command for a configuration. `normal` returns the one spelling of a key that
     people write in several ways; `more` are keys that follow from the options and the data."""
 
@@ -252,8 +250,7 @@ def _check_text(
         yield from (replace(each, fix=None) if is_key else each for each in check_text(path, text))
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """The keys of a framework, and what they are in words."""
 
     title: str
@@ -302,7 +299,7 @@ def _own_keys(options: FrameworkOptions) -> Iterator[tuple[Path, str, Any]]:
 def known_of(plan: JobPlan) -> dict[str, Any]:
     """Return the values of all `FIELDS`: the plan's, else the job's; None without either."""
     layout, known = plan.spec["layout"], dict[str, Any](values(plan))
-    model = {} if plan.model is None else dataclasses.asdict(plan.model)
+    model = {} if plan.model is None else to_builtins(plan.model)
     known |= {name: None for name in FIELDS if name.startswith("model.")}
     known |= {f"model.{name}": value for name, value in flat(model).items() if name in _OF_MODEL}
     if plan.mesh.pp == 1 and layout["virtual_stages"] == 1:

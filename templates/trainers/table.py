@@ -4,8 +4,9 @@ A table writes the configuration of a plan and reads the fields back from one. I
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from headway.jobspec.problem import JOB, Problem
 from headway.jobspec.suggest import joined_or
@@ -72,8 +73,7 @@ class TableRow(Protocol):
         """Return the cell of the documentation for the field, in Markdown."""
 
 
-@dataclass(frozen=True)
-class Same:
+class Same(Struct, frozen=True):
     """A key with the field's value. `default` is the framework's own value, without the key; `as_type` converts ours."""
 
     name: str
@@ -106,8 +106,7 @@ class Same:
         return f"`{self.key}`"
 
 
-@dataclass(frozen=True)
-class ValueRow:
+class ValueRow(Struct, frozen=True):
     """Keys that depend on which value the field has; None as a key's value: the key is absent, null or false.
 
     A value that is not among `values` is refused, for `why`.
@@ -148,8 +147,7 @@ class ValueRow:
         return f"{cells}; {self.note}" if self.note else cells
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """Keys that several fields make up together."""
 
     fields: tuple[str, ...]
@@ -171,8 +169,7 @@ class Computed:
         return ", ".join(f"`{key}`" for key in self.keys)
 
 
-@dataclass(frozen=True)
-class Lacks:
+class Lacks(Struct, frozen=True):
     """Fields that the framework does one way only: values besides `allowed` are refused."""
 
     fields: tuple[str, ...]
@@ -198,8 +195,7 @@ class Lacks:
         return f"{_listed(self.allowed)} only: {self.why}" if self.allowed else f"refused: {self.why}"
 
 
-@dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(Struct, frozen=True):
     """Fields, or whole sections, that the configuration has no key for. With `asked` the training script reads them, if
     `arguments` pass them; else the trainer's options or its data say them."""
 
@@ -221,14 +217,13 @@ class Elsewhere:
         return self.where
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """The table of one framework, which messages call `name`. `own` are the keys that headway sets without a field."""
 
     name: str
     version: str
     rows: tuple[TableRow, ...]
-    own: Callable[[Known], Mapping[str, Any]] = field(default=lambda known: {})
+    own: Callable[[Known], Mapping[str, Any]] = lambda known: {}
 
     def write(self, known: Known) -> dict[str, Any]:
         """Return the configuration by its dotted keys."""

@@ -1,4 +1,4 @@
-"""`headway check` imports no module that only other verbs need and reads no source file, so that it answers at once.
+"""`headway check` imports no module that only other verbs need, reads no source file and compiles no class, so that it answers at once.
 
 The runner's contract imports only the standard library, since each process of a run imports it first.
 """
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"hypothesis", "jinja2", "kubernetes", "numpy", "paramiko", "pulumi", "rich", "torch"}
-# Modules of headway for other verbs, other formats and files that this job does not have.
+# Modules of headway for other verbs, other formats, files and kinds that this job does not have, and mistakes that it does not have.
 OTHERS = {
     "headway.cli.views.formats",
     "headway.cli.pin_job",
@@ -24,18 +24,35 @@ OTHERS = {
     "headway.planner.estimate",
     "headway.planner.goodput",
     "headway.planner.search.search",
+    "headway.jobspec.invalid",
+    "headway.jobspec.line_repair",
+    "headway.jobspec.repair",
     "headway.jobspec.schema",
+    "headway.jobspec.syntax",
+    "headway.jobspec.unknown",
     "headway.report",
     "headway.runner.boot",
+    "headway.templates.audit.rules",
     "headway.templates.hosts.read",
     "headway.templates.job",
+    "headway.templates.switches.eos",
+    "headway.templates.switches.nvue",
+    "headway.templates.switches.opensm",
     "headway.templates.switches.sonic.read",
+    "headway.templates.trainers.framework",
+    "headway.templates.trainers.script",
 }
+# Pydantic validates them.
+DATACLASSES = {"headway.jobspec.units.Amount", "headway.jobspec.units.Interval"}
 PROGRAM = """
 import json, linecache, sys
 from headway.cli.main import main
 code = main(sys.argv[1:])
-print(json.dumps({"code": code, "modules": sorted(sys.modules), "sources": sorted(linecache.cache)}))
+objects = [each for name, module in sys.modules.items() if name.startswith("headway.") for each in vars(module).values()]
+classes = {each for each in objects if isinstance(each, type) and "__dataclass_fields__" in vars(each)}
+dataclasses = sorted(f"{each.__module__}.{each.__qualname__}" for each in classes if each.__module__.startswith("headway."))
+found = {"code": code, "modules": sorted(sys.modules), "sources": sorted(linecache.cache), "dataclasses": dataclasses}
+print(json.dumps(found))
 """
 
 
@@ -67,6 +84,12 @@ def test_check_of_a_job_imports_no_large_library(job: dict[str, Any]) -> None:
 
 def test_check_of_a_job_imports_no_module_for_other_verbs(job: dict[str, Any]) -> None:
     assert set(job["modules"]) & OTHERS == set()
+
+
+def test_check_of_a_job_compiles_no_dataclass(job: dict[str, Any]) -> None:
+    """Python compiles the methods of each at every start; the runner's contract, which has no library, is the exception."""
+    found = {name for name in job["dataclasses"] if not name.startswith("headway.runner.contract.")}
+    assert found == DATACLASSES
 
 
 def test_modules_for_other_verbs_exist() -> None:

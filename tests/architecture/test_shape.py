@@ -77,6 +77,13 @@ def test_no_rule_recognizes_a_problem_by_its_message(folder: str) -> None:
     assert found == []
 
 
+def test_records_are_structs_except_in_the_runner() -> None:
+    folders = ("headway/cli", "headway/compile", "headway/corpus", "headway/planner", "headway/report", "headway/sbatch")
+    paths = [path for folder in (*folders, "jobspec", "templates", "infra") for path in (ROOT / folder).rglob("*.py")]
+    found = [path.relative_to(ROOT).as_posix() for path in paths if "@dataclass" in path.read_text()]
+    assert found == ["jobspec/units.py"]
+
+
 def test_table_of_verbs_lists_every_module_of_verbs() -> None:
     modules = {path.stem for path in (ROOT / "headway" / "cli" / "verbs").glob("*.py")}
     assert modules - {"__init__"} == {verb.replace("-", "_") for verb in VERBS}

@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planner import fit
 from benchmarks.planner.least_squares import Fit

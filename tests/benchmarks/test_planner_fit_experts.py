@@ -2,10 +2,10 @@
 
 import math
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planner import fit_experts, unseen
 from benchmarks.planner.rows import Row
@@ -33,7 +33,7 @@ def row(step_s: float | None = None, source: str = "aws-moe", **changes: object)
         framework="megatron",
         kernels=Kernels(dispatcher="alltoall"),
     )
-    training = replace(training, **changes)  # type: ignore[arg-type]
+    training = replace(training, **changes)
     return Row(source, source, "qwen3-30b-a3b", "H100-SXM-80", training, step_s, None, out_of_memory=False, moe=True)
 
 

@@ -1,10 +1,10 @@
 """Intervals of the time model: quantiles over sources, and the share of steps of unseen sources that they cover."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planner import fit, fit_experts, leave_out
 from benchmarks.planner.intervals import Coverage, coverages, reach, table

@@ -3,10 +3,10 @@
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.planner.__main__ import main
 from benchmarks.planner.flops import hardware_flops, model_flops
@@ -289,7 +289,8 @@ def test_command_shows_the_errors_of_unseen_sources(
         Residual("b", "source", "moezoo", "H100-SXM-80", "Hopper", "megatron", 8, 64, -math.log(1.3), -math.log(1.5)),
     ]
     write_residuals(
-        residuals + [replace(residual, source=f"{residual.source}-other") for residual in residuals], tmp_path / "rows.csv"
+        residuals + [replace(residual, source=f"{residual.source}-other") for residual in residuals],
+        tmp_path / "rows.csv",
     )
     monkeypatch.setattr("benchmarks.planner.unseen.FILE", file)
     monkeypatch.setattr("benchmarks.planner.residuals.FILE", tmp_path / "rows.csv")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -17,7 +18,6 @@ from headway.cli.terminal import has_colour
 from headway.jobspec.load import load_bytes
 from headway.jobspec.plan import JobPlan
 from headway.jobspec.problem import Problem, show
-from headway.runner.contract import from_json
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
 from tests.templates.test_slurm import CLUSTER, JOB
@@ -249,7 +249,7 @@ def test_warnings_do_not_prevent_rendering(repository: Path, capsys: pytest.Capt
 def test_plan_json_includes_the_rendered_plan(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "jobs/deep/job.yaml", "--json"]) == 0
     text = capsys.readouterr().out
-    assert from_json(JobPlan, text).name == "case"
+    assert msgspec.json.decode(text, type=JobPlan).name == "case"
     assert main(["render", ".", "-o", "out"]) == 0
     written = json.loads((repository / "out" / "case" / "lab" / "plan.json").read_text())
     assert written.items() < json.loads(text).items()

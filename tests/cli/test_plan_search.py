@@ -2,10 +2,10 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from headway.cli.views.estimates import layout_words

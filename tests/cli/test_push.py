@@ -1,11 +1,11 @@
 """`headway push` before it reaches a switch: what it refuses, with which exit code, and what it names instead."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headway.cli.main import main
 from headway.cli.verbs.push import PushTarget, _is_abandoned, _obstacle

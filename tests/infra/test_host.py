@@ -1,8 +1,7 @@
 """The changes to a host follow from its desired state and the state found there; these tests need no host."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from headway.infra.host import (
     ABSENT,

@@ -4,11 +4,11 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.infra import push
 from headway.infra.push.protection import FabricTree, NodesInUse, Protected, cut_off, protected

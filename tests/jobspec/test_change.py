@@ -1,12 +1,12 @@
 """Changes to a run: every field is in the table once, two specs are compared by field, entries of `history` round-trip."""
 
-import dataclasses
 import json
 import typing
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from headway.jobspec.change import CHANGES, How, ValueChange, as_written, changeable, changeable_fields, changes, entry_for
@@ -286,7 +286,7 @@ def test_new_entry_cannot_apply_to_steps_already_computed(entry: str, found: lis
 
 @pytest.mark.parametrize(("step", "hint"), [(0, None), (40, None), (45, "use 30, 40 or 60")])
 def test_run_can_be_rolled_back_to_a_current_checkpoint_or_its_start(step: int, hint: str | None) -> None:
-    run = dataclasses.replace(run_of(JOB, 60), checkpoints=(30, 40, 60))
+    run = replace(run_of(JOB, 60), checkpoints=(30, 40, 60))
     found = list(check_run(parsed(JOB + history(f"{{from_step: 60, rollback_to: {step}}}")), run))
     assert [problem.hint for problem in found] == ([] if hint is None else [hint])
 
@@ -295,7 +295,7 @@ def test_entry_of_a_claimed_rollback_must_stay_before_its_first_step() -> None:
     back = history("{from_step: 60, rollback_to: 40, skip_samples: 16}")
     run = run_of(JOB + back, 40)
     assert judged(JOB, run) == []
-    assert judged(JOB, dataclasses.replace(run, carried_out=1)) == [("HW421", "history.0")]
+    assert judged(JOB, replace(run, carried_out=1)) == [("HW421", "history.0")]
 
 
 def test_entry_that_has_taken_effect_must_stay() -> None:

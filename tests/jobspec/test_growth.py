@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, LinkPlan, SwitchPlan
 from headway.jobspec.resolve.cluster import resolve_cluster
@@ -28,8 +29,7 @@ PORTS = 8
 Thing = TypeVar("Thing")
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(Struct, frozen=True):
     """Nodes of each group, and the size of their fabric; every second group is only on the rails `some`, if any."""
 
     counts: tuple[int, ...]

@@ -7,6 +7,7 @@ from math import prod
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, FabricPlan, GroupPlan, StoragePlan, to_json
 from headway.jobspec.resolve.environment import resolve_environment
@@ -94,9 +95,7 @@ def test_roce_sets_adapters_traffic_class_and_version_but_no_gid_index() -> None
 @given(st.integers(0, 63))
 def test_traffic_class_has_the_dscp_in_its_upper_six_bits(dscp: int) -> None:
     traffic_class = int(
-        environment(GPUS, dataclasses.replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))[
-            "NCCL_IB_TC"
-        ]
+        environment(GPUS, replace(ROCE, qos=resolve_qos((ROCE_CLASS.model_copy(update={"dscp": dscp}),))))["NCCL_IB_TC"]
     )
     assert traffic_class >> 2 == dscp
     assert traffic_class < 256

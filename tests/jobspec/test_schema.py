@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 from pydantic import Field
 
 from headway.jobspec.catalog.gpus import gpus

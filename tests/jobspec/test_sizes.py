@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from headway.jobspec.check.fabric import check_cabling
 from headway.jobspec.plan import ClusterPlan, ComingSwitch, SwitchPlan
@@ -22,8 +23,7 @@ from headway.templates.switches.frr.options import FrrOptions
 from headway.templates.switches.frr.render import frr_conf
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """The facts about a site that are known before a switch is bought."""
 
     nodes: int

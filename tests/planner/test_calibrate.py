@@ -2,10 +2,11 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.planner.speed.calibrate import WARM_UP, MeasurementError, calibrate, measured_step
 from headway.planner.speed.step import step_time

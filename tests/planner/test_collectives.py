@@ -1,10 +1,9 @@
 """Collective operations: placement of groups, bytes sent by each rank, and limits by published bus bandwidths."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.planner.speed.collectives import Group, Links, groups_of, links_of

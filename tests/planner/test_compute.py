@@ -1,10 +1,9 @@
 """A block's passes: products and attention computed by hand, and laws for every layout."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.resolve.model import LatentAttentionSizes
@@ -25,7 +24,7 @@ def exact(**changes: object) -> Speed:
     chip = replace(
         known.chips["Hopper"], matmul=0.5, depth=0.0, multiprocessors=1, memory=1.0, flash3=0.5, attention_backward=0.5
     )
-    profile = replace(known.profiles["megatron"], drag=1.0, launch_us=0.0, stall_us=0.0, accumulate=0.0, **changes)  # type: ignore[arg-type]
+    profile = replace(known.profiles["megatron"], drag=1.0, launch_us=0.0, stall_us=0.0, accumulate=0.0, **changes)
     return replace(known, chips={"Hopper": chip}, profiles={"megatron": profile})
 
 
@@ -107,7 +106,7 @@ def test_accelerator_without_the_format_computes_in_bf16() -> None:
 
 def test_recomputation_repeats_exactly_the_dropped_parts() -> None:
     def again(recompute: str, *parts: str) -> Cost:
-        training = replace(BASE, recompute=recompute, recomputed_parts=parts)  # type: ignore[arg-type]
+        training = replace(BASE, recompute=recompute, recomputed_parts=parts)
         return dense_block(training, exact()).again
 
     forward = dense_block(BASE, exact()).forward

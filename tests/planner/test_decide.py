@@ -1,12 +1,12 @@
 """Decisions for `auto`: no allowed value is better, values of the job and its trainer are kept, and failures have a reason."""
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.auto import Decisions, with_values
 from headway.jobspec.check.job import check_job

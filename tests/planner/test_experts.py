@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
@@ -51,11 +51,11 @@ def training(ep: int = 8, ranks: int = 32, framework: Framework = "megatron", **
         sequence=4096,
         framework=framework,
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 def by(dispatcher: str, ep: int = 8, **changes: object) -> Training:
-    return replace(training(ep), kernels=Kernels(dispatcher=dispatcher), **changes)  # type: ignore[arg-type]
+    return replace(training(ep), kernels=Kernels(dispatcher=dispatcher), **changes)
 
 
 def rates(whole: Training) -> Rates:

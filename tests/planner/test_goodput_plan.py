@@ -1,10 +1,11 @@
 """The simulated run of a job's plan: values of its documents, and published numbers for the rest."""
 
+import dataclasses
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.cli.documents import load_job_plan
 from headway.compile import PlannedJob
@@ -103,7 +104,7 @@ def test_storage_of_unknown_speed_is_assumed_to_have_1_gb_s_per_node(planned: Pl
 
 
 def test_a_job_without_steps_needs_a_length(planned: PlannedJob) -> None:
-    endless = replace(planned.plan, run=replace(planned.plan.run, steps=None))
+    endless = replace(planned.plan, run=dataclasses.replace(planned.plan.run, steps=None))
     with pytest.raises(EstimateError, match="the job has no `steps`"):
         run_of(endless, planned.cluster, 5.0, TB)
     found = run_of(endless, planned.cluster, 5.0, TB, 7200.0)

@@ -1,9 +1,9 @@
 """The interval of a step's time depends on the kind of model, and is wider, with a reason, if no published step is similar."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.planner.speed.calibrate import calibrate

@@ -1,6 +1,5 @@
 """The memory ledger: a calculation by hand for a small model, laws for every layout, and memory of published runs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -8,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.resolve.model import ExpertSizes, LatentAttentionSizes, ModelSizes
@@ -62,7 +62,7 @@ def training(framework: Framework = "megatron", model: ModelSizes = SMALL, **cha
         sequence=32,
         framework=framework,
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 def sizes(use: MemoryUse) -> dict[str, float]:

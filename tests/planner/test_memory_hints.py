@@ -1,8 +1,7 @@
 """Proposals for a job that does not fit: true of the ledger, possible for the framework, with the same total work."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.models import preset
@@ -29,7 +28,7 @@ def eight(model: ModelSizes, **changes: object) -> Training:
         sequence=8192,
         framework="torchtitan",
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 def freed(before: Training, after: Training) -> str:

@@ -1,6 +1,6 @@
 """Host memory of a node: each part by name, and the size of a checkpoint's copies."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headway.planner.memory.host import HostLoad, host_bytes_per_node, host_memory, rank_checkpoint_bytes
 from headway.planner.memory.ledger import checkpoint_bytes

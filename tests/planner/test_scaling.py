@@ -1,9 +1,9 @@
 """Strong and weak scaling: throughput for each number of GPUs, and the number beyond which more do not pay."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.resolve.model import resolve_model

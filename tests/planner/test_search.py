@@ -1,13 +1,13 @@
 """The layout search compared with an exhaustive one that enumerates and scores every legal layout."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import gcd
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import Gpu, gpus
 from headway.jobspec.check.layout import check_layout, check_mesh
@@ -44,14 +44,14 @@ def with_memory(gib: int, name: str = "H100-SXM-80") -> Gpu:
 def small(model: Model = DENSE, memory_gib: int = 6, **changes: object) -> Request:
     """Return a request for a model of 0.4 billion parameters on 16 GPUs; about half of its layouts do not fit."""
     request = Request(sizes(model), with_memory(memory_gib), NODE, 16, 32, 2048, "torchtitan")
-    return replace(request, **changes)  # type: ignore[arg-type]
+    return replace(request, **changes)
 
 
 def llama_405b(**changes: object) -> Request:
     """Return the pretraining of Llama 3 405B: arXiv 2407.21783, table 4 and section 3.3.2, with sharded gradients."""
     model = sizes(Model(preset="llama-3.1-405b"))
     request = Request(model, gpus()["H100-SXM-80"], NODE, 16384, 2048, 8192, "megatron", sharding="gradients")
-    return replace(request, **changes)  # type: ignore[arg-type]
+    return replace(request, **changes)
 
 
 def divisors(number: int) -> list[int]:

@@ -1,12 +1,12 @@
 """A complete step: its parts, its pipeline, the exchange of its ranks, and FLOPs counted as in published tables."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.spec.layout import Sharding

@@ -4,12 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from headway.cli.main import main
 from headway.jobspec.plan import ClusterPlan

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from headway.cli.documents import load_job_plan
@@ -406,7 +407,7 @@ def test_hostile_values_arrive_unchanged(value: str, tmp_path: Path) -> None:
     found = planned(tmp_path, LEAST)
     run = dataclasses.replace(found.plan.run, data=dataclasses.replace(found.plan.run.data, options={"paths": [value]}))  # type: ignore[type-var]
     variable = EnvVar("HOSTILE", value, value if len(value.splitlines()) == 1 else "why", "where")
-    plan = dataclasses.replace(found.plan, run=run, runs=f"/scratch/{value}", env=(variable,))
+    plan = replace(found.plan, run=run, runs=f"/scratch/{value}", env=(variable,))
     (text,) = render(found.scheduler, plan, found.cluster).values()  # type: ignore[arg-type]
     data = data_of(text)
     assert from_json(RunConfig, data["run.json"]) == run

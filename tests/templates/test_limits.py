@@ -1,9 +1,9 @@
 """The limits that every operating system states in its row of the table are checked in one place."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from headway.jobspec.plan import ClusterPlan
@@ -31,17 +31,13 @@ def test_more_uplinks_than_equal_paths_are_a_problem_only_of_a_leaf(kind: str) -
     plan, paths, title = fabric(kind, classes=[]), SWITCHES[kind].most_paths, SWITCHES[kind].title
     assert paths is not None
     leaf, spine = plan.switches[0], plan.switches[-1]
-    wide = tuple(dataclasses.replace(leaf.uplinks[0], index=index, name=f"Ethernet{8 * index}") for index in range(paths + 1))
+    wide = tuple(replace(leaf.uplinks[0], index=index, name=f"Ethernet{8 * index}") for index in range(paths + 1))
     there = [each for each in problems(kind, plan) if each.code == "HW513"]
-    (found,) = (
-        each
-        for each in problems(kind, dataclasses.replace(plan, switches=(dataclasses.replace(leaf, ports=wide),)))
-        if each.code == "HW513"
-    )
+    (found,) = (each for each in problems(kind, replace(plan, switches=(replace(leaf, ports=wide),))) if each.code == "HW513")
     assert (there, found.path) == ([], ("fabrics", 1, "switches", "spines"))
     assert found.message == f"{title} spreads traffic over at most {paths} paths, but a leaf has {paths + 1} uplinks"
-    for switch in (dataclasses.replace(leaf, ports=wide[:-1]), dataclasses.replace(spine, ports=wide)):
-        assert [each for each in problems(kind, dataclasses.replace(plan, switches=(switch,))) if each.code == "HW513"] == []
+    for switch in (replace(leaf, ports=wide[:-1]), replace(spine, ports=wide)):
+        assert [each for each in problems(kind, replace(plan, switches=(switch,))) if each.code == "HW513"] == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ROUTED if SWITCHES[kind].host_name_length])

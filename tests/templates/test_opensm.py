@@ -1,11 +1,11 @@
 """opensm's files: settings that follow from a fabric, roots from an inventory, and reading them back."""
 
 import json
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headway.cli.read_back import changed_settings
 from headway.compile import compile_documents

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from headway.templates.switches import SWITCHES
+from headway.templates.switches import FILES, SWITCHES
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 ALLOWED = re.compile(r"(for \w+ in [\w.]+|if [\w.]+|endfor|endif)")
 NAME = re.compile(r"[\w.]+( \| comment)?")
 
 
-def test_file_names_of_switch_kinds_are_unique() -> None:
-    """Files that are read back are recognized by name."""
-    assert len({kind.file for kind in SWITCHES.values()}) == len(SWITCHES)
+def test_each_file_that_is_read_back_has_a_name_of_one_switch_kind() -> None:
+    names = [(file, name) for name, kind in SWITCHES.items() for file in (kind.file, *kind.readers)]
+    assert sorted(FILES.items()) == sorted(names)
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from headway.cli.documents import add_stdin, given
 from headway.cli.read_back import ReadBack, compare, read_back

@@ -4,9 +4,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct, field
 from pydantic import TypeAdapter, ValidationError
 
 from headway.cli.in_place import PinError, write_in_place
@@ -36,8 +36,7 @@ _HEAD = (
 _ROWS_SHOWN = 8
 
 
-@dataclass
-class _Planned:
+class _Planned(Struct):
     """A node's cables, and the unit of nodes that the first of them leads to."""
 
     name: str

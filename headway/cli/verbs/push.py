@@ -4,10 +4,11 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from headway.cli.hosts import ask, check_consent
 from headway.cli.site import stopping
@@ -40,8 +41,7 @@ _USUAL_HOLD_S = 9
 _MOST_SHOWN = 10
 
 
-@dataclass(frozen=True)
-class PushTarget:
+class PushTarget(Struct, frozen=True):
     """A switch to be pushed to: how it is reached, its rendered `frr.conf`, and the options that it was rendered with."""
 
     switch: SwitchPlan
@@ -54,8 +54,7 @@ class PushTarget:
         return self.switch.name
 
 
-@dataclass(frozen=True)
-class _Due:
+class _Due(Struct, frozen=True):
     """A switch that differs: its reading, the configuration that it is to have, and what the difference touches."""
 
     target: PushTarget

@@ -4,9 +4,10 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct, field
 
 from headway.cli.ownership import is_rendered, occupants, stale_files
 from headway.cli.views.problems import print_problems
@@ -19,8 +20,7 @@ from headway.templates.kind import Files, LazyFiles
 _SYMBOL = {"missing": "+", "changed": "~", "extra": "-"}
 
 
-@dataclass
-class Output:
+class Output(Struct):
     """The contents of one folder of rendered files: the files, the folders in it that they fill, and the files to remove."""
 
     root: Path

@@ -1,11 +1,12 @@
 """`headway status [RUN|JOB]`: lists a cluster's runs with their state, progress and last cause; on a terminal it keeps the list current."""
 
 import argparse
-import dataclasses
 import json
 import sys
 import time
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from headway.cli.documents import load_job_plans
 from headway.cli.site import add_cluster, known_run, site_of, stopping
@@ -60,7 +61,7 @@ def _status_of_job(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, watch: RunWatch, site: Site) -> int:
     found = watch.look()
     if args.json:
-        print(json.dumps([dataclasses.asdict(each) for each in found], indent=2))
+        print(json.dumps([asdict(each) for each in found], indent=2))
     elif not found:
         raise StopError(1, f"there are no runs in `{site.runs.path}`")
     elif args.once or not sys.stdout.isatty():

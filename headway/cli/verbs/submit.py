@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from headway.cli.changes import judge, run_so_far
 from headway.cli.documents import load_job_plans
@@ -71,8 +72,7 @@ def _submit_run(args: argparse.Namespace, planned: PlannedJob) -> None:
     raise StopError(1, "other clients submit the same job at the same time; try again")
 
 
-@dataclass(frozen=True)
-class _Chosen:
+class _Chosen(Struct, frozen=True):
     """The run to submit, and the live job that it has already."""
 
     name: str

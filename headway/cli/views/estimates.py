@@ -1,8 +1,9 @@
 """Prints the estimate of a job's step for `headway plan`: memory, time, and the largest contributions to both."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from headway.cli.terminal import bar, print_line
 from headway.jobspec.plan import GroupPlan, JobPlan
@@ -77,7 +78,7 @@ def memory_json(memory: MemoryUse) -> Mapping[str, Any]:
     """The memory of a step as JSON, in bytes."""
     return {
         "verdict": memory.verdict,
-        **{name: value for name, value in dataclasses.asdict(memory).items() if name != "ledger"},
+        **{name: value for name, value in asdict(memory).items() if name != "ledger"},
         "ledger": {item.name: item.bytes for item in memory.ledger},
     }
 

@@ -4,9 +4,10 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TextIO
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.status import Status
 
@@ -16,8 +17,7 @@ from headway.templates.switches.frr.change import FrrChange
 _COLOURS = {"-": "31", "+": "32"}
 
 
-@dataclass
-class SwitchResult:
+class SwitchResult(Struct):
     """The result for a switch, as JSON has it: `state` is `unchanged`, `differs`, `refused`, or that of a `PushOutcome`."""
 
     switch: str
@@ -77,7 +77,7 @@ class PushView:
     def print_json(self) -> None:
         """Print the results as a JSON list, if that was asked for."""
         if self._as_json:
-            print(json.dumps([vars(result) for result in self.results.values()], indent=2))
+            print(json.dumps([asdict(result) for result in self.results.values()], indent=2))
 
 
 def _coloured(text: str) -> str:

@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from headway.cli.simulation import Simulation
 
@@ -16,7 +18,9 @@ def simulation_json(simulation: Simulation) -> str:
 
 
 def _plain(value: object) -> object:
-    """Sets as sorted lists, numbers that JSON does not have as null."""
+    """Records as objects, sets as sorted lists, numbers that JSON does not have as null."""
+    if isinstance(value, Struct):
+        return _plain(asdict(value))
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, frozenset):

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan

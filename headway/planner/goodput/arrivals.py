@@ -3,16 +3,16 @@
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Protocol
 
+from msgspec import Struct
+
 from headway.planner.goodput.run import FailureCause, FailureModel, Scope, SimulatedRun
 
 
-@dataclass(frozen=True, slots=True)
-class FailureArrival:
+class FailureArrival(Struct, frozen=True):
     """A failure at `time_s`. `slots` are the places of the job whose nodes have failed: one, a rack's, or none when the job failed."""
 
     time_s: float

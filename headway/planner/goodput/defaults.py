@@ -1,20 +1,19 @@
 """Reads failures.yaml: published numbers on failures, repairs and recoveries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 _FILE = Path(__file__).parent / "failures.yaml"
 _NODE_GPUS = 8
 _DAY_S = 86400
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Failures per 1,000 node-days of nodes with eight accelerators, and between which values they were published."""
 
     per_1000_node_days: float
@@ -23,8 +22,7 @@ class Rate:
     source: str
 
 
-@dataclass(frozen=True)
-class CauseCount:
+class CauseCount(Struct, frozen=True):
     """How often a cause was counted, whether it grows with a node's accelerators, and how often the node is replaced after it."""
 
     count: int
@@ -32,8 +30,7 @@ class CauseCount:
     replaced: float
 
 
-@dataclass(frozen=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """The tables of failures.yaml."""
 
     rates: Mapping[str, Rate]

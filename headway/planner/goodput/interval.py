@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.planner.goodput.run import Scope, SimulatedRun, SimulatedTier
 
@@ -88,8 +90,7 @@ def with_interval(run: SimulatedRun, kind: str, interval_s: float) -> SimulatedR
     return replace(run, tiers=tuple(replace(tier, interval_s=interval_s) if tier.kind == kind else tier for tier in run.tiers))
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """The cost of failures of one scope: how often they come, how long the job is down, and the period of the tier that
     it goes back to."""
 

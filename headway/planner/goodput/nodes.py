@@ -2,14 +2,14 @@
 
 import heapq
 from collections import Counter, deque
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from headway.planner.goodput.run import SimulatedRun
 
 
-@dataclass(frozen=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """When the slot has a node again, and whether that node was in the job already."""
 
     filled_s: float

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.planner.from_plan import EstimateError

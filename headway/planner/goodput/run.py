@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 # A run that needs so many times its work is given up: its checkpoints are further apart than its failures.
 _HOPELESS = 20
@@ -19,8 +20,7 @@ class Scope(StrEnum):
     JOB = "job"
 
 
-@dataclass(frozen=True)
-class SimulatedTier:
+class SimulatedTier(Struct, frozen=True):
     """A place for checkpoints.
 
     One is taken after each `interval_s` of training, blocks training for `block_s` and can be loaded `write_s` later.
@@ -47,8 +47,7 @@ class SimulatedTier:
         return self.interval_s * max(1, math.ceil(self.write_s / (self.interval_s + self.block_s) - 1e-9))
 
 
-@dataclass(frozen=True)
-class FailureCause:
+class FailureCause(Struct, frozen=True):
     """One cause of node failures: its share of failures by `weight`, and how often the node is `replaced` (else only
     processes start again).
 
@@ -63,8 +62,7 @@ class FailureCause:
     latent_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class FailureModel:
+class FailureModel(Struct, frozen=True):
     """Failure rates by scope. `node_mtbf_s` is one node's; None of the others: no such failures.
 
     A rack is `rack_nodes` neighbouring nodes. With a Weibull `shape` other than 1, a node's rate changes with its age:
@@ -99,8 +97,7 @@ class FailureModel:
         return sum(cause.weight * cause.replaced for cause in self.causes) / sum(cause.weight for cause in self.causes)
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """Times of a restart: `warm_s` on nodes that are in the job already, `cold_s` when one comes from outside,
     `provision_s` to get it.
 
@@ -114,8 +111,7 @@ class Recovery:
     at_once: bool = True
 
 
-@dataclass(frozen=True)
-class Replicas:
+class Replicas(Struct, frozen=True):
     """Data-parallel replicas that continue without each other: a lost node stalls all for `stall_s`, its replica is
     unavailable for longer.
 
@@ -129,8 +125,7 @@ class Replicas:
     least: int = 1
 
 
-@dataclass(frozen=True)
-class RestartBudget:
+class RestartBudget(Struct, frozen=True):
     """Restarts at hand, steps of new progress that give one back, and restarts in a row without progress that end the run."""
 
     restarts: int
@@ -138,8 +133,7 @@ class RestartBudget:
     no_progress: int
 
 
-@dataclass(frozen=True)
-class SimulatedRun:
+class SimulatedRun(Struct, frozen=True):
     """A training run. It ends after `work_s` seconds of training that counts, or after `wall_s` seconds, whichever
     comes first.
 

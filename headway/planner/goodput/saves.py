@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.planner.goodput.run import Scope, SimulatedRun, SimulatedTier
 
@@ -50,8 +51,7 @@ def multiples(position: float, spacing: float) -> int:
     return math.floor(position / spacing + _CLOSE)
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """A checkpoint to resume from: the position in training that it holds, and the time to read it."""
 
     position: float

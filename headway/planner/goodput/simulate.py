@@ -3,9 +3,10 @@
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
+
+from msgspec import Struct
 
 from headway.planner.goodput.arrivals import Arrivals, FailureArrival
 from headway.planner.goodput.nodes import Nodes
@@ -29,8 +30,7 @@ class TimeBucket(StrEnum):
     MISSING = "replicas missing"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of a run. The seconds of `buckets` add up to `wall_s`.
 
     `finished`: all work was done; else the time was over, or, with `out_of_restarts`, the restart budget.

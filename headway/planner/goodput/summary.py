@@ -3,8 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+
+from msgspec import Struct
 
 from headway.planner.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.planner.goodput.run import SimulatedRun
@@ -14,8 +15,7 @@ from headway.planner.goodput.simulate import Outcome, TimeBucket, simulate_each
 _FACTORS = (1 / 8, 1 / 4, 1 / 2, 1 / math.sqrt(2), 1, math.sqrt(2), 2, 4, 8)
 
 
-@dataclass(frozen=True)
-class SampleSpread:
+class SampleSpread(Struct, frozen=True):
     """The mean over the runs, and between which values nine of ten of them lie."""
 
     mean: float
@@ -23,8 +23,7 @@ class SampleSpread:
     high: float
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The results of the runs: means and spreads over `runs` seeds, times in seconds.
 
     `shares` are means of each bucket's share of the time; `failures` and `replaced` count for one run. `of_held` is the
@@ -73,8 +72,7 @@ def summarize(run: SimulatedRun, outcomes: Sequence[Outcome]) -> Summary:
     )
 
 
-@dataclass(frozen=True)
-class IntervalRow:
+class IntervalRow(Struct, frozen=True):
     """Goodput with this interval of one tier: simulated, and by the formula, which ignores waiting for nodes."""
 
     interval_s: float

@@ -1,7 +1,8 @@
 """Describes checkpoint tiers by kind: the cost of a save, when it can be loaded, and which failures it survives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.planner.goodput.defaults import defaults
 from headway.planner.goodput.run import Scope, SimulatedTier
@@ -16,8 +17,7 @@ _SURVIVES: Mapping[str, frozenset[Scope]] = {
 KINDS = tuple(_SURVIVES)
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """The volume and bandwidth of a checkpoint: bytes, and bytes a second of a node or, for storage, of all nodes
     together.
 

@@ -4,8 +4,9 @@ Widths follow arXiv 2205.05198, section 4, carried over to gated MLPs, grouped-q
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+
+from msgspec import Struct
 
 from headway.jobspec.resolve.model import ExpertSizes, LatentAttentionSizes, ModelSizes
 from headway.planner.framework import Framework
@@ -27,8 +28,7 @@ _KEPT_BY_MATMULS = {
 }
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """Something kept for the backward pass: `size` bytes for each token that the rank sees. `parts` are the names of selective
     recomputation that drop it."""
 
@@ -37,8 +37,7 @@ class StoredTensor:
     parts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class BlockKind:
+class BlockKind(Struct, frozen=True, dict=True):
     """All that decides what one block keeps: with experts or without, on one rank of a layout. `sequence` matters where attention writes
     its scores."""
 
@@ -104,8 +103,7 @@ class BlockKind:
         return 1 if self.profile.gathered else self.outer
 
 
-@dataclass(frozen=True)
-class BlockBytes:
+class BlockBytes(Struct, frozen=True):
     """Of one block, for each token that the rank sees: its input; what it keeps, on the mean over the model's blocks; what is computed
     again for its backward pass; and the gradients at the widest of that pass. `writes_scores` as of its kind."""
 

@@ -1,6 +1,6 @@
 """Computes the node memory of checkpoint captures: those of its own ranks, and copies held for another node."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.planner.from_plan import EstimateError, training_of
@@ -11,8 +11,7 @@ from headway.planner.memory.ledger import checkpoint_bytes
 _BUILTIN_BYTES = {None: 12, "fp32": 12, "bf16": 6}
 
 
-@dataclass(frozen=True)
-class CaptureMemory:
+class CaptureMemory(Struct, frozen=True):
     """Bytes of one checkpoint of the run and of one rank's part of it; `ranks` of a node have `buffers` captures each, and the node holds
     `copies` of each of another node's ranks. `beside_bytes` is what else the job needs of the node's memory, as far as it is known."""
 

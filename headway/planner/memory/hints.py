@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.planner.memory.ledger import GIB, MemoryUse, peak
 from headway.planner.schedules.orders import ScheduleError
@@ -16,8 +18,7 @@ _SHOWN = 3
 _WORTH = 0.01
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(Struct, frozen=True):
     words: str
     training: Training
     key: str
@@ -80,8 +81,7 @@ def _fits(training: Training) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class _Trial:
+class _Trial(Struct, frozen=True):
     change: _Change
     use: MemoryUse
 

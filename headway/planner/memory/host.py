@@ -1,6 +1,6 @@
 """Computes a node's host memory during training: rank processes, data loading, and checkpoints in flight."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.planner.memory.ledger import Item, checkpoint_bytes
 from headway.planner.training import Training
@@ -15,8 +15,7 @@ _TOKEN = 8
 _SYSTEM = 16 << 30
 
 
-@dataclass(frozen=True)
-class HostLoad:
+class HostLoad(Struct, frozen=True):
     """The host memory of a rank: `staged` copies of its part of a checkpoint (one while it is written behind training), copies of
     the parts of `peers` other ranks, and `workers` that load data and keep `prefetched` microbatches each. `page_cache` is bytes that a
     node needs for files that are read again and again."""
@@ -28,7 +27,10 @@ class HostLoad:
     page_cache: int = 0
 
 
-def host_memory(training: Training, load: HostLoad = HostLoad(), ranks: int | None = None) -> tuple[Item, ...]:
+USUAL_LOAD = HostLoad()
+
+
+def host_memory(training: Training, load: HostLoad = USUAL_LOAD, ranks: int | None = None) -> tuple[Item, ...]:
     """Return what one node's `ranks` (its GPUs, when left out) need of its memory, by name, in bytes."""
     count = min(training.gpus, training.network.gpus_per_node) if ranks is None else ranks
     part = rank_checkpoint_bytes(training)
@@ -45,7 +47,7 @@ def host_memory(training: Training, load: HostLoad = HostLoad(), ranks: int | No
     return tuple(item for item in items if item.bytes)
 
 
-def host_bytes_per_node(training: Training, load: HostLoad = HostLoad(), ranks: int | None = None) -> int:
+def host_bytes_per_node(training: Training, load: HostLoad = USUAL_LOAD, ranks: int | None = None) -> int:
     """Return all of that."""
     return int(sum(item.bytes for item in host_memory(training, load, ranks)))
 

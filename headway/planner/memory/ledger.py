@@ -4,8 +4,9 @@ A peak is never a sum of peaks: what one instant holds, another may have let go.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.planner.memory.block import BlockBytes, block_bytes
 from headway.planner.memory.profiles import constants, fits_up_to, profile
@@ -33,8 +34,7 @@ class Item(NamedTuple):
     bytes: float
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """The worst rank at its worst instant, in bytes: `allocated` to tensors, `reserved` by torch's allocator, `outside` of it (CUDA's
     context, collectives), of a `capacity` that a job can use.
 

@@ -1,22 +1,20 @@
 """Reads memory.yaml: what frameworks keep in GPU memory."""
 
-import dataclasses
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from headway.planner.identity import ByIdentity
 from headway.planner.memory.rank import Spread
 
 _FILE = Path(__file__).with_name("memory.yaml")
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryProfile:
+class MemoryProfile(ByIdentity, frozen=True):
     """A framework's habits. Sizes are bytes; of activations, bytes in addition to those that every framework keeps.
 
     State, for each parameter: `parameter` of the copy that is trained (None: as matrices are multiplied), `master` of
@@ -86,8 +84,7 @@ class MemoryProfile:
         return Spread(self.balanced, self.whole_embedding)
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryConstants:
+class MemoryConstants(ByIdentity, frozen=True):
     """The constants that all frameworks share.
 
     Outside of torch's allocator, in bytes: CUDA's `context`, and a `communicator` for each dimension of the mesh. `graphs` is the share
@@ -113,7 +110,7 @@ def _file() -> Mapping[str, Any]:
 def profile(framework: str) -> MemoryProfile:
     """Return the profile of a framework. Raises KeyError."""
     values = _values(framework)
-    return MemoryProfile(**{field.name: values[field.name] for field in dataclasses.fields(MemoryProfile)})
+    return MemoryProfile(**{name: values[name] for name in MemoryProfile.__struct_fields__})
 
 
 def _values(framework: str) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Describes what one pipeline rank holds of a model: blocks, parameters, and microbatches in flight."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.resolve.model import ModelSizes
 from headway.planner.schedules.orders import is_folded
@@ -14,8 +16,7 @@ from headway.planner.training import Degrees
 _ROUNDS = 4
 
 
-@dataclass(frozen=True)
-class RankShare:
+class RankShare(Struct, frozen=True):
     """Parameters of one rank after tensor and expert parallelism: `experts` those of routed experts, `outer` those of the embedding and
     the output layer, `dense` the others. `held` is the most microbatches at a time whose activations it holds, each counted as the share of
     its blocks that the microbatch has gone through."""

@@ -6,9 +6,10 @@ Interleaved1F1B is Megatron-LM's too (megatron/core/pipeline_parallel/schedules.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import get_args
+
+from msgspec import Struct
 
 from headway.planner.schedules.operation import Kind, Operation
 
@@ -17,8 +18,7 @@ class ScheduleError(ValueError):
     """A schedule that is not known, or that does not take these stages and microbatches."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """`ranks` hold `chunks` stages each, and run `microbatches` a step."""
 
     ranks: int

@@ -2,11 +2,11 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import get_args
 
+from headway.planner.identity import ByIdentity
 from headway.planner.schedules.operation import Kind, Operation
 from headway.planner.schedules.orders import Shape, is_folded, rank_orders
 from headway.planner.schedules.steps import Steps, steps_of
@@ -14,8 +14,7 @@ from headway.planner.schedules.steps import Steps, steps_of
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(ByIdentity, frozen=True, dict=True):
     """`rank_of` has the rank of each stage; `steps` are the operations of all ranks in an order in which they can run."""
 
     name: str

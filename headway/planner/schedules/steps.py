@@ -3,8 +3,9 @@
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from headway.planner.schedules.operation import Kind, Operation
 from headway.planner.schedules.orders import Order
@@ -23,8 +24,7 @@ class DeadlockError(ValueError):
     """Ranks wait for each other, or for something that no rank does."""
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True, dict=True):
     """Of each step its rank, the number of the step that makes what it receives, and its slot: index in SLOTS x stages + stage.
 
     Steps count from 1, and the first is at index 0; a step that receives nothing has input 0. A step comes after all that it needs.

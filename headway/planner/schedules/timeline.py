@@ -1,16 +1,16 @@
 """Times a pipeline schedule, given the times of its stages."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.planner.schedules.operation import Operation
 from headway.planner.schedules.schedule import Schedule
 from headway.planner.schedules.steps import SLOTS
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(Struct, frozen=True):
     """Seconds of one microbatch: of each stage its forward, input gradient and weight gradient; a full backward is the latter two.
 
     `transfer[s]` is the time from stage s to stage s + 1 and back, where they are on different ranks. It delays who receives; with
@@ -36,8 +36,7 @@ class ScheduleSpan(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """`finish` and `busy` are of each rank, in seconds: when its last operation ends, and how long it computes."""
 
     finish: tuple[float, ...]

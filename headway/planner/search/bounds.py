@@ -1,8 +1,9 @@
 """Computes cheap lower bounds of a layout's time and memory, so that few layouts need an exact score."""
 
-from dataclasses import dataclass
 from math import gcd, inf
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.planner.search.layouts import Layouts, Variant
 from headway.planner.search.request import Request
@@ -18,8 +19,7 @@ _FORWARD = 1 / 4
 _WITHOUT_WEIGHTS = 2 / 3
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """Seconds that a step takes at least: of computing and of communication that each microbatch waits for, and with the bubble."""
 
     computing: float

@@ -4,8 +4,10 @@ A search excludes layouts that a framework refuses. Settings that this table doe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.resolve.model import ModelSizes
 from headway.jobspec.spec.layout import Schedule, Sharding
@@ -17,8 +19,7 @@ _ALL = frozenset({"pp", "dp_replicate", "cp", "tp", "ep"})
 _BOTH = (True, False)
 
 
-@dataclass(frozen=True)
-class Abilities:
+class Abilities(Struct, frozen=True):
     """The layouts that a framework supports.
 
     `axes` may be larger than 1 in addition to `dp_shard`. `split` is the numbers of stages that the layers can be put

@@ -4,9 +4,10 @@ The rules are those of `headway check`; this file asks them for every choice onc
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple, TypeVar, get_args
+
+from msgspec import Struct
 
 from headway.jobspec.check.layout import check_layout, check_mesh
 from headway.jobspec.check.multiples import divisors
@@ -40,8 +41,7 @@ class Variant(NamedTuple):
     recompute: Recompute
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Choices that a rule excludes: its message about the first, and their number. None of them becomes a layout."""
 
     rule: str

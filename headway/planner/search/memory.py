@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from headway.planner.memory.ledger import MemoryUse, peak
 from headway.planner.schedules.orders import is_folded

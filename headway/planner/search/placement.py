@@ -1,13 +1,13 @@
 """Maps a layout's groups of ranks to the links that carry their traffic: NVLink, rails, or the network between far nodes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.planner.training import Degrees, Network
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The groups of one axis: so many ranks, `stride` ranks apart, of which `per_node` are on each node; `over` is what joins them."""
 
     axis: str

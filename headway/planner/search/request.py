@@ -1,6 +1,6 @@
 """Defines the request of a search: a model on GPUs, and the parts of its layout that the caller has fixed."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.resolve.model import ModelSizes
@@ -20,8 +20,7 @@ from headway.planner.training import (
 DEFAULT_TOP = 10
 
 
-@dataclass(frozen=True)
-class Allowed:
+class Allowed(Struct, frozen=True):
     """The values that each part of a layout may take, for the caller; None leaves a part open. One value fixes it.
 
     `sharding` is the request's alone where it is None.
@@ -41,8 +40,7 @@ class Allowed:
     sharding: tuple[Sharding, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """`sequences` of `sequence` tokens a step on `gpus` GPUs; the `top` fastest layouts are wanted.
 
     `sharding` and the fields from `formats` on are as in Training, and the same for all layouts. Without `tight`, a layout whose memory

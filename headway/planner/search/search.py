@@ -3,9 +3,11 @@
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.planner.estimate import Estimate
 from headway.planner.memory.ledger import GIB
@@ -42,8 +44,7 @@ SHARDINGS = ("none", "optimizer", "gradients", "parameters")
 _SCHEDULES = ("1F1B", "Interleaved1F1B", "GPipe", "LoopedBFS")
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Layouts that the rules allow, and of these: without room in memory, too slow by their bound alone, scored exactly."""
 
     legal: int
@@ -52,8 +53,7 @@ class Counts:
     scored: int
 
 
-@dataclass(frozen=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """Why so many layouts are not scored; `choices` are values of a degree, or of several, that no layout was made of."""
 
     reason: str
@@ -61,8 +61,7 @@ class Rejection:
     choices: int = 0
 
 
-@dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """The fastest layout of each combination of tp, cp, pp and ep, fastest first; of those within 0.5 % of each other the simplest.
 
     `pareto` are those of the ranked that no other of them beats in both speed and free memory.

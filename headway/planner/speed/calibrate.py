@@ -4,8 +4,10 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.planner.speed.speed import Speed, constants
 from headway.planner.speed.step import EstimatedStep, step_time
@@ -21,8 +23,7 @@ class MeasurementError(Exception):
     """Measurements without information on a step's time; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Steps as they will be, where `measured` ones are known.
 
     The logarithms of measured over estimated time are taken as a Gaussian process: a part that all runs on the cluster share, a part that

@@ -1,8 +1,9 @@
 """Computes the time of collectives: a latency that grows with the ranks, and bytes over the bandwidth that NCCL reaches."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.planner.speed.speed import LinkSpeed, NetworkSpeed, Speed
@@ -11,8 +12,7 @@ from headway.planner.training import Degrees, Network
 _US = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Ranks that communicate: `size` in all, each `local` of them in one scale-up domain."""
 
     size: int
@@ -24,8 +24,7 @@ class Group:
         return -(-self.size // self.local)
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The groups of a rank by mesh dimension. `tp` is innermost, then `cp`, `dp_shard`, `dp_replicate`, `pp`; `ep` folds over the inner
     three, and `expert_dp` are the ranks that hold the same experts."""
 
@@ -63,8 +62,7 @@ def _group(size: int, stride: int, domain: int) -> Group:
     return Group(size, max(1, min(size, domain // stride)))
 
 
-@dataclass(frozen=True)
-class Links:
+class Links(Struct, frozen=True):
     """The links of a rank as collectives see them. Bytes are those of the whole buffer, so what an all-gather leaves on each rank."""
 
     up: LinkSpeed

@@ -1,7 +1,8 @@
 """Defines the cost of one pass on a rank: seconds, by what they are spent on."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 # Bytes of a number in activations, which all mixed-precision recipes keep in bf16 or fp16.
 ACTIVATION = 2
@@ -44,8 +45,7 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-@dataclass(frozen=True, slots=True)
-class PartCost:
+class PartCost(Struct, frozen=True):
     """A part of a block on one rank, for one microbatch. `again` is what its backward recomputes under the training's recomputation,
     in the blocks that recompute."""
 

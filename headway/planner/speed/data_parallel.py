@@ -1,6 +1,6 @@
 """Computes what data-parallel ranks exchange for one pipeline stage: gathered parameters and reduced gradients."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.planner.speed.collectives import Group, Groups, Links
 from headway.planner.speed.speed import Profile
@@ -11,8 +11,7 @@ _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _GATHERED = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """Seconds on the links for one set of parameters: gathered, and its gradients reduced (and added up over replicas)."""
 
     gather: float

@@ -1,35 +1,33 @@
 """Reads intervals.yaml: how far steps of sources that no constant was fitted on were from their estimates."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
+from headway.planner.identity import ByIdentity
 from headway.planner.training import Training
 
 FILE = Path(__file__).with_name("intervals.yaml")
 
 
-@dataclass(frozen=True)
-class TimeInterval:
+class TimeInterval(Struct, frozen=True):
     """Logarithms of measured over estimated time that 90 % of the steps of a class are between."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True)
-class TrainingInterval(TimeInterval):
+class TrainingInterval(TimeInterval, frozen=True):
     """The interval of one training. `reasons` why it is extrapolated, as text: each names what no measured step has."""
 
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(ByIdentity, frozen=True):
     """The published steps that constants were fitted on: of which `accelerators`, on how many GPUs and ranks of `ep` at most."""
 
     accelerators: frozenset[str]
@@ -37,8 +35,7 @@ class Measured:
     ep: int = 1
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(ByIdentity, frozen=True):
     """Intervals by class, and what was `measured`: each by the kind of model, `dense` or `experts`.
 
     `usual` is of steps like those that were measured, `accelerator` of an accelerator without a measured step, `gpus` and `ep` of more GPUs

@@ -1,9 +1,11 @@
 """Turns the constants of an accelerator and a framework into rates of computation and communication of one rank."""
 
 import math
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from msgspec.structs import replace
+
+from headway.planner.identity import ByIdentity
 from headway.planner.speed.collectives import Groups, Links, groups_of, links_of
 from headway.planner.speed.cost import ACTIVATION
 from headway.planner.speed.speed import ChipSpeed, Profile, Speed
@@ -25,8 +27,7 @@ def one_microbatch(training: Training) -> Training:
     return replace(training, degrees=inner, accumulation=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Rates:
+class Rates(ByIdentity, frozen=True):
     """How fast one rank computes and communicates in this training."""
 
     linear: float

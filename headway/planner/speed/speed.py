@@ -2,22 +2,22 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import field
 
 from headway.jobspec.catalog.gpus import Gpu
+from headway.planner.identity import ByIdentity
 from headway.planner.speed.experts.speed import ExpertSpeed, expert_constants
 from headway.planner.speed.intervals import Intervals, intervals
 
 FILE = Path(__file__).with_name("speed.yaml")
 
 
-@dataclass(frozen=True, eq=False)
-class ChipSpeed:
+class ChipSpeed(ByIdentity, frozen=True):
     """The rates that an architecture attains, as shares of its peaks.
 
     `matmul`, `matmul_fp8`, `matmul_fp4`: of large matrix products; `depth` is what beginning and ending a tile of them costs, in elements
@@ -38,8 +38,7 @@ class ChipSpeed:
     matmul_fp4: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class LinkSpeed:
+class LinkSpeed(ByIdentity, frozen=True):
     """Links inside a scale-up domain: the share of their speed that a ring attains, how much more an all-reduce does that the switch
     adds up, the share an all-to-all attains of a ring's; in microseconds the latency of a collective, and of each hop of it."""
 
@@ -50,8 +49,7 @@ class LinkSpeed:
     hop_us: float
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkSpeed:
+class NetworkSpeed(ByIdentity, frozen=True):
     """Adapters: the shares of their speed that a ring and an all-to-all attain, and the latency of one hop in microseconds."""
 
     bandwidth: float
@@ -59,8 +57,7 @@ class NetworkSpeed:
     hop_us: float
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(ByIdentity, frozen=True):
     """The costs of a step under a framework.
 
     Kernels: `attention` by name (training.Kernels), whether the `norm` and the `loss` are one kernel and the loss is split over
@@ -103,8 +100,7 @@ class Profile:
     step: float
 
 
-@dataclass(frozen=True, eq=False)
-class Speed:
+class Speed(ByIdentity, frozen=True):
     """All constants.
 
     `clocks` are of accelerators that hold another clock than their peak is stated for, `casts` the bytes that the format of a matrix

@@ -1,15 +1,15 @@
 """Assigns blocks, embedding and output layer to pipeline stages, and counts the parameters of each."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from headway.jobspec.resolve.model import ModelSizes
 from headway.planner.speed.speed import Profile
 from headway.planner.training import Training
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """The content of one pipeline stage: blocks of each kind, and whether the embedding or the output layer are with them."""
 
     dense: int

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+
+from msgspec import Struct
 
 from headway.planner.speed.collectives import Groups, Links, groups_of
 from headway.planner.speed.compute import dense_block
@@ -21,8 +22,7 @@ from headway.planner.speed.traffic import sent
 from headway.planner.training import Training
 
 
-@dataclass(frozen=True)
-class EstimatedStep:
+class EstimatedStep(Struct, frozen=True):
     """Seconds of an optimizer step. `parts` are the seconds of the busiest rank that nothing hides, by name, and add up to `seconds`.
 
     `bubble` is the share of the ranks' time in which the pipeline leaves them idle. `bytes_per_rank` are what one rank sends in a step, by
@@ -41,8 +41,7 @@ class EstimatedStep:
     extrapolated: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StageCost:
+class StageCost(Struct, frozen=True):
     """One microbatch through a stage. `again` is recomputed before the backward; `ends` are the embedding and the output layer, `gathers`
     what the gathering of parameters and the reduction of gradients for each microbatch leave exposed, both forward and backward."""
 

@@ -1,8 +1,9 @@
 """Turns a cluster's rendered files into the wanted state of each of its hosts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
+
+from msgspec.structs import replace
 
 from headway.infra.host import MANIFEST, UNIT_FOLDER, HostFile, HostState
 from headway.infra.providers.onprem.options import OnpremOptions

@@ -7,10 +7,11 @@ comes in the file that $HEADWAY_REACHES names, so other keys or another address 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+from msgspec.structs import replace
 from pulumi import ResourceOptions
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
@@ -46,7 +47,7 @@ class HostProvider(ResourceProvider):
             view = look(ssh, last.paths, last.units)
         if view.manifest is None and not any(is_file(found) for found in view.paths.values()):
             return ReadResult("", {})
-        return ReadResult(id_, {**props, "view": asdict(view)})
+        return ReadResult(id_, {**props, "view": to_builtins(view)})
 
     def delete(self, _id: str, props: Props) -> None:
         with connect(_reach(props)) as ssh:
@@ -100,14 +101,14 @@ def files_on(olds: Props) -> list[FileChange]:
 def reaches_text(reaches: Sequence[Reach], others: Reach) -> str:
     """Return how the provider's process is to reach each host, and those that only the state has (by `others`, at their
     own address)."""
-    return json.dumps({"hosts": {reach.place: asdict(reach) for reach in reaches}, "others": asdict(others)})
+    return json.dumps({"hosts": {reach.place: to_builtins(reach) for reach in reaches}, "others": to_builtins(others)})
 
 
 def _converged(props: Props) -> dict[str, Any]:
     state = state_of(props)
     with connect(_reach(props)) as ssh:
         view = converge(ssh, state)
-    return {"cluster": state.cluster, **_place(state.reach), "view": asdict(view)}
+    return {"cluster": state.cluster, **_place(state.reach), "view": to_builtins(view)}
 
 
 def _place(reach: Reach) -> Props:

@@ -8,7 +8,6 @@ from headway.jobspec.flow import flow
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.jobspec.spec.scheduling import KubernetesRequest
 from headway.jobspec.suggest import nearest
-from headway.jobspec.unknown import accepts
 from headway.templates.schedulers.kubernetes.options import KubernetesOptions
 
 # The field of a job for its GPUs of each node.
@@ -175,6 +174,8 @@ def _in_place_of(document: str, option: str | None, value: Any) -> str:
         return "leave it out; `gpus` of the job is the number of GPUs of each pod, all of a node's when left out"
     if option == "image" and document == JOB:
         return "leave it out: `code.image` of the job is its image"
+    from headway.jobspec.unknown import accepts  # noqa: PLC0415 (few overlays have such a field)
+
     info = KubernetesOptions.model_fields[option]
     written = f"{option}: {flow(value)}" if value is not None and accepts(info, value) else option
     of_job = document == JOB and option in KubernetesRequest.model_fields

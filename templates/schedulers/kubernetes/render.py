@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct
 
 from headway.jobspec.json_text import json_text
 from headway.jobspec.plan import ClusterPlan, EnvVar, JobPlan, MountPlan, to_json
@@ -33,8 +34,7 @@ _WEBHOOK_SECRET = "headway-webhooks"
 _TERMINATION_MARGIN_S = 30
 
 
-@dataclass(frozen=True)
-class _Mount:
+class _Mount(Struct, frozen=True):
     """An external directory of the pods: a claim's, or the node's own."""
 
     path: str
@@ -43,8 +43,7 @@ class _Mount:
     read_only: bool
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(Struct, frozen=True):
     """A field of a mapping whose keys are not known here."""
 
     key: str

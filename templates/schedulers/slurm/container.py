@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.jobspec.check.job import is_image_file
 from headway.jobspec.plan import ClusterPlan, JobPlan, MountPlan
@@ -17,8 +18,7 @@ _VERBS = ("roce", "infiniband")
 _DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
-@dataclass(frozen=True)
-class StagedImage:
+class StagedImage(Struct, frozen=True):
     """An image that each node has once on its disk: its name in the cache, and what makes the file `$1`, both in shell."""
 
     file: Shell
@@ -26,8 +26,7 @@ class StagedImage:
     fetch: Shell
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(Struct, frozen=True):
     """A job's container, without the run's own directory, which the script mounts.
 
     `mounts` are `SOURCE:TARGET[:ro]` for both runtimes, `variables` those that count in place of the image's. `options` are words of

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan, GroupPlan
 from headway.jobspec.resolve.placement import USER
@@ -19,8 +20,7 @@ _TEMPLATE = Path(__file__).parent / "node-check.j2"
 _RDMA = ("roce", "infiniband")
 
 
-@dataclass(frozen=True)
-class CheckedGroup:
+class CheckedGroup(Struct, frozen=True):
     """The GPUs, adapters and directories of each node of a group. `names` are the nodes', in Slurm's notation."""
 
     names: str

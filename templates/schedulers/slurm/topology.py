@@ -1,7 +1,8 @@
 """Turns a cluster's fabric and NVLink domains into Slurm's topology.conf and topology.yaml."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan
 from headway.jobspec.resolve.domains import Domains
@@ -13,8 +14,7 @@ from headway.templates.schedulers.slurm.placement import leaves_of_nodes
 TREE, BLOCK = "tree", "block"
 
 
-@dataclass(frozen=True)
-class TreeSwitch:
+class TreeSwitch(Struct, frozen=True):
     """A switch of topology/tree, with nodes or with switches below it. `leaves`: those of the fabric in its place."""
 
     name: str
@@ -23,8 +23,7 @@ class TreeSwitch:
     leaves: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class DomainBlock:
+class DomainBlock(Struct, frozen=True):
     """A block of topology/block: the nodes of one NVLink domain."""
 
     name: str

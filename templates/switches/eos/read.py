@@ -6,8 +6,9 @@ for their forms in a running configuration.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+
+from msgspec import Struct, field
 
 from headway.templates.reading import (
     BfdView,
@@ -51,8 +52,7 @@ _PREFIXES = re.compile(r"(?:ip prefix-list (\S+) )?(?:seq (\d+) )?(permit|deny) 
 _RANK = re.compile(r"set (as-path prepend|local-preference|weight|metric)\b.*")
 
 
-@dataclass
-class _Block:
+class _Block(Struct):
     """A command with those below it, by their words."""
 
     key: str

@@ -26,7 +26,16 @@ def _read_sysctl(text: str) -> Reading:
     return sysctl.read(text)
 
 
-READERS = {PurePosixPath(SYSCTL).name: _read_sysctl}
-"""Readers of the files next to `frr.conf`, by name."""
-
-FRR = SwitchKind("FRR", FrrOptions, FILE, "hostname", check, render, _read, (SYSCTL,), most_paths=MAX_PATHS, judge=judge)
+FRR = SwitchKind(
+    "FRR",
+    FrrOptions,
+    FILE,
+    "hostname",
+    check,
+    render,
+    _read,
+    (SYSCTL,),
+    most_paths=MAX_PATHS,
+    judge=judge,
+    readers={PurePosixPath(SYSCTL).name: _read_sysctl},
+)

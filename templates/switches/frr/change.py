@@ -5,9 +5,10 @@ In: the text of `show running-config` and a rendered `frr.conf`. Out: an `FrrCha
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.templates.natural import natural
 from headway.templates.switches.frr.check import judge
@@ -53,8 +54,7 @@ class FrrLine(NamedTuple):
         return _SECRET.sub(_HIDDEN, self.words)
 
 
-@dataclass(frozen=True)
-class FrrChange:
+class FrrChange(Struct, frozen=True):
     """The lines that only one of two configurations has."""
 
     removed: tuple[FrrLine, ...]

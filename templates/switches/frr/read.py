@@ -5,9 +5,10 @@ vtysh's rules: FRRouting/frr doc/user/basic.rst and bgp.rst; lib/command.c for w
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headway.templates.reading import BgpView, LazySettings, Reading, RoutingView, Setting
 from headway.templates.switches.frr.view import bgp_of, device_view, faults, traits
@@ -128,8 +129,7 @@ class _Command(NamedTuple):
     is_exit: bool
 
 
-@dataclass
-class _Block:
+class _Block(Struct):
     path: str
     indent: int
     has_indented: bool = False

@@ -5,8 +5,9 @@ from pathlib import Path, PurePosixPath
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.kind import Files
 from headway.templates.shell import comment
-from headway.templates.switches.frr.options import FrrOptions, RoutingOptions
+from headway.templates.switches.frr.options import FrrOptions
 from headway.templates.switches.frr.sysctl import SYSCTL, sysctl_conf
+from headway.templates.switches.options import RoutingOptions
 from headway.templates.switches.words import word
 from headway.templates.template import fill
 

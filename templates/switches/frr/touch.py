@@ -5,9 +5,10 @@ In: an `FrrChange`, both configurations and the switch's plan. Out: a `Touch` fo
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address, ip_interface, ip_network
+
+from msgspec import Struct
 
 from headway.jobspec.plan import PortPlan, SwitchPlan
 from headway.templates.switches.frr.change import FrrChange, FrrLine, normal_lines
@@ -33,8 +34,7 @@ _DISCOVERY = re.compile(r"(no )?ipv6 nd (suppress-ra|ra-interval)\b.*")
 _BGP = "router bgp "
 
 
-@dataclass(frozen=True)
-class Touch:
+class Touch(Struct, frozen=True):
     """A changed line, and the ports whose link or session it may interrupt: None where it may interrupt all of the switch."""
 
     line: FrrLine
@@ -59,8 +59,7 @@ def touches(
     return removed + [Touch(line, view.touched(line)) for line in change.added]
 
 
-@dataclass(frozen=True)
-class _View:
+class _View(Struct, frozen=True, dict=True):
     """The switch's plan, the lines of both configurations, and the neighbors whose session is up."""
 
     switch: SwitchPlan

@@ -5,8 +5,10 @@ Defaults: FRRouting/frr bgpd/bgp_vty.c (FRR_CFG_DEFAULT), by `frr defaults`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.problem import Severity
 from headway.templates.reading import BfdView, BgpView, DeviceView, Fault, FilterLine, NeighborView, PortView, Traits
@@ -30,8 +32,7 @@ _SLOW_CONNECT_S = 30
 _SLOW_ADVERTISEMENT_S = 5
 
 
-@dataclass(frozen=True)
-class Bgp:
+class Bgp(Struct, frozen=True, dict=True):
     """BGP's default instance: `key` is its command. `commands` are below it, `neighbors` those of each neighbor and group.
 
     A neighbor's command has the block that it is in: `("address-family ipv4 unicast", "activate", "yes")`.

@@ -32,9 +32,6 @@ def _read_other(name: str, text: str) -> Reading:
     return readers[name](text)
 
 
-READERS = {name: partial(_read_other, name) for name in OTHERS}
-"""Readers of the files next to `opensm.conf`, by name."""
-
 OPENSM = SwitchKind(
     "opensm",
     OpensmOptions,
@@ -49,4 +46,5 @@ OPENSM = SwitchKind(
     transports=("infiniband",),
     judge=judge,
     loading="a restart of opensm with the new files (docs/fabric.md, InfiniBand)",
+    readers={name: partial(_read_other, name) for name in OTHERS},
 )

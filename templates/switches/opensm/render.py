@@ -5,8 +5,9 @@ The settings: linux-rdma/opensm opensm/osm_subnet.c and doc/; `ar_updn`, `ar_ftr
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
+
+from msgspec.structs import replace
 
 from headway.jobspec.plan import ClusterPlan, FabricPlan, PortPlan, SwitchPlan
 from headway.templates.kind import Files

@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from headway.jobspec.plan import ClusterPlan, SwitchPlan
 from headway.templates.switches.sonic.hardware import ASSUMED_MODEL, ROLES, Hardware, HwSku, SwitchPort, hardware
 from headway.templates.switches.sonic.options import SonicOptions, Tables
 
 
-@dataclass(frozen=True)
-class SonicDevice:
+class SonicDevice(Struct, frozen=True):
     """A switch as SONiC sees it.
 
     `ports` are all that the device has, by name and in the order of the front panel; those in `outside` are too slow for the fabric.

@@ -2,12 +2,12 @@
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 # The model of a fabric that names none: the first whose ports are the fabric's default, 400 Gb/s over 8 lanes.
 ASSUMED_MODEL = "SN5400"
@@ -18,8 +18,7 @@ ROLES = ("leaf", "spine", "core")
 Row = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class SwitchPort:
+class SwitchPort(Struct, frozen=True):
     """A port as SONiC names it. `subport` counts the parts of a broken-out cage from 1; it is 0 where the port is the whole cage.
 
     `gbps` is the speed of a port outside the fabric's, which has one speed of its own.
@@ -33,8 +32,7 @@ class SwitchPort:
     gbps: int | None = None
 
 
-@dataclass(frozen=True)
-class HwSku:
+class HwSku(Struct, frozen=True):
     """A HwSKU for ports of `lanes` lanes. `buffers` is how its buffers are configured (hardware.yaml).
 
     `pools` and `profiles` are the rows of a static buffer model, by role and name. `headroom`: Gb/s -> metres -> [size, xon, xoff] in
@@ -55,8 +53,7 @@ class HwSku:
         return self.buffers.startswith("dynamic")
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """A switch model under SONiC. `modes` are its breakout modes by the lanes of a port."""
 
     model: str

@@ -6,7 +6,8 @@ The formula is sonic-swss's `cfgmgr/buffer_headroom_mellanox.lua`, with the cons
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headway.templates.reading import Fault
 from headway.templates.switches.sonic.tables import Tables, by_port, number, numbers_of, referred, row_of
@@ -24,8 +25,7 @@ _DEFAULT_ROCE_MTU = 1024
 _DEFAULT_SMALL_PERCENT = 50
 
 
-@dataclass(frozen=True)
-class Asic:
+class Asic(Struct, frozen=True):
     """A generation of Spectrum: bytes of a buffer cell, KiB of its pipeline, and whether a tile delays by the port's speed."""
 
     cell: int
@@ -33,8 +33,7 @@ class Asic:
     has_tiles: bool
 
 
-@dataclass(frozen=True)
-class Headroom:
+class Headroom(Struct, frozen=True):
     """Bytes: `xoff` holds what arrives after the pause, `xon` is the level at which it ends, `size` both."""
 
     xoff: int

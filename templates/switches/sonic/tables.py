@@ -7,10 +7,11 @@ once: for 448 switches that is most of the work.
 import marshal
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 Row = Mapping[str, Any]
 
@@ -37,8 +38,7 @@ _INSTANCE = "vrf_name"
 _ADDRESSED = ("LOOPBACK_INTERFACE", "DEVICE_NEIGHBOR_METADATA", "MGMT_INTERFACE", "BGP_NEIGHBOR")
 
 
-@dataclass(frozen=True)
-class Alike:
+class Alike(Struct, frozen=True):
     """The tables of a switch without its own names, addresses and numbers: equal for all switches of a tier, and hashable."""
 
     items: tuple[tuple[str, SharedTable], ...]

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from headway.templates.reading import BgpView, DeviceView, EcnView, MarkingView, NeighborView, PortView, Traits
 from headway.templates.switches.sonic.tables import Alike, Row, Tables, number, referred, row_of

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from posixpath import normpath
 from typing import Any
+
+from msgspec.structs import replace
 
 from headway.jobspec.change import is_for_history
 from headway.jobspec.check.layout import check_microbatches

@@ -13,7 +13,6 @@ from headway.jobspec.resolve.placement import USER
 from headway.jobspec.spec.fields import field_of, literals_of
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.suggest import Hint, listed, nearest
-from headway.jobspec.unknown import alias_or_nearest
 
 Value = str | int | float | bool
 
@@ -226,6 +225,8 @@ def _never(argument: str, condition: str) -> tuple[str, Hint] | None:
     allowed = ["true", "false"] if bool in (info.annotation, *get_args(info.annotation)) else literals_of(info)
     if not allowed or wanted in allowed:
         return None
+    from headway.jobspec.unknown import alias_or_nearest  # noqa: PLC0415 (most conditions name a value)
+
     hint = alias_or_nearest(wanted, allowed, "values")
     fix = hint.fix and flow(argument.replace(f"{{?{condition}}}", f"{{?{name}={hint.fix}}}"))
     text = hint.text if hint.fix is None else f"write `{{?{name}={hint.fix}}}`"

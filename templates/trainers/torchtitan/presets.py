@@ -2,11 +2,11 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """A function of the registry. `converts` is the format of its converters, None without any."""
 
     module: str

@@ -1,9 +1,9 @@
 """Tests that a real host, with systemd or without, converges from any state to its intended files, and back."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headway.infra.host import MANIFEST, FileChange, ForeignFileError, HostFile, HostState, HostView, changes
 from headway.infra.providers.onprem.converge import clear, converge, look_for

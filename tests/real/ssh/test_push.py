@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headway.infra.push.switch import FrrSwitch, PushState, PushTimes, push
 from headway.infra.reach import HostCommandError

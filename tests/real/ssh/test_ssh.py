@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headway.infra.reach import ConnectError, Reach, SshError
 from headway.infra.ssh import connect
@@ -127,7 +127,7 @@ def test_the_reason_for_a_failed_connection_is_reported(
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(ConnectError, match=f"^n1 .*{reason}"):
-        connect(replace(reach(ssh_hosts), **change))  # type: ignore[arg-type]
+        connect(replace(reach(ssh_hosts), **change))
 
 
 # --- the hosts --------------------------------------------------------------------------------------------------------

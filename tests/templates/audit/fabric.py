@@ -11,7 +11,7 @@ import yaml
 from headway.compile import PlannedCluster, compile_documents
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.templates.switches.nvue.tree import Tree, tree_text
-from headway.templates.switches.opensm import READERS
+from headway.templates.switches.opensm import OPENSM
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STORY = EXAMPLES / "two-node-roce"
@@ -30,7 +30,7 @@ _READ = {
     "frr.conf",
     "startup.yaml",
     "startup-config",
-    *READERS,
+    *OPENSM.readers,
     "opensm.conf",
 }
 

@@ -1,9 +1,9 @@
 """A switch's file is matched with the plan by its host name or its folder, and matching all files takes one pass over the plan."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headway.jobspec.plan import SwitchPlan
 from headway.templates.audit.plan import differences, switch_of

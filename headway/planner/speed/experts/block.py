@@ -1,8 +1,10 @@
 """Computes the time of a block with experts on one rank: routing, dispatch, the experts' matrix products, and combining."""
 
 import math
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.jobspec.resolve.model import ExpertSizes
 from headway.planner.speed.attention import projections
@@ -25,8 +27,7 @@ Products = tuple[float, float, float]
 """Seconds of matrix products: forward, of the inputs' gradients, of the weights'."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """The load of the busiest rank's experts from a microbatch: of `tokens` that each rank sends, so that `rows` arrive
     for its `local` experts of `width`."""
 

@@ -1,6 +1,6 @@
 """Computes the time in which ranks exchange tokens with their experts and back, by dispatcher."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headway.planner.framework import Framework
 from headway.planner.speed.collectives import Group
@@ -12,8 +12,7 @@ from headway.planner.training import Network, Training
 _US = 1e-6
 
 
-@dataclass(frozen=True)
-class Dispatcher:
+class Dispatcher(Struct, frozen=True):
     """How tokens travel.
 
     `copies`: how often a routed token is read or written in addition, in one direction. `once`: a token goes once to a domain however many

@@ -1,6 +1,6 @@
 """Computes the host's time to launch the operations of blocks with experts, and what waits for it."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from headway.planner.speed.data_parallel import Exchange
 from headway.planner.speed.experts.speed import ExpertSpeed

@@ -1,18 +1,18 @@
 """Reads experts.yaml: the constants of blocks with experts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from headway.planner.identity import ByIdentity
+
 FILE = Path(__file__).with_name("experts.yaml")
 
 
-@dataclass(frozen=True, eq=False)
-class ExpertSpeed:
+class ExpertSpeed(ByIdentity, frozen=True):
     """All constants of blocks with experts.
 
     Links: the share of their nominal speed that an all-to-all attains inside a scale-up `domain`, over adapters (`fabric`), and over
