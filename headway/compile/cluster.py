@@ -87,7 +87,7 @@ LOCAL = Path(headway.jobspec.catalog.__file__).parent / "clusters" / "local.yaml
 def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
     seen: list[str] = []
     unreadable: list[Path] = []
-    unusable: list[Path] = []
+    folders: list[Path] = []
     document = Path(job.document.name)
     for clusters in sources.clusters_around(document):
         found = clusters.named.get(name, [])
@@ -95,7 +95,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
             return (yield from _only(job, index, found))
         seen += clusters.named
         unreadable += clusters.unreadable
-        unusable += clusters.unusable.get(name, [])
+        folders.append(clusters.folder)
     # `jobs/` and `clusters/` are often next to each other.
     elsewhere = sources.clusters_beside(document)
     if name in elsewhere:
@@ -105,6 +105,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         return LOCAL
     for path in unreadable:
         yield from sources.load(path)[1]
+    unusable = [path for folder in folders for path in sources.unusable(folder, name)]
     if unusable:
         yield from _unusable(job, index, unusable[0], sources)
         return None
