@@ -103,19 +103,23 @@ compat: $(COMPAT:%=.venv-compat/%/installed.stamp)
 test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
-# Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: three lanes of them, one test at a time in each, run
-# beside the lane that computes, which takes the processors that they leave. Some tests send interrupts, which processes ignore that a shell
-# has started in the background.
+# Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: four lanes of them, one test at a time in each, run
+# beside two lanes that compute, which take the processors that the others leave. Each test is collected in one lane. Some tests send
+# interrupts, which processes ignore that a shell has started in the background.
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 # What belongs to make soak, make test-fixtures and make test-gpu.
 ONCE := not variant and not fixture and not gpu
-LANES := lane-slurm lane-kubernetes lane-runs lane-computing
+LANES := lane-slurm lane-kubernetes lane-fabric lane-runs lane-ranks lane-computing
+# Their tests start ranks, and use about as much of the processors as lint and all other tests together.
+RANKS := tests/runner tests/harmless tests/compat
 test: .venv/dev.stamp
 	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(LANES)) $(LANES)
 
-# What a waiting lane prints is shown at its end.
-lane_of = out=$$(mktemp); trap 'kill $$pid 2>/dev/null' INT TERM; \
-	$(PYTEST) -m 'slow and $(ONCE)' $(1) >$$out 2>&1 & pid=$$!; wait $$pid; code=$$?; cat $$out; rm $$out; exit $$code
+# What all lanes but one print is shown at their end.
+at_the_end = out=$$(mktemp); trap 'kill $$pid 2>/dev/null' INT TERM; \
+	$(1) >$$out 2>&1 & pid=$$!; wait $$pid; code=$$?; cat $$out; rm $$out; exit $$code
+lane_of = $(call at_the_end,$(PYTEST) -m 'slow and $(ONCE)' $(1))
+computing = nice -n 10 $(PYTEST) -m 'not (slow and waits) and $(ONCE)'
 
 lane-slurm:
 	@$(call lane_of,tests/real/slurm)
@@ -124,12 +128,18 @@ lane-slurm:
 lane-kubernetes:
 	@$(call lane_of,tests/real/pulumi tests/real/ssh tests/real/kubernetes)
 
+lane-fabric:
+	@$(call lane_of,tests/real/fabric tests/real/infiniband tests/real/sonic)
+
 lane-runs:
-	@$(call lane_of,tests/faults tests/real/fabric tests/real/infiniband tests/real/sonic)
+	@$(call lane_of,tests/faults)
+
+lane-ranks:
+	@$(call at_the_end,$(computing) $(RANKS))
 
 lane-computing:
 	@nice -n 10 $(MAKE) --no-print-directory lint
-	@nice -n 10 $(PYTEST) -m 'not (slow and waits) and $(ONCE)' -n 2 --dist loadfile
+	@$(computing) $(RANKS:%=--ignore=%)
 
 # The frameworks whose parsers read what their trainers render to: beside the torch and the libraries of .venv.
 .venv-peers/trainers/installed.stamp: benchmarks/peers/trainers.txt .venv/dev.stamp

@@ -86,8 +86,8 @@ LOCAL = Path(headway.jobspec.catalog.__file__).parent / "clusters" / "local.yaml
 def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> Steps[Path | None]:
     seen: list[str] = []
     unreadable: list[Path] = []
-    unusable: list[Path] = []
     misnamed: list[Path] = []
+    folders: list[Path] = []
     document = Path(job.document.name)
     for clusters in sources.clusters_around(document):
         found = clusters.named.get(name, [])
@@ -96,7 +96,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         seen += clusters.named
         misnamed += [path for name, paths in clusters.named.items() if not is_name(name) for path in paths]
         unreadable += clusters.unreadable
-        unusable += clusters.unusable.get(name, [])
+        folders.append(clusters.folder)
     # `jobs/` and `clusters/` are often next to each other.
     elsewhere = sources.clusters_beside(document)
     if name in elsewhere:
@@ -106,6 +106,7 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
         return LOCAL
     for path in unreadable:
         yield from sources.load(path)[1]
+    unusable = [path for folder in folders for path in sources.unusable(folder, name)]
     if unusable:
         yield from _unusable(job, index, unusable[0], sources)
         return None

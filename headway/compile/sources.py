@@ -33,14 +33,11 @@ class Below(Struct, frozen=True):
 
 
 class Clusters(Struct, frozen=True):
-    """The Cluster documents of one folder by their names, and those files that could be some and cannot be read.
+    """The Cluster documents of one folder by their names, and those files that could be some and cannot be read."""
 
-    `unusable` are by their names documents that can be read, and are bases for others or of a kind that is written wrong.
-    """
-
+    folder: Path
     named: Mapping[str, list[Path]]
     unreadable: list[Path]
-    unusable: Mapping[str, list[Path]]
 
 
 class Sources:
@@ -124,6 +121,18 @@ class Sources:
         root = folders[-1] if document.is_absolute() else Path(os.path.relpath(folders[-1]))
         return self.once(("clusters", root), lambda: self._clusters_below(root))
 
+    def unusable(self, folder: Path, name: str) -> list[Path]:
+        """The documents of the folder that have the name of a cluster, can be read, and are bases for others or of a kind that is written
+        wrong."""
+        found = {path: self.load(path)[0] for path in self._documents_in(folder)}
+        return [
+            path
+            for path, document in found.items()
+            if isinstance(document.data, dict)
+            and (is_partial(document) or kind_of(document) is None)
+            and str(document.value(("name",))) == name
+        ]
+
     def of_kind(self, folder: Path, kind: str) -> list[Path]:
         """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
         if (folder, kind) not in self._of_kind:
@@ -146,12 +155,7 @@ class Sources:
         for path, document in documents.items():
             if document.data is not None and not is_partial(document):
                 named.setdefault(str(document.value(("name",))), []).append(path)
-        unusable: dict[str, list[Path]] = {}
-        for path in self._documents_in(folder):
-            document = self.load(path)[0]
-            if isinstance(document.data, dict) and (is_partial(document) or kind_of(document) is None):
-                unusable.setdefault(str(document.value(("name",))), []).append(path)
-        return Clusters(named, [path for path, document in documents.items() if document.data is None], unusable)
+        return Clusters(folder, named, [path for path, document in documents.items() if document.data is None])
 
     def _documents_in(self, folder: Path) -> list[Path]:
         return self.once(("documents", folder), lambda: [path for path in _files(folder) if self._is_headway(path)])

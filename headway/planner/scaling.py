@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import log2
 from typing import Literal
@@ -151,10 +152,16 @@ def scaling(
 
 def _point(request: Request, gpus: int, growth: Growth, run: SimulatedRun | None, corrected: Correction) -> ScalingPoint:
     sequences = request.sequences if growth == "strong" else max(1, request.sequences * gpus // request.gpus)
-    found = search(replace(request, gpus=gpus, sequences=sequences, top=1)).best
+    found = _best(replace(request, gpus=gpus, sequences=sequences, top=1))
     best = None if found is None else corrected(found)
     goodput = None if best is None or run is None else _goodput(run, best, gpus)
     return ScalingPoint(gpus, sequences, best, goodput=goodput)
+
+
+# Strong and weak scaling ask the same on as many GPUs as the job has.
+@lru_cache(maxsize=32)
+def _best(request: Request) -> Estimate | None:
+    return search(request).best
 
 
 def _goodput(run: SimulatedRun, found: Estimate, gpus: int) -> float:

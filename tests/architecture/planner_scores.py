@@ -11,6 +11,7 @@ import benchmarks.planner
 from benchmarks.planner.goals import goals
 from benchmarks.planner.layouts import Choices
 from benchmarks.planner.memories import Verdicts
+from benchmarks.planner.peers import PYTHON
 from benchmarks.planner.predict import Predicted
 from benchmarks.planner.rows import OWN_LINE, read
 from benchmarks.planner.score import Score, score
@@ -26,9 +27,9 @@ _ERRORS = ("rows", "mean", "median", "90th percentile", "worst", "bias")
 
 
 @cache
-def measured(peers: bool = False) -> tuple[Score, list[Predicted]]:
-    """Run the benchmark over the published rows once. Raises OSError, and with `peers` MeasureError."""
-    return score(read(), peers)
+def measured() -> tuple[Score, list[Predicted]]:
+    """Run the benchmark over the published rows once, with llm-analysis if it is installed. Raises OSError and MeasureError."""
+    return score(read(), PYTHON.is_file())
 
 
 def headline() -> str:
@@ -81,7 +82,7 @@ def scores_markdown() -> str:
 
 def peers_markdown() -> str:
     """Return the peers' errors on the rows that they accept."""
-    return _peers(measured(peers=True)[0])
+    return _peers(measured()[0])
 
 
 def transfer_markdown() -> str:

@@ -35,6 +35,7 @@ def _text(page: str) -> str:
     return (ROOT / page).read_text()
 
 
+@cache
 def _definitions(file: str) -> set[str]:
     """Return functions, classes, methods and constants of a module; a method with its class."""
     found: set[str] = set()
@@ -54,11 +55,13 @@ def _definitions(file: str) -> set[str]:
 
 @cache
 def _methods() -> frozenset[str]:
-    """Return methods and fields of all classes, each with its class."""
+    """Return methods and fields of the classes that a page names, each with its class."""
+    named = {name.partition(".")[0] for page in PAGES for name in METHOD.findall(_text(page))}
+    defines = re.compile(rf"^class (?:{'|'.join(named)})\b", re.MULTILINE)
     found: set[str] = set()
     for top in ("headway", "infra", "jobspec", "runner", "templates"):
-        for path in (ROOT / top).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+        for text in (path.read_text() for path in (ROOT / top).rglob("*.py")):
+            for node in ast.parse(text).body if defines.search(text) else ():
                 if isinstance(node, ast.ClassDef):
                     found |= {f"{node.name}.{name}" for each in node.body if (name := _name(each))}
     return frozenset(found)

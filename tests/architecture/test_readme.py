@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import VERBS
+from tests.support import LIGHT
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -30,7 +31,7 @@ COMMANDS = list(dict.fromkeys(line for block in _blocks("sh") for line in block.
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_of_a_page_exits_with_0(command: str, tmp_path: Path) -> None:
     here = command.replace(".venv/bin/headway", f"{sys.executable} -m headway.cli.main").replace("runs/", f"{tmp_path}/")
-    environment = {**os.environ, "HEADWAY_RUNS": str(tmp_path)}
+    environment = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(tmp_path)}
     done = subprocess.run(here.split(), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -47,11 +47,10 @@ def _named(path: Path) -> str:
 SOURCES = {_named(path): path.read_text() for path in _sources()}
 
 
-# Parsed for the first test: every start of pytest imports this module, and most run none of its tests.
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Return the product's parsed modules by their paths."""
-    return {name: ast.parse(text) for name, text in SOURCES.items() if name.endswith(".py")}
+def tree(name: str) -> ast.Module:
+    """Return the parsed module; only those that have a text which a test looks for are parsed."""
+    return ast.parse(SOURCES[name])
 
 
 def section(title: str) -> str:
@@ -124,14 +123,14 @@ def test_heartbeat_sections_are_listed_in_their_order() -> None:
 # --- schemas and files ------------------------------------------------------------------------------------------------
 
 
-def _constants(tree: ast.AST) -> Iterator[str]:
-    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+def _constants(module: ast.AST) -> Iterator[str]:
+    return (node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-@pytest.mark.slow
 def test_schemas_match_the_code() -> None:
     schema = re.compile(r"headway\.[a-z.-]+/[0-9]+")
-    defined = {(text, name) for name, tree in trees().items() for text in _constants(tree) if schema.fullmatch(text)}
+    modules = [name for name, text in SOURCES.items() if name.endswith(".py") and schema.search(text)]
+    defined = {(text, name) for name in modules for text in _constants(tree(name)) if schema.fullmatch(text)}
     (rows,) = tables("Schemas")
     assert {(row[0].strip("`"), name) for row in rows for name in code(row[2])} == defined
 
@@ -204,7 +203,7 @@ def test_source_listed_in_a_row_exists(title: str) -> None:
 
 
 def _module_tree(module: ModuleType) -> ast.Module:
-    return trees()[_named(Path(inspect.getfile(module)).resolve())]
+    return tree(_named(Path(inspect.getfile(module)).resolve()))
 
 
 def test_journal_lists_every_kind_with_its_fields(update_golden: bool) -> None:
@@ -257,7 +256,7 @@ def test_other_exit_codes_are_defined_in_the_listed_module() -> None:
     for number, name, place, _ in rows:
         values = {
             ast.unparse(target): value
-            for node in ast.walk(trees()[place.strip("`")])
+            for node in ast.walk(tree(place.strip("`")))
             if isinstance(node, ast.Assign)
             for target, value in _assigned(node)
         }
@@ -289,13 +288,13 @@ def _nodes(node: ast.AST, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast
         yield from _nodes(child, (*above, node))
 
 
-def variables(tree: ast.AST) -> set[str]:
+def variables(module: ast.AST) -> set[str]:
     """Return the HEADWAY_ variables that a module names: as a whole text, or as a text with a name that a comprehension fills in.
 
     A text that only mentions one, as a message does, does not count.
     """
     found: set[str] = set()
-    for node, above in _nodes(tree):
+    for node, above in _nodes(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value == bounds.PREFIX:
                 found.add(FAMILY)
@@ -341,8 +340,8 @@ def _keys(source: ast.expr, above: tuple[ast.AST, ...]) -> set[str]:
 def _spelled() -> dict[str, set[str]]:
     """Return the files of the product that name each variable."""
     found: dict[str, set[str]] = defaultdict(set)
-    for name, text in SOURCES.items():
-        for variable in variables(trees()[name]) if name.endswith(".py") else NAME.findall(text):
+    for name, text in ((name, text) for name, text in SOURCES.items() if "HEADWAY_" in text):
+        for variable in variables(tree(name)) if name.endswith(".py") else NAME.findall(text):
             found[variable].add(name)
     return found
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -15,12 +16,19 @@ from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Span
 from headway.jobspec.explain import SUBJECTS
 from headway.jobspec.problem import Problem
+from tests.support.documents import parsed_once
 
 ROOT = Path(__file__).parents[2]
 ERRORS = ROOT / "tests" / "errors"
 CASES = sorted(path.name for path in ERRORS.glob("*.yaml"))
 SHOWN = re.compile(r"^(error|warning)\[(HW\d+)\]: (.*)\n  --> ([^:\n]+)(?::(\d+):(\d+))?$", re.MULTILINE)
 COMMAND = re.compile(r"::(error|warning) ((?:[a-zA-Z]+=[^,:]*,?)+)::(.*)")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _parse_once() -> Iterator[None]:
+    with parsed_once():
+        yield
 
 
 @pytest.fixture(autouse=True)

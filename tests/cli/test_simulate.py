@@ -149,7 +149,8 @@ def test_option_overrides_the_documents(folder: Path, capsys: Capture, options: 
 
 @pytest.mark.slow
 def test_late_detection_of_corruption_costs_work(folder: Path, capsys: Capture) -> None:
-    options = ["--node-mtbf", "10d", "--unlimited-restarts"]
+    # One run of many failures, of which each costs as much work as every other.
+    options = ["--node-mtbf", "10d", "--unlimited-restarts", "--seeds", "1"]
     at_once = simulated(capsys, *options)["summary"]["shares"]["work done again"]
     late = simulated(capsys, *options, "--corruption-latency", "30m")["summary"]["shares"]["work done again"]
     assert late > at_once

@@ -106,6 +106,19 @@ def test_incomplete_base_is_one_problem(folder: Path) -> None:
     assert (found.hint or "").startswith("write `partial: true` in it")
 
 
+def test_document_that_has_the_name_of_a_cluster_and_is_none_is_explained(folder: Path) -> None:
+    base = folder / CLUSTERS[0]
+    text = base.read_text()
+    base.write_text(text + "partial: true\n")
+    (found,) = compile_documents([folder / "job.yaml"]).problems
+    assert (found.code, found.path) == ("HW401", ("cluster", 0))
+    assert found.message == f"`two-cpu-nodes` in {base} is `partial`: a base for other documents, on which no job is planned"
+    # A document that can be read under the cluster's name, and means to be one.
+    base.write_text(text.replace("kind: Cluster", "kind: Clustr"))
+    found, *_ = compile_documents([folder / "job.yaml"]).problems
+    assert (found.document, found.fix) == (str(base), "Cluster")
+
+
 def test_inventory_of_two_clusters_of_one_name_is_an_error(folder: Path) -> None:
     text = (folder / CLUSTERS[0]).read_text()
     (folder / "twin.yaml").write_text(text)

@@ -1,16 +1,13 @@
 """Parses each file once for all cases of this folder, since every case looks for its cluster in all of its files."""
 
-from functools import cache
+from collections.abc import Iterator
 
 import pytest
 
-from headway.compile import sources
-from headway.jobspec.load import load_bytes
-
-_loaded = cache(load_bytes)
+from tests.support.documents import parsed_once
 
 
-@pytest.fixture(autouse=True)
-def _parse_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache parsed documents: they depend only on their name and content, and nothing changes them afterwards."""
-    monkeypatch.setattr(sources, "load_bytes", _loaded)
+@pytest.fixture(autouse=True, scope="module")
+def _parse_once() -> Iterator[None]:
+    with parsed_once():
+        yield

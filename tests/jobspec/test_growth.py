@@ -174,13 +174,14 @@ LARGE = Size((128 * 72,), rails=8, planes=8, spines=64, units=128, ports=144)
 
 
 @pytest.mark.slow
-def test_unit_added_to_128_changes_no_byte_of_their_nodes_and_leaves() -> None:
-    before = resolve_cluster(spec(LARGE))
-    after = resolve_cluster(spec(replace(LARGE, counts=(129 * 72,), units=129)))
-    assert (len(before.nodes), len(before.switches), len(before.links)) == (9216, 1024 + 64, 9216 * 8 + 1024 * 8)
-    assert after.nodes[:9216] == before.nodes
+@pytest.mark.parametrize("units", [16, pytest.param(128, marks=pytest.mark.variant)])
+def test_added_unit_changes_no_byte_of_the_other_nodes_and_leaves(units: int) -> None:
+    before, after = (resolve_cluster(spec(replace(LARGE, counts=(each * 72,), units=each))) for each in (units, units + 1))
+    nodes, leaves = units * 72, units * 8
+    assert (len(before.nodes), len(before.switches), len(before.links)) == (nodes, leaves + 64, (nodes + leaves) * 8)
+    assert after.nodes[:nodes] == before.nodes
     assert cables(before).items() <= cables(after).items()
-    assert list(switches(after, "leaf").values())[:1024] == list(switches(before, "leaf").values())
+    assert list(switches(after, "leaf").values())[:leaves] == list(switches(before, "leaf").values())
     assert_spines_have_new_ports_only(before, after)
     assert_same_files(before, after)
 

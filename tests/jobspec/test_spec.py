@@ -116,6 +116,7 @@ def test_valid_sections_are_kept_despite_mistakes_in_others() -> None:
     assert found.spec.batch.global_batch.sequences == 16
 
 
+VALID = yaml.safe_load(JOB)
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=8)
 )
@@ -127,13 +128,13 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(sorted(yaml.safe_load(JOB))[2:]),
+    st.sampled_from(sorted(VALID)[2:]),
     VALUES,
     st.dictionaries(st.sampled_from(list(TrainingJob.model_fields)), VALUES, max_size=3),
 )
 def test_no_value_of_any_field_makes_the_check_raise(field: str, value: object, more: dict[str, object]) -> None:
-    data = {**yaml.safe_load(JOB), **more, field: value, "apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
-    document, problems = load_bytes("job.yaml", yaml.safe_dump(data, allow_unicode=False).encode())
+    data = {**VALID, **more, field: value, "apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
+    document, problems = load_bytes("job.yaml", yaml.dump(data, Dumper=yaml.CSafeDumper, allow_unicode=False).encode())
     found, judged = parse(document)
     assert found is not None
     assert found.complete == (judged == [])

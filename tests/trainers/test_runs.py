@@ -47,15 +47,34 @@ checkpoint: {{tiers: [{{kind: shared, every: 10 steps}}]}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("story", "file", "last"),
-    [("hf", "training_args.json", 100), pytest.param("lightning", "lightning.yaml", 200, marks=pytest.mark.variant)],
+    ("story", "file", "last", "ranks"),
+    [
+        # One rank, since each imports for seconds.
+        ("hf", "training_args.json", 100, 1),
+        pytest.param("hf", "training_args.json", 100, 2, marks=pytest.mark.variant),
+        pytest.param("lightning", "lightning.yaml", 200, 2, marks=pytest.mark.variant),
+    ],
 )
-def test_rendered_trainer_resumes_after_a_kill(story: str, file: str, last: int, tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("headway")), "run", f"examples/trainers/{story}.yaml", "--kill", "1@50"]
-    environment = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(tmp_path)}
+def test_rendered_trainer_resumes_after_a_kill(story: str, file: str, last: int, ranks: int, tmp_path: Path) -> None:
+    for name, old, new in (
+        (f"{story}.yaml", "dp_replicate: 2", f"dp_replicate: {ranks}"),
+        ("here.yaml", "procs: 2", f"procs: {ranks}"),
+    ):
+        text = (ROOT / "examples/trainers" / name).read_text()
+        assert text.count(old) == 1
+        (tmp_path / name).write_text(text.replace(old, new))
+    runs = tmp_path / "runs"
+    command = [
+        str(Path(sys.executable).with_name("headway")),
+        "run",
+        str(tmp_path / f"{story}.yaml"),
+        "--kill",
+        f"{ranks - 1}@50",
+    ]
+    environment = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, **os.environ, "HEADWAY_RUNS": str(runs)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    (run,) = (path for path in tmp_path.iterdir() if (path / "handle.json").exists())
+    (run,) = (path for path in runs.iterdir() if (path / "handle.json").exists())
     config = json.loads((run / "attempts/0/config" / file).read_text())
     assert str(run / "checkpoints") in json.dumps(config)
     assert f"finished step {last} parameters" in (run / "attempts/0/logs/0/0.log").read_text()

@@ -32,7 +32,8 @@ def real_nodes_here() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+# Its daemons compute as long as they run.
+@pytest.fixture(scope="module")
 def real_nodes(
     real_nodes_here: None, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealNodes]:

@@ -1,6 +1,6 @@
 """Provides real nodes for a control plane: kubelet, containerd and runc, each node a machine that can be switched off.
 
-    with RealNodes(plane, runs) as nodes:       # fixture `real_nodes`, one per session: n1 and n2, Ready
+    with RealNodes(plane, runs) as nodes:       # fixture `real_nodes`, one per module: n1 and n2, Ready
         nodes.names                             # ["n1", "n2"]; the label kubernetes.io/hostname has the name
         nodes.runs                              # a folder of this machine that pods of all nodes may write, at this very path
         nodes.mounts                            # mounts that make a pod look like this machine, and to run this process's Python

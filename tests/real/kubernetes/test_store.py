@@ -19,13 +19,20 @@ pytest.importorskip("kubernetes", reason="run `pip install 'headway[kubernetes]'
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def namespace(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A new namespace, and an environment in which clients find it."""
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+@pytest.fixture(scope="module")
+def shared(control_plane: ControlPlane) -> Iterator[str]:
+    """A new namespace."""
     with control_plane.namespace() as name:
         yield name
+
+
+@pytest.fixture
+def namespace(shared: str, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The namespace without any record, and an environment in which clients find it."""
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield shared
+    control_plane.kubectl("delete", "configmaps", "--selector=headway-chain", "-n", shared)
 
 
 class TestKubernetesStore(StoreContract):

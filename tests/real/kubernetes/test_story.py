@@ -1,11 +1,11 @@
-"""Tests a rendered manifest on a real Kubernetes: its controllers create pods, which train as `headway run` does."""
+"""Tests a rendered manifest on a real Kubernetes: its controllers create pods, which run and train as `headway run` does."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ import yaml
 
 from headway.cli.documents import load_job_plan
 from headway.templates.schedulers.kubernetes.yaml_text import quote
-from tests.faults.processes import companions, processes_of, worker
-from tests.faults.runs import LIMIT_S, Run, wait_for_step, wait_until
+from tests.faults.processes import Process, companions, processes_of, worker
+from tests.faults.runs import LIMIT_S, Run, only_run, wait_for_step, wait_until
 from tests.real.conftest import STORY, run_here
 from tests.support import LIGHT
 
@@ -335,6 +335,122 @@ def test_a_changed_configuration_with_the_same_name_is_rejected(control_plane: C
             control_plane.apply(text.replace('"steps": 30', '"steps": 31'))
 
 
+# --- runs in pods -----------------------------------------------------------------------------------------------------
+
+# A rank without torch: the ranks connect at the address that they are given, as torch.distributed does. A rank saves when asked to stop,
+# and ends when the test releases it.
+RANK = """\
+import os, signal, socket, sys, time
+from pathlib import Path
+
+directory, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+def note(text):
+    with (directory / "ranks").open("a") as file:
+        file.write(f"{rank} {text}\\n")
+
+def save(*_):
+    note("saved")
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+# The agent listens on MASTER_PORT.
+place = os.environ["MASTER_ADDR"], 29999
+if rank == "0":
+    with socket.create_server(("", place[1])) as server:
+        server.accept()
+else:
+    while True:
+        try:
+            socket.create_connection(place).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+note("started")
+while not (directory.parent / "go").exists():
+    time.sleep(0.1)
+note("ended")
+"""
+
+
+@pytest.fixture
+def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
+    """The location of the test's run: below the folder that both nodes share."""
+    folder: Path = real_nodes.runs / request.node.name
+    folder.mkdir()
+    return folder
+
+
+Submits = Callable[[str], None]
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    with control_plane.namespace() as name:
+        yield name
+        control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
+
+
+@pytest.fixture
+def submit(control_plane: ControlPlane, namespace: str, real_nodes: RealNodes, runs: Path, tmp_path: Path) -> Submits:
+    """Submit a job to nodes whose pods find this machine's Python by the option `setup`."""
+    mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
+    options = {"namespace": namespace, "image": IMAGE, "image_pull_policy": "Never", "mounts": mounts}
+    # Without standbys, whose imports take longer than the run; and with time for kubectl before its end.
+    light = f"export HEADWAY_STANDBY=0 PYTHONPATH={LIGHT} LIGHT_STEP_S=0.2 OMP_WAIT_POLICY=PASSIVE"
+    options["setup"] = [f"PATH={sys.prefix}/bin:$PATH", light]
+    return lambda job: control_plane.apply(manifest(tmp_path, options, runs=str(runs), job=job))
+
+
+def runner_in(run: Run, index: int) -> Process:
+    """The runner's first process in the pod with this index."""
+    (found,) = [
+        each for each in companions(run.directory, "headway.runner") if each.environment["JOB_COMPLETION_INDEX"] == str(index)
+    ]
+    return found
+
+
+def test_pods_survive_kills_and_a_deleted_one_saves(
+    control_plane: ControlPlane, namespace: str, submit: Submits, runs: Path
+) -> None:
+    (runs / "rank.py").write_text(RANK)
+    head = JOB.partition("\nmodel:")[0]
+    words = json.dumps(["python3", str(runs / "rank.py"), "{run_directory}"])
+    submit(f"{head}\ntrainer: {{kind: script, options: {{python: false, argv: {words}}}}}\n")
+
+    def lines(of: str) -> int:
+        return sum(path.read_text().count(of) for path in runs.glob("*/ranks"))
+
+    wait_until(lambda: lines("started") == 2, "both ranks")
+    run, pods = only_run(runs), pods_of(control_plane, namespace, 0)
+    uid = jobset(control_plane, namespace)["metadata"]["uid"]
+    assert run.directory.name == f"{jobset(control_plane, namespace)['metadata']['name']}-{uid.replace('-', '')}"
+    (start,) = run.journal("start")
+    assert [node["host"] for node in start["nodes"]] == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    # A killed rank: another generation in the same pods.
+    worker(run.directory, rank=1).kill()
+    wait_until(lambda: lines("started") == 4, "another generation")
+    (failure,) = run.journal("failure")
+    assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
+    assert jobset(control_plane, namespace)["status"].get("restarts", 0) == 0
+    # A killed runner: its pod has failed, and the next attempt begins.
+    runner_in(run, 1).kill()
+    wait_until(lambda: lines("started") == 6, "another attempt")
+    assert jobset(control_plane, namespace)["status"]["restarts"] == 1
+    # A deleted pod: both ranks save before the next attempt.
+    before = lines("saved")
+    name = pods_of(control_plane, namespace, 1)[1]["metadata"]["name"]
+    control_plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+    wait_until(lambda: lines("started") == 8, "a third attempt")
+    assert lines("saved") == before + 2
+    assert run.verdict(attempt=1)["verdict"] == "preempted"
+    (runs / "go").touch()
+    assert await_state(control_plane, namespace, "Completed")["restarts"] == 2
+    assert run.verdict(attempt=2)["verdict"] == "completed"
+    wait_until(lambda: not processes_of(run.directory), "the end of every process")
+
+
 # --- training in pods -------------------------------------------------------------------------------------------------
 
 
@@ -346,52 +462,27 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_here(folder / "job.yaml", folder / "runs")
 
 
-@pytest.fixture
-def runs(real_nodes: RealNodes, request: pytest.FixtureRequest) -> Path:
-    """The location of the test's run: below the folder that both nodes share."""
-    folder: Path = real_nodes.runs / request.node.name
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def namespace(control_plane: ControlPlane, real_nodes: RealNodes, runs: Path, tmp_path: Path) -> Iterator[str]:
-    """The namespace of the job, submitted to nodes whose pods find this machine's Python by the option `setup`."""
-    mounts = [{"path": str(m.path), "host_path": str(m.host_path), "read_only": m.read_only} for m in real_nodes.mounts]
-    with control_plane.namespace() as name:
-        options = {"namespace": name, "image": IMAGE, "image_pull_policy": "Never", "mounts": mounts}
-        # Without standbys, whose imports take longer than the run; and with time for kubectl before its end.
-        light = f"export HEADWAY_STANDBY=0 PYTHONPATH={LIGHT} LIGHT_STEP_S=0.2 OMP_WAIT_POLICY=PASSIVE"
-        options["setup"] = [f"PATH={sys.prefix}/bin:$PATH", light]
-        control_plane.apply(manifest(tmp_path, options, runs=str(runs), job=QUICK))
-        yield name
-        control_plane.kubectl("delete", "jobsets", "--all", "-n", name)
-
-
-def test_pods_survive_kills_and_end_in_the_state_of_a_local_run(
-    control_plane: ControlPlane, namespace: str, local: Run, runs: Path
+@pytest.mark.variant
+def test_training_in_pods_survives_kills_and_ends_in_the_state_of_a_local_run(
+    control_plane: ControlPlane, namespace: str, submit: Submits, local: Run, runs: Path
 ) -> None:
-    run, pods = wait_for_step(runs, 4), pods_of(control_plane, namespace, 0)
-    uid = jobset(control_plane, namespace)["metadata"]["uid"]
-    assert run.directory.name == f"{jobset(control_plane, namespace)['metadata']['name']}-{uid.replace('-', '')}"
-    (start,) = run.journal("start")
-    assert [node["host"] for node in start["nodes"]] == [f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in pods]
-    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    submit(QUICK)
+    run = wait_for_step(runs, 4)
     worker(run.directory, rank=1).kill()
     wait_until(lambda: len(run.journal("start")) == 2, "another generation in the same pods")
-    (failure,) = run.journal("failure")
-    assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
     wait_for_step(runs, 14)
-    assert jobset(control_plane, namespace)["status"].get("restarts", 0) == 0
-    (first,) = [each for each in companions(run.directory, "headway.runner") if each.environment["JOB_COMPLETION_INDEX"] == "1"]
-    first.kill()
+    runner_in(run, 1).kill()
     assert await_state(control_plane, namespace, "Completed")["restarts"] == 1
     assert run.verdict(attempt=1)["verdict"] == "completed"
     assert run.hashes() == local.hashes()
     assert run.steps()[-1] == STEPS[-1]
 
 
-def test_a_deleted_pod_saves_its_current_step(control_plane: ControlPlane, namespace: str, local: Run, runs: Path) -> None:
+@pytest.mark.variant
+def test_a_deleted_pod_saves_its_current_step(
+    control_plane: ControlPlane, namespace: str, submit: Submits, local: Run, runs: Path
+) -> None:
+    submit(QUICK)
     name = pods_of(control_plane, namespace, 0)[1]["metadata"]["name"]
     run = wait_for_step(runs, 14)
     control_plane.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")

@@ -23,7 +23,8 @@ from .scratch import Scratch
 
 T = TypeVar("T")
 
-POLL_S = 0.1
+# Each poll starts a client of Slurm.
+POLL_S = 0.25
 START_S = 60.0
 LOG_TAIL_LINES = 40
 FOLDERS = ("etc", "run", "state", "log", "nodes", "dev")
@@ -231,6 +232,10 @@ class SlurmCluster:
                 f"job {job_id} is `{job['JobState']}`, expected {sorted(states)}: {job}\n{self._tail('slurmctld')}"
             )
         return job
+
+    def wait_held(self, job_id: int, timeout_s: float) -> None:
+        """Return once the job is held; raises ClusterError after `timeout_s`."""
+        self._poll(f"hold of job {job_id}", lambda: self.job(job_id)["Priority"], lambda priority: priority == "0", timeout_s)
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ def test_a_run_whose_runner_dies_at_each_start_is_held_after_five_attempts(clust
     with closing(Webhook()) as webhook:
         notify = "resilience: {notify: {webhook_env: RUN_WEBHOOK}}\n"
         job = submit_ranks(cluster, tmp_path, FELLS, f"--export=ALL,RUN_WEBHOOK={webhook.address}", more=notify)
-        wait_until(lambda: cluster.job(job)["Priority"] == "0", "a hold")
+        cluster.wait_held(job, LIMIT_S)
     assert cluster.job(job)["Restarts"] == "5"
     (notice,) = webhook.received
     assert (notice["kind"], notice["attempt"], notice["done"]) == ("stop", 4, "the job is held")
@@ -223,7 +223,7 @@ def test_a_failing_prolog_holds_the_job_and_a_release_runs_it_elsewhere(
     (folder / f"{broken}.broken").touch()
     continues(tmp_path)
     job = submit_ranks(cluster, tmp_path, RANK)
-    wait_until(lambda: cluster.job(job)["Priority"] == "0", "a hold")
+    cluster.wait_held(job, LIMIT_S)
     assert cluster.wait_node(broken, {"drained"}, NOTICED_S)
     assert ranks(tmp_path) == []
     cluster.run("scontrol", "release", str(job))

@@ -73,10 +73,11 @@ def test_a_run_is_submitted_watched_cancelled_and_resumed_over_ssh(
         each_slurm, tmp_path / "laptop", options, XDG_CACHE_HOME=str(tmp_path / "cache"), PATH=PYTHON + ":/usr/sbin:/bin"
     )
     runs = tmp_path / "there" / "runs"
-    # It does not end before it is cancelled.
+    # One node, whose rank does not end before it is cancelled.
     text = (STORY / "job.yaml").read_text()
-    assert text.count("\nsteps: 30\n") == 1
-    text = text.replace("\nsteps: 30\n", "\nsteps: 100000\n")
+    for old, new in (("steps: 30", "steps: 100000"), ("nodes: 2", "nodes: 1"), ("  micro: 1", "  micro: 16")):
+        assert text.count(f"\n{old}\n") == 1
+        text = text.replace(f"\n{old}\n", f"\n{new}\n")
     (laptop.folder / "job.yaml").write_text(text)
     submitted = laptop.headway("submit", "job.yaml")
     name = submitted.stdout.strip()
@@ -126,13 +127,17 @@ def test_a_login_node_with_another_key_is_rejected_before_submission(
         assert laptop.calls() == []
 
 
+def runs_script(of: User, trainer: str) -> None:
+    """Let the user's job run a script in place of the training, on one node."""
+    head, model, _ = (of.folder / "job.yaml").read_text().partition("\nmodel:")
+    assert model
+    (of.folder / "job.yaml").write_text(f"{head.replace('nodes: 2', 'nodes: 1')}\n{trainer}\n")
+
+
 def test_a_failure_is_shown_with_its_rank_and_log_first(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
-    text = (tmp_path / "job.yaml").read_text()
-    assert text.count("data:\n  kind: python-stdlib\n  options:\n    limit: 2MB\n") == 1
     (tmp_path / "fails.py").write_text("import os\nraise SystemExit(f'no data for rank {os.environ[\"RANK\"]}')\n")
-    head = text.partition("\nmodel:")[0]
-    (tmp_path / "job.yaml").write_text(f"{head}\nrun: [fails.py]\n")
+    runs_script(here, "run: [fails.py]")
     name = here.headway("submit", "job.yaml").stdout.strip()
     followed = here.headway("logs", name, "-f")
     assert followed.stdout.splitlines()[-1] == f"run {name}: stopped"
@@ -145,7 +150,7 @@ def test_a_failure_is_shown_with_its_rank_and_log_first(slurm: SlurmCluster, tmp
 
 def test_a_watcher_queries_the_controller_less_than_six_times_a_minute(slurm: SlurmCluster, tmp_path: Path) -> None:
     here = user(slurm, tmp_path)
-    (here.folder / "job.yaml").write_text((STORY / "job.yaml").read_text())
+    runs_script(here, "trainer: {kind: script, options: {python: false, argv: [sleep, '600']}}")
     name = here.headway("submit", "job.yaml").stdout.strip()
     wait_until((here.runs / name / "handle.json").exists, "the run's first attempt")
     shell = Here(str(here.folder), here.environment)
