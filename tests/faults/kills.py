@@ -79,12 +79,12 @@ def _companion(module: str) -> Callable[[random.Random, Path], list[Process]]:
 def _memory_of_a_node(draw: random.Random, run: Path) -> list[Process]:
     """The keeper and the workers of one node, so that the contents of its memory are lost."""
     keepers = _companion(KEEPER)(draw, run)
-    of = {_supervisor(keeper.pid) for keeper in keepers}
-    return [*keepers, *(p for p in processes_of(run) if "RANK" in p.environment and _supervisor(p.pid) in of)]
+    of = {parent(keeper.pid) for keeper in keepers}
+    return [*keepers, *(p for p in processes_of(run) if "RANK" in p.environment and parent(p.pid) in of)]
 
 
-def _supervisor(pid: int) -> int:
-    """The parent process; 0 if it has ended."""
+def parent(pid: int) -> int:
+    """The parent process, of a keeper or a worker its node's supervisor; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
     except OSError:

@@ -1,5 +1,7 @@
 """Tests that a run that loses processes ends in the same state as one that does not."""
 
+import gzip
+import json
 import os
 import re
 import signal
@@ -8,31 +10,55 @@ from typing import Any
 
 import pytest
 
-from .processes import companions, processes_of, worker
-from .runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step, wait_until
+from headway.runner.contract import RunDirectory
+
+from .kills import AGENT, COORDINATOR, KEEPER, Job, parent
+from .processes import companions, processes_of, supervisor, worker
+from .runs import (
+    JOB,
+    LIMIT_S,
+    Run,
+    going,
+    headway,
+    one_rank,
+    only_run,
+    undisturbed_hashes,
+    wait_for_step,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
 LOGGED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR)"
-AGENT, COORDINATOR = "headway.runner.agent.main", "headway.runner.coordinator.main"
-KEEPER, STANDBY = "headway.runner.checkpoint.keeper", "headway.runner.agent.standby"
+STANDBY = "headway.runner.agent.standby"
 
 
-def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(uninterrupted: Run, tmp_path: Path) -> None:
-    job = job_of(tmp_path, "checkpoint: {tiers: [{kind: memory, every: 2 steps}, {kind: shared, every: 20 steps}], keep: 3}\n")
-    done = headway("run", job, "--kill", "1@25", runs=tmp_path / "runs")
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = only_run(tmp_path / "runs")
-    (failure,) = run.journal("failure")
-    assert (failure["cause"], failure["rank"]) == ("killed by SIGKILL", 1)
-    first, base = (claim["base"] for claim in run.journal("claim"))
+def test_a_killed_worker_and_lost_memory_cost_one_interval_and_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is killed, and later on its node the keeper and the worker, so that only the other node has its captures."""
+    monkeypatch.setenv("LIGHT_STEP_S", "0.1")
+    job = Job(2, {"memory": 2, "peer": 2, "shared": 20}, 60).write(tmp_path)
+    with going("run", job, "--kill", "1@25", runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 47)
+        node = supervisor(run.directory, 1).pid
+        (keeper,) = (each for each in companions(run.directory, KEEPER) if parent(each.pid) == node)
+        of_rank = worker(run.directory, rank=1)
+        # At once: the other rank goes on to capture, and keeps the two newest.
+        keeper.kill()
+        of_rank.kill()
+        out, err = launcher.communicate(LIMIT_S)
+    assert launcher.returncode == 0, out + err
+    failures = run.journal("failure")
+    assert [(failure["cause"], failure["rank"]) for failure in failures] == [("killed by SIGKILL", 1)] * 2
+    first, of_own, of_partner = (claim["base"] for claim in run.journal("claim"))
     assert first is None
-    assert (base["generation"], base["tier"]) == (1, "memory")
-    assert failure["step"] - 4 <= base["step"] <= failure["step"], "two captures may be on their way when a worker dies"
-    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 2))]
-    assert run.hashes() == uninterrupted.hashes()
-    assert all(digest in done.stdout for digest in run.hashes().values())
-    assert "in 1 failure" in done.stdout
+    assert (of_own["generation"], of_own["tier"]) == (1, "memory")
+    assert failures[0]["step"] - 4 <= of_own["step"] <= failures[0]["step"], "two captures may be on their way when a worker dies"
+    assert (of_partner["generation"], of_partner["tier"]) == (2, "memory")
+    assert of_partner["step"] > 40, "the newest checkpoint on disk"
+    assert [path.name for path in run.checkpoints()] == [f"step-{step:09d}.g{g:06d}" for step, g in ((20, 1), (40, 2), (60, 3))]
+    assert run.hashes() == undisturbed_hashes(run.run_json, tmp_path / "undisturbed")
+    assert all(digest in out for digest in run.hashes().values())
+    assert "in 2 failures" in out
     assert run.journal("standby", "warm") == [], "HEADWAY_STANDBY=0"
     assert (run.directory / "report.html").is_file()
     assert processes_of(run.directory) == []
@@ -40,8 +66,8 @@ def test_a_killed_worker_loses_at_most_one_memory_interval_and_no_bit(uninterrup
     assert all(
         re.match(rf"{LOGGED} {name} node=0( generation=\d+)?: ", line) for name in logs for line in logs[name].splitlines()
     )
-    assert logs["coordinator"].count(": failure ") == 1
-    assert logs["agent"].count(": order to start") == 2
+    assert logs["coordinator"].count(": failure ") == 2
+    assert logs["agent"].count(": order to start") == 3
 
 
 @pytest.mark.variant
@@ -69,13 +95,6 @@ def test_a_killed_keeper_loses_only_the_copies_in_its_memory(uninterrupted: Run,
     assert run.hashes() == uninterrupted.hashes()
 
 
-def alone(folder: Path, more: str = "") -> Path:
-    """The job on one rank, and the text to append to it."""
-    (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text().replace("procs: 2", "procs: 1"))
-    (folder / "job.yaml").write_text(JOB.read_text() + more)
-    return folder / "job.yaml"
-
-
 def job_of(folder: Path, checkpoint: str) -> Path:
     """The job with another checkpoint section, next to its cluster."""
     (folder / "cluster.yaml").write_text((JOB.parent / "cluster.yaml").read_text())
@@ -84,52 +103,89 @@ def job_of(folder: Path, checkpoint: str) -> Path:
     return folder / "job.yaml"
 
 
-def test_agent_and_coordinator_restart_alone_and_a_stop_loses_no_step(
-    uninterrupted: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_keeps_each_step_through_restarts_stops_and_its_limit(
+    single: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It continues training while agent and coordinator restart, and must not reach its end.
-    monkeypatch.setenv("LIGHT_STEP_S", "0.25")
-    with going("run", JOB, runs=tmp_path) as launcher:
-        run = wait_for_step(tmp_path, 8)
-        workers = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment}
-        (agent,) = companions(run.directory, AGENT)
-        (coordinator,) = companions(run.directory, COORDINATOR)
-        agent.kill()
-        wait_until(lambda: any(p.pid != agent.pid for p in companions(run.directory, AGENT)), "a new agent")
-        coordinator.kill()
-        wait_until(lambda: bool(run.journal("adopted")), "a coordinator that continues the generation")
-        assert workers <= {p.pid for p in processes_of(run.directory)}
-        wait_for_step(tmp_path, max(run.steps()) + 2)
-        launcher.send_signal(signal.SIGTERM)
+    """It is profiled, loses its agent and its coordinator, and is stopped; then it loses its launcher, reaches its limit, and completes."""
+    runs = tmp_path / "runs"
+    # It continues training in the meantime, and must not reach its end.
+    monkeypatch.setenv("LIGHT_STEP_S", "1")
+    with going("run", one_rank(tmp_path), runs=runs) as launcher:
+        run = wait_for_step(runs, 2)
+        trace_of_two_steps(run, runs)
+        restart_agent_and_coordinator(run)
+        wait_for_step(runs, max(run.steps()) + 1)
+        launcher.terminate()
         assert launcher.wait(LIMIT_S) == 82
     assert len(run.journal("claim")) == 1
-    stopped_at = max(run.steps())
-    assert run.verdict()["committed_step"] == stopped_at
+    assert run.verdict()["committed_step"] == max(run.steps())
+
     monkeypatch.delenv("LIGHT_STEP_S")
-    done = headway("run", JOB, "--resume", run.directory.name, runs=tmp_path)
+    resume = ("run", tmp_path / "job.yaml", "--resume", run.directory.name)
+    with going(*resume, runs=runs) as launcher:
+        wait_for_step(runs, max(run.steps()) + 2)
+        launcher.kill()
+        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
+    assert run.verdict(1)["verdict"] == "preempted"
+    assert run.verdict(1)["committed_step"] == max(run.steps())
+
+    reached = run.steps()
+    one_rank(tmp_path, LIMIT.format("1s"))
+    assert headway(*resume, runs=runs).returncode == 83
+    assert run.verdict(2)["cause"] == "the run has reached its limit: 1s of all attempts together (limits.run.time)"
+    assert run.steps() == reached, "the attempts before have used all of it"
+
+    one_rank(tmp_path, LIMIT.format("1d"))
+    done = headway(*resume, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr
     assert run.steps() == list(range(1, 61))
-    assert run.journal("claim")[1]["base"]["step"] == stopped_at
-    assert run.hashes() == uninterrupted.hashes()
+    stops = [run.verdict(attempt)["committed_step"] for attempt in (0, 1)]
+    assert [claim["base"]["step"] for claim in run.journal("claim")[1:]] == stops
+    assert run.hashes() == single.hashes()
 
 
-# Trains until it has been restarted, then twenty steps more; it sleeps, so that standbys find the CPUs free.
+# For all attempts together.
+LIMIT = "limits: {{run: {{time: {}}}}}\n"
+
+
+def trace_of_two_steps(run: Run, runs: Path) -> None:
+    """Request a trace of two steps, and assert that it is one."""
+    done = headway("profile", run.directory, "--steps", "2", "--ranks", "0", runs=runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trace,) = map(Path, done.stdout.splitlines())
+    assert trace.name == "rank-0.json.gz"
+    with gzip.open(trace, "rt") as file:
+        names = [event.get("name") for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"]
+    assert names.count("Optimizer.step#AdamW.step") == 2
+    assert not RunDirectory(run.directory).profile_request.exists()
+
+
+def restart_agent_and_coordinator(run: Run) -> None:
+    """Kill both, and assert that others take their places next to the same workers."""
+    workers = {p.pid for p in processes_of(run.directory) if "RANK" in p.environment}
+    (agent,) = companions(run.directory, AGENT)
+    (coordinator,) = companions(run.directory, COORDINATOR)
+    agent.kill()
+    wait_until(lambda: any(p.pid != agent.pid for p in companions(run.directory, AGENT)), "a new agent")
+    coordinator.kill()
+    wait_until(lambda: bool(run.journal("adopted")), "a coordinator that continues the generation")
+    assert workers <= {p.pid for p in processes_of(run.directory)}
+
+
+# Trains until it has been restarted and a file is there; it sleeps, so that a standby finds the CPUs free.
 SLEEPY = """
 import os, sys, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+imported = "torch" in sys.modules
+import torch
+model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-again, told = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1", torch.zeros(1)
-while not again or not told:
-    told[0] = os.path.exists(os.path.join(os.path.dirname(__file__), "end"))
-    dist.all_reduce(told, dist.ReduceOp.MIN)
+again = os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+while not again or not os.path.exists(os.path.join(os.path.dirname(__file__), "end")):
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
     time.sleep(0.05)
-print("ended", dist.get_rank(), sys.argv[1:], os.environ["RANK"], flush=True)
-dist.destroy_process_group()
+print("ended", os.environ["RANK"], sys.argv[1:], imported, flush=True)
 """
 
 
@@ -138,31 +194,21 @@ def workers_of(directory: Path) -> set[int]:
     return {p.pid for p in processes_of(directory) if "RANK" in p.environment and p.module == "headway.runner.boot"}
 
 
-def test_a_killed_worker_and_its_peer_are_replaced_by_warm_standbys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_replaced_by_a_warm_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_STANDBY", "1")
     (tmp_path / "train.py").write_text(SLEEPY)
-    command = (
-        "torchrun",
-        "--nproc-per-node",
-        "2",
-        "--redirects",
-        "3",
-        "--log-dir",
-        tmp_path / "logs",
-        tmp_path / "train.py",
-        "x y",
-    )
-    with going(*command, runs=tmp_path / "runs") as launcher:
-        wait_until(lambda: bool(notes(tmp_path, "standby")), "two standbys that have imported everything")
+    flags = ("--redirects", "3", "--log-dir", tmp_path / "logs")
+    with going("torchrun", *flags, tmp_path / "train.py", "x y", runs=tmp_path / "runs") as launcher:
+        wait_until(lambda: bool(notes(tmp_path, "standby")), "a standby that has imported everything")
         run = only_run(tmp_path / "runs")
         parked = {p.pid for p in companions(run.directory, STANDBY)}
-        worker(run.directory, rank=1).kill()
-        wait_until(lambda: workers_of(run.directory) == parked, "the standbys in the workers' place")
+        worker(run.directory, rank=0).kill()
+        wait_until(lambda: workers_of(run.directory) == parked, "the standby in the worker's place")
         (tmp_path / "end").touch()
         assert launcher.wait(LIMIT_S) == 0
-    assert notes(tmp_path, "warm")[0]["ranks"] == [0, 1]
-    printed = sorted(path.read_text() for path in (tmp_path / "logs").glob("*/attempt_1/*/stdout.log"))
-    assert printed == ["ended 0 ['x y'] 0\n", "ended 1 ['x y'] 1\n"]
+    assert notes(tmp_path, "warm")[0]["ranks"] == [0]
+    (printed,) = (tmp_path / "logs").glob("*/attempt_1/*/stdout.log")
+    assert printed.read_text() == "ended 0 ['x y'] True\n"
     assert processes_of(run.directory) == []
 
 
@@ -171,11 +217,18 @@ def notes(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [line for path in folder.glob("runs/*/handle.json") for line in Run(path.parent).journal(kind)]
 
 
+# It ends only by SIGKILL.
+STUBBORN = "trap '' TERM INT HUP QUIT; while :; do sleep 0.1; done"
+
+
 def test_no_process_of_a_run_outlives_its_supervisor(tmp_path: Path) -> None:
-    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
-        run = wait_for_step(tmp_path / "runs", 3)
-        (supervisor,) = companions(run.directory, "headway.runner")
-        supervisor.kill()
+    words = ("torchrun", "--nproc-per-node", "2", "--no-python", "sh", "-c", STUBBORN)
+    with going(*words, runs=tmp_path / "runs") as launcher:
+        wait_until(lambda: bool(notes(tmp_path, "start")), "the start of its workers")
+        run = only_run(tmp_path / "runs")
+        wait_until(lambda: sum("RANK" in p.environment for p in processes_of(run.directory)) >= 2, "both workers")
+        (of_node,) = companions(run.directory, "headway.runner")
+        of_node.kill()
         wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
         assert launcher.wait(LIMIT_S) != 0
 
@@ -193,7 +246,7 @@ def test_one_job_started_twice_at_once_is_two_runs(tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_ends_a_run_that_cannot_save(tmp_path: Path) -> None:
-    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
+    with going("run", one_rank(tmp_path), runs=tmp_path / "runs") as launcher:
         run = wait_for_step(tmp_path / "runs", 3)
         os.kill(worker(run.directory, rank=0).pid, signal.SIGSTOP)
         launcher.send_signal(signal.SIGINT)
@@ -203,17 +256,10 @@ def test_a_second_interrupt_ends_a_run_that_cannot_save(tmp_path: Path) -> None:
         wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
 
 
-def test_a_run_stops_and_saves_when_its_launcher_is_killed(tmp_path: Path) -> None:
-    with going("run", alone(tmp_path), runs=tmp_path / "runs") as launcher:
-        run = wait_for_step(tmp_path / "runs", 3)
-        launcher.kill()
-        wait_until(lambda: not processes_of(run.directory), "the end of all processes of the run")
-    assert run.verdict()["verdict"] == "preempted"
-    assert run.verdict()["committed_step"] == max(run.steps())
-
-
+# test_data.py stops a run by data that a rank cannot use.
+@pytest.mark.variant
 def test_missing_data_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None:
-    job = alone(tmp_path)
+    job = one_rank(tmp_path)
     # Next to the job, where `headway check` finds it, and not where the ranks start.
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "a.txt").write_text("text")
@@ -224,22 +270,3 @@ def test_missing_data_stops_the_run_at_once_and_is_named(tmp_path: Path) -> None
     assert len(run.journal("start")) == 1
     assert "`corpus/*.txt` matches no file" in run.verdict()["cause"]
     assert "`corpus/*.txt` matches no file" in done.stdout
-
-
-def test_a_run_stops_at_its_limit_and_resumes_once_the_limit_is_raised(tmp_path: Path) -> None:
-    job, runs = limited(tmp_path, "1s"), tmp_path / "runs"
-    assert headway("run", job, runs=runs).returncode == 83
-    run = only_run(runs)
-    assert run.verdict()["cause"] == "the run has reached its limit: 1s of all attempts together (limits.run.time)"
-    assert run.verdict()["committed_step"] == (max(run.steps()) if run.steps() else None)
-    reached = run.steps()
-    assert headway("run", job, "--resume", run.directory.name, runs=runs).returncode == 83
-    assert run.steps() == reached, "the first attempt has used all of it"
-    done = headway("run", limited(tmp_path, "1d"), "--resume", run.directory.name, runs=runs)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert run.steps() == list(range(1, 61))
-
-
-def limited(folder: Path, longest: str) -> Path:
-    """The job with a limit for all its attempts."""
-    return alone(folder, f"limits: {{run: {{time: {longest}}}}}\n")

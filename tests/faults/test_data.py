@@ -1,11 +1,14 @@
-"""Tests a run on corpora of tokens: a kill does not change its state, and a changed shard stops it before step 0."""
+"""Tests a run on corpora of tokens: a kill does not change its samples, and a changed shard stops it before step 0."""
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import headway, only_run
+from headway.runner.lines import read_lines
+from tests.faults.processes import worker
+from tests.faults.runs import LIMIT_S, going, headway, only_run, wait_for_step, wait_until
 from tests.support.corpora import documents, write_corpus
 
 pytestmark = pytest.mark.slow
@@ -29,13 +32,34 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "job.yaml"
 
 
-def test_a_run_on_corpora_ends_in_the_same_state_after_a_kill(job: Path) -> None:
-    assert headway("run", job, runs=Path("straight")).returncode == 0
-    done = headway("run", job, "--kill", "0@7", runs=Path("killed"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    straight, killed = only_run(Path("straight")), only_run(Path("killed"))
-    assert len(killed.journal("start")) == 2
-    assert killed.hashes() == straight.hashes()
+def save_to(url: str, job: Path) -> None:
+    """Have the job save to a bucket alone."""
+    assert job.read_text().count("kind: shared") == 1
+    job.write_text(job.read_text().replace("kind: shared", f"kind: remote, url: {url}"))
+    cluster = job.with_name("cluster.yaml")
+    cluster.write_text(f"{cluster.read_text()}  - name: bucket\n    kind: object\n    url: {url}\n")
+
+
+def test_a_killed_run_on_corpora_repeats_the_same_steps_from_a_remote_save(
+    job: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_to(bucket, job)
+    monkeypatch.setenv("LIGHT_STEP_S", "0.2")
+    with going("run", job, runs=tmp_path / "runs") as launcher:
+        run = wait_for_step(tmp_path / "runs", 5)
+        wait_until(lambda: bool(run.journal("committed")), "the first save")
+        wait_for_step(tmp_path / "runs", max(run.steps()) + 1)
+        worker(run.directory, rank=0).kill()
+        assert launcher.wait(LIMIT_S) == 0
+    first, base = (claim["base"] for claim in run.journal("claim"))
+    assert (first, base["tier"]) == (None, "remote")
+    computed = defaultdict(list)
+    for line, _ in read_lines(run.directory / "metrics.jsonl"):
+        computed[line["step"]].append((line["tokens"], line["loss"]))
+    assert sorted(computed) == list(range(1, 13))
+    repeated = {step: found for step, found in computed.items() if len(found) > 1}
+    assert base["step"] + 1 in repeated
+    assert all(one == other for one, other in repeated.values())
 
 
 def test_a_changed_shard_stops_the_run_before_step_0_and_is_named(job: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests `headway profile` on a training run: the requested steps are traced, and the run ends as without a request."""
+"""Tests `headway profile` on a training run of two ranks: the requested steps are traced, and the run ends as without a request."""
 
 import gzip
 import json
@@ -9,7 +9,8 @@ import pytest
 from headway.runner.contract import RunDirectory
 from tests.faults.runs import JOB, LIMIT_S, Run, going, headway, only_run, wait_for_step
 
-pytestmark = pytest.mark.slow
+# test_crash.py traces a run on one rank.
+pytestmark = [pytest.mark.slow, pytest.mark.variant]
 
 
 def test_steps_of_a_live_run_are_traced_on_the_requested_ranks(uninterrupted: Run, tmp_path: Path) -> None:

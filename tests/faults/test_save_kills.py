@@ -3,20 +3,19 @@
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.real.s3 import FOREIGN, S3Server
 from tests.soak import record
 
 from .kills import BETWEEN, Job, bases, kill_until_done, records_of
 from .processes import processes_of
 from .runs import Run, headway, only_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+# test_crash.py and test_data.py kill runs that save to memory, to a partner and to a remote store.
+pytestmark = [pytest.mark.slow, pytest.mark.variant, pytest.mark.timeout(7200)]
 
 # The steps of this folder's job.
 JOB_STEPS = 60
@@ -44,30 +43,14 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return only_run(folder / "runs")
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with S3Server() as server:
-        yield server
-
-
 @pytest.fixture
-def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """The job of a tier; a remote one gets a bucket on a separate server."""
+def job(request: pytest.FixtureRequest) -> Job:
+    """The job of a tier; a remote one gets a bucket."""
     found: Job = TIERS[request.param]
-    if "remote" not in found.every:
-        return found
-    server: S3Server = request.getfixturevalue("s3")
-    for name in FOREIGN:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return replace(found, url=server.bucket())
+    return replace(found, url=request.getfixturevalue("bucket")) if "remote" in found.every else found
 
 
-CASES = [pytest.param(tier, tier, id=tier, marks=[pytest.mark.variant] * (tier in ("memory", "shared"))) for tier in TIERS]
-
-
-@pytest.mark.parametrize(("tier", "job"), CASES, indirect=["job"])
+@pytest.mark.parametrize(("tier", "job"), [pytest.param(tier, tier, id=tier) for tier in TIERS], indirect=["job"])
 def test_a_run_killed_during_a_save_resumes_from_a_verified_checkpoint(
     undisturbed: Run, tier: str, job: Job, tmp_path: Path
 ) -> None:

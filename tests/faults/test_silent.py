@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import LIGHT
 
-from .runs import JOB, Run, headway, only_run
+from .runs import JOB, headway, only_run, undisturbed_hashes
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +33,8 @@ after_import("headway.runner.train.gradients", spoil)
 """
 
 
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> Run:
+def job(folder: Path) -> Path:
     """The faults' job over 20 steps on three nodes of four, with each fifth step recomputed on another node."""
-    folder.mkdir()
     text = (
         JOB.read_text()
         .replace("nodes: 1\n", "nodes: 3\n")
@@ -48,22 +47,22 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> R
     (folder / "cluster.yaml").write_text(
         cluster.replace("count: 1", "count: 4").replace("cpus: 2", "cpus: 1").replace("procs: 2", "procs: 1")
     )
-    # Python imports one `sitecustomize`.
-    (folder / "sitecustomize.py").write_text((Path(LIGHT) / "sitecustomize.py").read_text() + (FAULT if faulty else ""))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    done = headway("run", folder / "job.yaml", runs=folder / "runs")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return only_run(folder / "runs")
+    return folder / "job.yaml"
 
 
 def test_a_run_excludes_a_faulty_node_rolls_back_and_ends_as_if_fault_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound, run = (trained(tmp_path / name, monkeypatch, faulty=name == "faulty") for name in ("sound", "faulty"))
+    # Python imports one `sitecustomize`.
+    (tmp_path / "sitecustomize.py").write_text((Path(LIGHT) / "sitecustomize.py").read_text() + FAULT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = headway("run", job(tmp_path), runs=tmp_path / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path / "runs")
     (found,) = run.journal("corruption")
     assert (found["ranks"], found["nodes"], found["sound_step"]) == ([1], [1], 10)
     assert run.journal("failure")[0]["cause_kind"] == "corruption"
     assert [line["node"] for line in run.journal("excluded")] == [1]
     assert run.journal("claim")[-1]["base"]["step"] == 10
     assert run.steps() == [*range(1, 15), *range(11, 21)]
-    assert run.hashes() == sound.hashes()
+    assert run.hashes() == undisturbed_hashes(run.run_json, tmp_path / "undisturbed")

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,36 +12,31 @@ from pathlib import Path
 import pytest
 
 from tests.support import LIGHT
+from tests.support.commands import Command
 
 from .processes import processes_of
 from .runs import LIMIT_S, Run, wait_until
 
 pytestmark = pytest.mark.slow
 
-# Saves each five steps with headway's own checkpoints. Files in its folder specify where it stops.
+# Saves each step in a file of its run. Files in its folder specify where it stops. It imports no torch, and headway imports none ahead of a
+# script that sets variables: to which run a command belongs does not depend on it.
 TRAINING = """
-import os, sys, time, torch
-from headway import checkpoint
-lr = float(sys.argv[1])
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-run, state = checkpoint.open(tiers={"shared": 5}), {"model": model, "optimizer": optimizer}
-start = run.load(state)
-print(f"lr {lr} begins at step {start} with {optimizer.param_groups[0]['lr']} in {os.environ['HEADWAY_RUN_ID']}", flush=True)
+import os, sys, time
+os.environ["SET"] = "1"
+lr, run = sys.argv[1], os.environ["HEADWAY_RUN_ID"]
+saved = f"{run}.saved"
+start = int(open(saved).read()) if os.path.exists(saved) else 0
+print(f"lr {lr} begins at step {start} in {run}", flush=True)
 for step in range(start + 1, 21):
-    model(torch.ones(4)).square().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    run.save(step, state)
+    with open(saved, "w") as file:
+        file.write(str(step))
     if step == 10:
-        run.wait()
-        open(f"at-10-{sys.argv[1]}", "w").close()
+        open(f"at-10-{lr}", "w").close()
         while os.path.exists("hold"):
             time.sleep(0.01)
         if os.path.exists("break"):
             raise ValueError("the folder says so")
-run.wait()
-run.close()
 print("WANDB_RUN_ID", os.environ["WANDB_RUN_ID"], "id", os.environ["TORCHELASTIC_RUN_ID"])
 """
 
@@ -53,21 +46,15 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.runs = path, path / "runs"
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Command] = []
         (path / "train.py").write_text(TRAINING)
 
-    def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str, **variables: str) -> Command:
         known = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HEADWAY_", "PET_"))}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headway.cli.main", "torchrun", *words],
-            cwd=self.path,
-            env={**known, "HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, "HEADWAY_RUNS": str(self.runs), **variables},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.started.append(process)
-        return process
+        own = {"HEADWAY_STANDBY": "0", "PYTHONPATH": LIGHT, "HEADWAY_RUNS": str(self.runs)}
+        command = Command(("torchrun", *words), {**known, **own, **variables}, self.path)
+        self.started.append(command)
+        return command
 
     def torchrun(self, *words: str, code: int = 0, **variables: str) -> tuple[str, list[str]]:
         """Its output, and headway's lines about the run that it belongs to."""
@@ -80,7 +67,7 @@ class Folder:
         return {path.name: len(list(path.glob("attempts/*"))) for path in sorted(self.runs.iterdir())}
 
 
-def output_of(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, list[str]]:
+def output_of(process: Command, code: int = 0) -> tuple[str, list[str]]:
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == code, out + err
     return out, re.findall(r"^headway torchrun: (run `.*)$", err, re.MULTILINE)
@@ -90,14 +77,13 @@ def output_of(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, lis
 def folder(tmp_path: Path) -> Iterator[Folder]:
     folder = Folder(tmp_path)
     yield folder
-    # Processes of a failed test; their descendants end with them.
     for process in folder.started:
-        process.kill()
-        process.communicate()
+        # Also that of a failed test; its descendants end with it.
+        process.end()
 
 
 def begins(lr: str, step: int, run: str) -> str:
-    return f"lr {lr} begins at step {step} with {lr} in {run}\n"
+    return f"lr {lr} begins at step {step} in {run}\n"
 
 
 @pytest.mark.variant

@@ -1,6 +1,6 @@
 """Lists what runs under both launchers: headway's own scripts, and unmodified modules of installed packages.
 
-A variant is another case of a property that an unmarked scenario or tests/runner/torchrun/test_ending.py covers.
+A variant is another case of a property that an unmarked scenario, tests/runner/torchrun/ or tests/faults/test_saved.py covers.
 """
 
 from collections.abc import Iterable
@@ -46,12 +46,10 @@ FAILING_WAYS = (
 )
 
 
-# `make test` runs these under the launchers; tests/runner/boot/test_ending.py compares the others, in one process each.
-LAUNCHERS_WAYS = {"exec", "exception"}
-
-
+# The scenarios "surroundings" and "one of two raises" end by exec and by an exception; tests/runner/boot/test_ending.py compares these
+# ways in one process each.
 def _ends(way: str, *, fails: bool) -> Scenario:
-    return Scenario("ends.py", words=(way,), fails=fails, named=f"ends by {way}", variant=way not in LAUNCHERS_WAYS)
+    return Scenario("ends.py", words=(way,), fails=fails, named=f"ends by {way}", variant=True)
 
 
 ENDS = (
@@ -69,7 +67,8 @@ ENDS = (
     Scenario("error_lines.py", fails=True, variant=True),
     Scenario("recorded.py", fails=True, variant=True),
     Scenario("one_rank_raises.py", ranks=2, words=("",), fails=True, variant=True),
-    Scenario("one_rank_raises.py", ranks=2, words=("early",), fails=True, named="one rank ends early"),
+    Scenario("one_rank_raises.py", ranks=2, words=("early",), fails=True, named="one rank ends early", variant=True),
+    Scenario("one_of_two_raises.py", ranks=2, fails=True, named="one of two raises"),
 )
 
 # Python's variables reach every process of a run, and their effects must not show in a script.
@@ -84,6 +83,10 @@ OF_PYTHON = {
     "LC_ALL": "C",
 }
 
+REDIRECTED = ("--log-dir", "logs", "-r", "3", "-t", "0:1")
+# Names of modules that processes of the launchers import.
+SHADOWS = ("headway", "json", "secrets", "queue", "select", "numpy", "torch", "msgspec", "xxhash", "runner")
+
 SURROUNDINGS = (
     Scenario(
         "one_after_another.py",
@@ -96,31 +99,36 @@ SURROUNDINGS = (
     Scenario("training.py", environment={"PYTHONPATH": str(SCRIPTS)}, flags=("--run-path",), named="run path", variant=True),
     Scenario("python_state.py", variant=True),
     Scenario("descriptors.py", variant=True),
-    Scenario("main_module.py"),
+    # Several of the following for one start of the launchers.
+    Scenario(
+        "main_module.py",
+        words=("shadowed", "environment", "children", "another_program"),
+        stdin=b"for the child",
+        present=SHADOWS,
+        named="surroundings",
+    ),
+    Scenario("main_module.py", variant=True),
     Scenario("main_module.py", relative=True, named="script by a relative path", variant=True),
     Scenario("variables_first.py", ranks=2, variant=True),
     Scenario("stdin.py", stdin=b"one\ntwo\nthree\nfour", variant=True),
-    Scenario("children.py", stdin=b"for the child"),
+    Scenario("children.py", stdin=b"for the child", variant=True),
     Scenario("handlers.py", variant=True),
     Scenario("output.py", variant=True),
     Scenario("profiled.py", variant=True),
     Scenario("pools.py", variant=True),
     Scenario("loaders.py", variant=True),
     Scenario("shared_memory.py", ranks=2, variant=True),
-    Scenario(
-        "shadowed.py", present=("headway", "json", "secrets", "queue", "select", "numpy", "torch", "msgspec", "xxhash", "runner")
-    ),
-    Scenario(
-        "program.sh",
-        flags=("--no-python",),
-        words=("a b",),
-        stdin=b"piped\n",
-        named="program",
-    ),
+    Scenario("shadowed.py", present=SHADOWS, variant=True),
+    Scenario("program.sh", flags=("--no-python",), words=("a b",), stdin=b"piped\n", named="program", variant=True),
     Scenario("package", flags=("-m",), words=("--flag",), environment={"PYTHONPATH": f"{ROOT}:{SCRIPTS}"}, variant=True),
     # When torchrun shows output that is redirected to files, it tears lines if there are many.
+    Scenario("stdin.py", stdin=b"one\ntwo\nthree", flags=REDIRECTED, named="redirected output", variant=True),
     Scenario(
-        "stdin.py", stdin=b"one\ntwo\nthree", flags=("--log-dir", "logs", "-r", "3", "-t", "0:1"), named="redirected output"
+        "program.sh",
+        flags=("--no-python", *REDIRECTED),
+        words=("a b",),
+        stdin=b"piped\n",
+        named="redirected program",
     ),
     Scenario("recorded.py", flags=("--log-dir", "logs", "-t", "3"), fails=True, named="teed output of a failure", variant=True),
     Scenario("spawns_ranks.py", several=True, variant=True),
@@ -132,7 +140,7 @@ TRAINING = (
     Scenario("compiled.py", variant=True),
     Scenario("groups.py", ranks=2, variant=True),
     Scenario("collectives.py", ranks=2, variant=True),
-    Scenario("stores.py", ranks=2),
+    Scenario("stores.py", ranks=2, variant=True),
     Scenario("remote_calls.py", ranks=2, variant=True),
     Scenario("data_parallel.py", ranks=2, variant=True),
     Scenario("sharded.py", ranks=2, variant=True),
@@ -143,7 +151,7 @@ OF_DCP = (".metadata",)
 
 FILES = (
     Scenario("small_saves.py", variant=True),
-    Scenario("every_file_is_mine.py", again=True),
+    Scenario("every_file_is_mine.py", again=True, variant=True),
     Scenario("diverged.py", again=True, variant=True),
     Scenario("other_writers.py", again=True, variant=True),
     Scenario("own_notes.py", again=True, volatile=OF_DCP, variant=True),

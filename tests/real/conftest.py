@@ -11,7 +11,7 @@ STORY = Path(__file__).parents[2] / "examples/two-node-slurm"
 
 def run_here(job: Path, runs: Path) -> Run:
     """A job of the story on this machine: two slots with one rank each. Nodes and pods have a newer C library."""
-    done = headway("run", job, runs=runs)
+    done = headway("run", job, runs=runs, fork=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return only_run(runs)
 

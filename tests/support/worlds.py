@@ -1,6 +1,7 @@
 """Runs ranks as processes, in the environment that torchrun gives them, and ends them with the test.
 
 They are forked from one process that has imported torch: these tests begin after the imports, which cost more than most of them.
+`tests.support.commands` forks `headway` from the same process.
 """
 
 import multiprocessing
@@ -29,6 +30,10 @@ PRELOADED = [
     "headway.checkpoint",
     "headway.runner.train.main",
     "tests.support.worlds",
+    # What tests.support.commands forks.
+    "headway.cli.verbs.run",
+    "headway.runner.torchrun.launcher",
+    "tests.support.commands",
 ]
 
 
@@ -62,21 +67,21 @@ def _start(module: str, rank: int, ranks: int, nodes: int, folder: Path, words: 
     numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local, "OMP_NUM_THREADS": 1}
     environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}, "STORE": str(folder)}
     argv = [module, *map(str, words)]
-    process = _server().Process(target=_be_rank, args=(argv, environment, Path.cwd(), _said(folder, rank)))
+    process = server().Process(target=_be_rank, args=(argv, environment, Path.cwd(), _said(folder, rank)))
     process.start()
     return process
 
 
-def _server() -> multiprocessing.context.ForkServerContext:
-    """The process that forks ranks: it starts with the first of them, and ends with this process."""
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(PRELOADED)
+def server() -> multiprocessing.context.ForkServerContext:
+    """Return the process that forks ranks and commands: it starts with the first of them, and ends with this process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         # A pool of threads would not survive the fork.
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
-    return server
+    return context
 
 
 def _be_rank(argv: list[str], environment: Mapping[str, str], folder: Path, said: Path) -> None:

@@ -10,6 +10,9 @@ import facts
 SEEN = (
     f"BESIDE = {facts.BESIDE}"
     """
+# Without the working folder.
+import sys
+del sys.path[0]
 import json, os, signal
 print(json.dumps({
     "variables": sorted(name for name in os.environ if not name.startswith((*BESIDE, "_"))),

@@ -17,7 +17,7 @@ facts.write(
     name=__name__,
     file=__file__,
     package=__package__,
-    spec=str(__spec__),
+    spec=__spec__ and (__spec__.name, __spec__.origin),
     main=sorted(name for name in vars(sys.modules["__main__"]) if name.startswith("__")),
     folder=os.getcwd(),
     signals=facts.handlers(),

@@ -1,7 +1,12 @@
-"""A script's own module: pickled classes of it, its source, its siblings, its resources, its name to others."""
+"""A script's own module: pickled classes of it, its source, its siblings, its resources, its name to others.
+
+It then imports the scripts beside it that its arguments name: what each of them finds, for one start of the launchers.
+"""
 
 import copyreg
+import importlib
 import inspect
+import os
 import pickle
 import sys
 from dataclasses import dataclass
@@ -42,3 +47,9 @@ except ValueError as error:
 import __main__
 
 print(__main__.Config is Config, copyreg.__name__, sys.argv[0] == __file__)
+
+for name in sys.argv[1:]:
+    print("now", name, flush=True)
+    importlib.import_module(name)
+    if os.path.exists(f"facts-{facts.rank()}.json"):
+        os.rename(f"facts-{facts.rank()}.json", f"{name}-{facts.rank()}.json")

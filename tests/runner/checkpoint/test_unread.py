@@ -26,15 +26,22 @@ ERRORS = (errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT, errno.ENOTCONN
 # --- a custom loop ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run with steps 10, 20 and 30, whose reader has no patience."""
-    monkeypatch.setenv("HEADWAY_READ_PATIENCE_S", "0")
-    with checkpoint.open(tmp_path / "run", tiers={"shared": 10}) as run:
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with steps 10, 20 and 30."""
+    folder = tmp_path_factory.mktemp("saved") / "run"
+    with checkpoint.open(folder, tiers={"shared": 10}) as run:
         run.load({"a": torch.zeros(2)})
         for step in (10, 20, 30):
             run.save(step, {"a": torch.full((2,), float(step))})
-    return tmp_path / "run"
+    return folder
+
+
+@pytest.fixture
+def saved(saved_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run, whose reader has no patience."""
+    monkeypatch.setenv("HEADWAY_READ_PATIENCE_S", "0")
+    return Path(shutil.copytree(saved_once, tmp_path / "run"))
 
 
 def checkpoints(run: Path) -> Path:

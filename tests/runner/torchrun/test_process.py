@@ -3,14 +3,13 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.faults.runs import LIMIT_S, going, headway, only_run, wait_until
-from tests.support.gloo import without_abort
+from tests.support.commands import Command
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +18,9 @@ def test_streams_names_and_arguments_are_torchruns(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HEADWAY_SECRET", "no worker's business")
     script = tmp_path / "script.py"
     script.write_text(
+        # headway imports no torch ahead of a script that sets variables.
         "import os, sys\n"
+        "os.environ['SET'] = '1'\n"
         "print('out', sys.argv[1], os.environ['ROLE_NAME'], os.environ['TORCHELASTIC_MAX_RESTARTS'])\n"
         "print('err', os.environ['OMP_NUM_THREADS'], file=sys.stderr)\n"
         "assert os.path.isdir(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))\n"
@@ -83,36 +84,6 @@ def test_a_non_python_program_is_a_worker_and_receives_the_signal(tmp_path: Path
     assert only_run(tmp_path / "runs").verdict()["verdict"] == "preempted"
 
 
-# As test_init_method_tcp_with_torchelastic of torch's test_run.py; the first generation leaves what the second must not find.
-AT_A_PORT = """
-import os, signal, sys, torch, torch.distributed as dist
-port, restarts = sys.argv[1], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", **place)
-dist.all_reduce(total := torch.ones(1))
-assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("localhost", port)
-store = dist.TCPStore("localhost", int(port), is_master=False, wait_for_workers=False)
-assert not store.check(["left"])
-dist.barrier()
-store.set("left", "1")
-if restarts == 0 and place["rank"] == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
-dist.barrier()
-sys.stdout.write(f"{int(total)} {restarts}\\n")
-dist.destroy_process_group()
-"""
-
-
-def test_a_given_port_is_the_stores_in_every_generation(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(AT_A_PORT)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    flags = ("--nnodes=1", "--nproc-per-node=2", "--master-addr=localhost", f"--master-port={port}", "--max-restarts=1")
-    words = ("torchrun", *flags, tmp_path / "script.py", str(port))
-    done = without_abort(lambda number: headway(*words, runs=tmp_path / f"runs-{number}"))
-    assert (done.returncode, done.stdout) == (0, "2 1\n" * 2), done.stderr
-
-
 def test_a_port_in_use_is_an_error_before_a_run_is_created(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -128,11 +99,12 @@ def test_two_launchers_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
     program = 'echo "$RANK/$WORLD_SIZE $GROUP_RANK $MASTER_ADDR"'
     flags = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "pair")
     words = (*flags, "--rdzv-conf", "last_call_timeout=200", "--no-python", "bash", "-c", program)
-    command = [sys.executable, "-m", "headway.cli.main", "torchrun", *words]
-    start = {"env": {"HEADWAY_RUNS": str(tmp_path)}, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    both = [subprocess.Popen(command, **start) for _ in range(2)]  # type: ignore[call-overload]
-    printed = [process.communicate(timeout=LIMIT_S) for process in both]
-    assert [process.returncode for process in both] == [0, 0], printed
+    with ExitStack() as stack:
+        # Nothing else is in the environment.
+        start = ("torchrun", *words), {"HEADWAY_RUNS": str(tmp_path)}
+        both = [stack.enter_context(Command(*start)) for _ in range(2)]
+        printed = [process.communicate(timeout=LIMIT_S) for process in both]
+        assert [process.returncode for process in both] == [0, 0], printed
     assert sorted(out for out, _ in printed) == ["0/2 0 127.0.0.1\n", "1/2 1 127.0.0.1\n"]
     assert sum("can join, as with torchrun; set HEADWAY_SECRET_FILE" in err for _, err in printed) == 1, "only the host prints it"
     assert json.loads((tmp_path / "pair/attempts/0/run.json").read_text())["min_slots"] == 1

@@ -2,10 +2,8 @@
 
 import itertools
 import json
-import mmap
 import os
 import resource
-import socket
 import sys
 import traceback
 from collections.abc import Mapping
@@ -15,7 +13,6 @@ from typing import Any
 
 import torch
 
-from headway.runner.boot.heartbeat import report_heartbeats
 from headway.runner.checkpoint.chain import Chain, newest_base
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.read import Reader
@@ -26,18 +23,15 @@ from headway.runner.contract import (
     Checkpoint,
     Data,
     Execution,
-    HeartbeatPage,
     Mesh,
     Model,
     Optimizer,
     RunConfig,
-    RunDirectory,
     Tier,
 )
 from headway.runner.contract import Trainer as Kind
-from headway.runner.train.job import Job
 from headway.runner.train.main import Trainer
-from headway.runner.worker import Worker
+from tests.support.ranks.undisturbed import trainer
 from tests.support.saves import save
 from tests.support.worlds import join, leave
 
@@ -166,19 +160,8 @@ class Training:
 
     @classmethod
     def begun(cls, root: Path, name: str) -> "Training":
-        layout, rank = LAYOUTS[name], int(os.environ["RANK"])
-        directory = RunDirectory(_folder(root, name), 0)
-        directory.chain.mkdir(parents=True, exist_ok=True)
-        directory.attempt_directory.mkdir(parents=True, exist_ok=True)
-        _, events = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        events.setblocking(False)
-        size = layout.mesh.world_size
-        page = HeartbeatPage(memoryview(mmap.mmap(-1, HeartbeatPage.bytes_for(size))))
-        worker = Worker(rank, rank, size, 1, 0, str(directory.run_json), None, page, events)
-        worker.say = lambda *_, **__: None  # type: ignore[method-assign]
-        trainer = Trainer(worker, Job.of(config(root / "text", layout)), report_heartbeats(worker, "start"))
-        training = cls(trainer, [], [])
-        trainer._write_metrics = training._hear  # type: ignore[method-assign, assignment]
+        training = cls(trainer(config(root / "text", LAYOUTS[name]), _folder(root, name)), [], [])
+        training.trainer._write_metrics = training._hear  # type: ignore[method-assign, assignment]
         return training
 
     def _hear(self, _: Any, agreed: Any) -> None:
