@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from headway.jobspec.plan import ClusterPlan, FabricPlan, NodePlan, QosPlan, SwitchPlan
 from headway.templates.audit.fabrics import other_fabrics
-from headway.templates.audit.plan import FOREIGN
+from headway.templates.audit.plan import RENAMES_PORTS
 from headway.templates.reading import EcnView, QosView, Reading, RoutingView
 
 # A subject and its key, for example ("queue of DSCP", 26).
@@ -154,7 +154,7 @@ def _against(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[
 
 
 def _is_foreign(reading: Reading) -> bool:
-    return reading.device is not None and reading.device.os in FOREIGN
+    return reading.device is not None and reading.device.os in RENAMES_PORTS
 
 
 def _fabric_of(reading: Reading, switch: SwitchPlan | None, cluster: ClusterPlan) -> FabricPlan | None:
@@ -186,7 +186,7 @@ def _among(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         own = [each for other, each in said if other == scope and each.fact[0] in _OF_DEVICES]
         for found in _dissent(own, *_majority(own, by_end or len({file for each in own for file in each.files}) == 1)):
             # On these an engineer gives ports a profile one by one, and storage or management ports none.
-            yield replace(found, doubtful=True) if scope[0] in FOREIGN else found
+            yield replace(found, doubtful=True) if scope[0] in RENAMES_PORTS else found
     yield from _chain(readings, agreed)
 
 
@@ -368,7 +368,7 @@ def _pairs(readings: Mapping[str, Reading]) -> Iterator[Disagreement]:
         other, view = seen.setdefault(folder, (file, reading.routing))
         names = {device.name for each in (file, other) if (device := readings[each].device) is not None and device.name}
         kinds = {device.os for each in (file, other) if (device := readings[each].device) is not None}
-        if path.suffix != PurePosixPath(other).suffix and len(names) < 2 and not kinds & FOREIGN:
+        if path.suffix != PurePosixPath(other).suffix and len(names) < 2 and not kinds & RENAMES_PORTS:
             yield from _routing_of(file, reading.routing, other, view)
 
 

@@ -15,7 +15,7 @@ from headway.jobspec.problem import Problem, Severity
 from headway.jobspec.resolve.environment import resolve_environment
 from headway.templates.agreement import disagreements
 from headway.templates.audit.finding import Finding
-from headway.templates.audit.plan import FOREIGN, differences, slow_sessions
+from headway.templates.audit.plan import RENAMES_PORTS, differences, slow_sessions
 from headway.templates.audit.rules import findings
 from headway.templates.cluster import reader_of, readers_by_kind, recognized
 from headway.templates.hosts.render import is_netplan, is_script
@@ -118,7 +118,7 @@ def changed_settings(
         reader = reader_of(path) if path is not None else None
         if path is not None and documents[file].text == rendered[path]:
             continue
-        if path is None and reading.device is not None and reading.device.os in FOREIGN:
+        if path is None and reading.device is not None and reading.device.os in RENAMES_PORTS:
             # A running configuration also has what the site and the system set; `compare` has compared what it means.
             continue
         if path is not None and reader is not None:

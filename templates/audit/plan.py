@@ -13,7 +13,7 @@ from headway.templates.ports import named
 from headway.templates.reading import BgpView, EcnView, NeighborView, QosView, Reading
 from headway.templates.switches import SWITCHES
 
-FOREIGN = frozenset(name for name, kind in SWITCHES.items() if kind.port_name is not None)
+RENAMES_PORTS = frozenset(name for name, kind in SWITCHES.items() if kind.port_name is not None)
 # As the renderer of SONiC sets them; EOS's largest is 9214, without the Ethernet header and checksum.
 _MTUS = (9216, 9214)
 _FEC_FROM_MBPS = 100_000
@@ -72,7 +72,7 @@ def _session(file: str, name: str, neighbor: NeighborView, hold: int | None) -> 
 def _planned(readings: Mapping[str, Reading], cluster: ClusterPlan) -> Iterator[tuple[str, Machine, SwitchPlan | None]]:
     """Yield each such switch with its file, and its plan in its own names; None for one that the cluster does not have."""
     for machine in machines(
-        {file: each for file, each in readings.items() if each.device is not None and each.device.os in FOREIGN}
+        {file: each for file, each in readings.items() if each.device is not None and each.device.os in RENAMES_PORTS}
     ):
         (file, reading), *_ = machine.files.items()
         switch = switch_of(file, reading, cluster)
