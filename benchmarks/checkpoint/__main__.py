@@ -46,7 +46,7 @@ def _inflation(found: dict[str, list[Window]], count: int) -> Claim:
     ours = inflation.pop(Behind.name)
     best, *_, worst = sorted(inflation, key=lambda way: inflation[way].median)
     return compared(
-        "what the steps beside a save take longer until it is durable",
+        "how much longer the steps next to a save take until it is durable",
         (ours, inflation[best]),
         f"the best of {len(inflation)} configurations of {_DCP}, async_save: {best} (the worst, {worst}: "
         f"{inflation[worst].median:.3f} s)",

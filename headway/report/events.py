@@ -21,15 +21,17 @@ from headway.runner.contract.journal import (
     Straggler,
     Takeover,
     Transient,
+    Undead,
+    Unread,
     Unseen,
 )
 
-# Kinds of the journal that are no event of their own in a report: its tables and its timeline have them.
-SHOWN_ELSEWHERE = frozenset(
+# Kinds of the journal that are not events of a report: its tables and its timeline show some of them, the others explain decisions.
+NOT_EVENTS = frozenset(
     {
         *("claim", "start", "section", "loaded", "finished", "end", "preempted", "failure"),
-        *("committed", "retired", "refused", "unread", "waited", "compared"),
-        *("standby", "warm", "adopted", "undead", "members"),
+        *("committed", "retired", "refused", "waited", "compared"),
+        *("standby", "warm", "adopted", "members"),
     }
 )
 
@@ -59,7 +61,7 @@ def events(history: Sequence[GenerationHistory]) -> Iterator[Event]:
 
 
 def sentence(entry: Entry) -> str | None:
-    """Return what happened; None for an entry that is shown elsewhere."""
+    """Return what happened; None for a kind in `NOT_EVENTS`."""
     match entry:
         case Hang():
             return _hang(entry)
@@ -75,15 +77,15 @@ def sentence(entry: Entry) -> str | None:
             return _numbers(entry)
         case Takeover():
             return f"node {entry.node} has taken over as coordinator (term {entry.term})"
-        case Regroup():
-            return f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
-        case ReplicaLost() | Regrouped():
-            return _replicas(entry)
+        case Regroup() | ReplicaLost() | Regrouped():
+            return _groups(entry)
         case RefusedFile():
             return f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
+        case Undead() | Unread():
+            return _impossible(entry)
         case Unseen():
             return f"not observable from outside: {'; '.join(entry.calls)}"
-    # The other kinds are in SHOWN_ELSEWHERE.
+    # The other kinds are in NOT_EVENTS.
     return None
 
 
@@ -123,7 +125,16 @@ def _rebound(move: Rebound) -> str:
     return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
 
 
-def _replicas(entry: ReplicaLost | Regrouped) -> str:
+def _impossible(entry: Undead | Unread) -> str:
+    if isinstance(entry, Undead):
+        return f"SIGKILL does not end {_ranks(entry.ranks)} (state {', '.join(dict.fromkeys(entry.states))})"
+    read = f"{_host(entry.host, entry.node)} could not read the checkpoint of step {entry.step:,} ({entry.tier})"
+    return f"{read}: {entry.reason}; this is not counted as damage"
+
+
+def _groups(entry: Regroup | ReplicaLost | Regrouped) -> str:
+    if isinstance(entry, Regroup):
+        return f"{_host(entry.host, entry.node)} has joined: all ranks restart with it"
     if isinstance(entry, ReplicaLost):
         where = f" on {entry.host}" if entry.host else ""
         step = "" if entry.step is None else f" at step {entry.step:,}"

@@ -28,6 +28,21 @@ uptime_s() {
   echo "${since%.*}"
 }
 
+# When a process was started; a later process with its number has another time.
+start_of() {
+  read -r stat <"/proc/$1/stat" || return 1
+  # The name of the program, in parentheses, may have spaces.
+  set -- ${stat##*) }
+  echo "${20}"
+}
+
+# Leaves on record that this process has the undo.
+take_watch() { echo "$$ $(start_of $$)" >"$dir/pid"; }
+
+is_watched() {
+  read -r pid began <"$dir/pid" && [ "$(start_of "$pid")" = "$began" ]
+} 2>/dev/null
+
 running() { vtysh -c 'show running-config no-header'; }
 
 reloader() {
@@ -69,7 +84,7 @@ leave() { mv -T "$dir" "$dir.$$" && rm -rf "$dir.$$"; }
 
 undo() {
   mv "$dir/armed" "$dir/undoing" 2>/dev/null || return 76
-  echo $$ >"$dir/pid"
+  take_watch
   restore_file
   for pause in 2 5 10 0; do
     (
@@ -107,7 +122,7 @@ look() {
   if [ -d "$dir" ]; then
     echo "left $(($(cat "$dir/deadline") - $(uptime_s)))"
     echo "by $(cat "$dir/by")"
-    kill -0 "$(cat "$dir/pid" 2>/dev/null)" 2>/dev/null || echo 'watched no'
+    is_watched || echo 'watched no'
   fi
 }
 
@@ -149,7 +164,7 @@ arm() {
 }
 
 watch() {
-  echo $$ >"$dir/pid"
+  take_watch
   while [ "$(cat "$dir/armed" 2>/dev/null)" = "$1" ]; do
     if [ "$(uptime_s)" -ge "$(cat "$dir/deadline")" ]; then
       note 'the push was not confirmed in time'

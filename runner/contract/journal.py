@@ -150,7 +150,7 @@ class Refused(Entry):
 
 @dataclass(frozen=True)
 class Unread(Entry):
-    """A checkpoint could not be read, which is not damage: no claim may leave it out."""
+    """A checkpoint could not be read, which is not damage: no claim may skip it."""
 
     KIND, ALARMS = "unread", True
     step: int

@@ -10,6 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
+# lldpd src/client/display.c, display_age.
+_AGE = re.compile(r"(\d+) days?, (\d+):(\d+):(\d+)")
+
 
 class SeenEnd(Struct, frozen=True):
     """An end of a cable: a device and the names that its port goes by, most reliable first."""
@@ -52,13 +55,25 @@ def _lldp(text: str, device: str) -> SeenCables:
         raise ValueError(f"line {error.lineno}: it is not JSON: {error.msg}") from error
     if not isinstance(found, dict) or "lldp" not in found:
         raise ValueError("line 1: no `lldp` in it, so `lldpcli show neighbors -f json` has not written it")
-    cables = [
-        SeenCable(SeenEnd(device, (port,)), far)
-        for port, row in _named(_part(found["lldp"], "interface"))
-        for far in [_neighbor(row)]
-        if far is not None
-    ]
+    newest: dict[str, tuple[int, list[SeenEnd]]] = {}
+    for port, row in _named(_part(found["lldp"], "interface")):
+        if (far := _neighbor(row)) is not None:
+            age_s = _age_s(row)
+            least_s, ends = newest.setdefault(port, (age_s, []))
+            if age_s < least_s:
+                newest[port] = age_s, [far]
+            elif age_s == least_s:
+                ends.append(far)
+    cables = [SeenCable(SeenEnd(device, (port,)), far) for port, (_, ends) in newest.items() for far in ends]
     return SeenCables(frozenset({device}), tuple(cables))
+
+
+def _age_s(row: Any) -> int:
+    """Return for how long the neighbor has been known; 0 if the row has no age. A neighbor is kept for its time to live (usually 120 s)
+    after its cable was moved, next to the new one."""
+    age = _AGE.fullmatch(str(row.get("age"))) if isinstance(row, dict) else None
+    days, hours, minutes, seconds = (int(part) for part in age.groups()) if age else (0, 0, 0, 0)
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _part(value: Any, key: str) -> Any:

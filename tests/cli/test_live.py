@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from headway.cli.views.live import journal_words
-from headway.report.events import SHOWN_ELSEWHERE
+from headway.report.events import NOT_EVENTS
 from headway.runner.contract.journal import JOURNAL_KINDS, Entry, Excluded, Failure, Hang, LostNode, Rebound, Straggler, line_of
 from tests.support.entries import example
 
 # Kinds that the progress bar or the end of the command shows.
-SILENT = SHOWN_ELSEWHERE - {"start", "loaded", "failure", "refused", "preempted"}
+SILENT = NOT_EVENTS - {"start", "loaded", "failure", "refused", "preempted"}
 
 
 def written(entry: Entry) -> Any:

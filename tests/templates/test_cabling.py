@@ -257,6 +257,20 @@ def test_management_port_is_not_checked() -> None:
     assert found(ethernet(), lldp(ethernet(), cables)) == []
 
 
+def test_neighbor_of_a_moved_cable_is_its_newest() -> None:
+    """lldpd keeps the last one until its time to live is over."""
+    rows = [
+        {"Ethernet0": {**neighbor("gpu-1", "mlx5_0"), "age": "2 days, 03:04:05"}},
+        {"Ethernet0": {**neighbor("gpu-2", "mlx5_0"), "age": "0 day, 00:00:59"}},
+        {"Ethernet8": {**neighbor("gpu-3", "mlx5_0"), "age": "0 day, 00:01:00"}},
+    ]
+    report = read_cables(json.dumps({"lldp": {"interface": rows}}), "rails-leaf-1", {})
+    assert [(cable.own.ports, cable.far.device) for cable in report.cables] == [
+        (("Ethernet0",), "gpu-2.example.org"),
+        (("Ethernet8",), "gpu-3.example.org"),
+    ]
+
+
 def test_rendered_netlist_matches_the_planned_fabric() -> None:
     plan = infiniband()
     files = {path.name: text for path, text in render_fabric(OpensmOptions(), plan.fabrics[0], plan).items()}

@@ -63,6 +63,15 @@ class _Due(Struct, frozen=True):
     touches: Sequence[Touch]
 
 
+class _Push(Struct, frozen=True):
+    """One call of the verb: the cluster, its switches as a tree, the options, and where results are shown."""
+
+    planned: PlannedCluster
+    tree: FabricTree
+    args: argparse.Namespace
+    view: PushView
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("cluster", type=Path, metavar="CLUSTER", help="a Cluster document, with its inventories next to it")
@@ -98,6 +107,7 @@ def _push(args: argparse.Namespace, view: PushView) -> int:
         raise StopError(2, f"`--undo-after {args.undo_after}`: expected {_LEAST_UNDO_S} to {_MOST_UNDO_S} seconds")
     planned = _planned(args.cluster)
     tree = FabricTree(planned.plan)
+    this = _Push(planned, tree, args, view)
     targets = _targets(planned, args.switch, tree)
     for target in targets:
         if args.undo_after < (least_s := round(_lasting_s(target) + _LEAST_UNDO_S - _LAST_S - _USUAL_HOLD_S)):
@@ -113,10 +123,10 @@ def _push(args: argparse.Namespace, view: PushView) -> int:
         return 0
     established = {name: reading.sessions.bgp for name, reading in readings.items()}
     established |= _sessions_of_partners(planned, tree, [each.target.name for each in due], targets)
-    _check(planned, tree, due, established, args, view)
+    _check(this, due, established)
     if not args.yes:
         ask(f"change {_switches(len(due))}, one at a time?")
-    return _change_all(planned, tree, due, established, args, view)
+    return _change_all(this, due, established)
 
 
 def _switches(count: int) -> str:
@@ -282,21 +292,14 @@ def _sessions_of_partners(
 # --- what must not be touched -----------------------------------------------------------------------------------------
 
 
-def _check(
-    planned: PlannedCluster,
-    tree: FabricTree,
-    due: Sequence[_Due],
-    established: Mapping[str, Mapping[str, int]],
-    args: argparse.Namespace,
-    view: PushView,
-) -> None:
+def _check(this: _Push, due: Sequence[_Due], established: Mapping[str, Mapping[str, int]]) -> None:
     """Raises StopError with 1 if the change of one of these switches would reach a running job, or take the last path of another."""
-    in_use = _in_use(planned, due, args.no_running_jobs)
+    in_use = _in_use(this.planned, due, this.args.no_running_jobs)
     refused: dict[str, list[str]] = {}
     for each in due:
         name = each.target.name
-        found = [str(line) for line in protected(tree, name, each.touches, in_use)]
-        for below in cut_off(tree, name, each.touches, established):
+        found = [str(line) for line in protected(this.tree, name, each.touches, in_use)]
+        for below in cut_off(this.tree, name, each.touches, established):
             found.append(f"{name}: {below} would lose its last path: its sessions with all other switches above it are down")
         if found:
             refused[name] = found
@@ -305,7 +308,8 @@ def _check(
             print(f"refused: {reason}", file=sys.stderr)
         if len(reasons) > _MOST_SHOWN:
             print(f"refused: {name}: {len(reasons) - _MOST_SHOWN} more of the kind", file=sys.stderr)
-        view.results[name].state, view.results[name].reason = "refused", reasons[0]
+        result = this.view.results[name]
+        result.state, result.reason = "refused", reasons[0]
     if refused:
         others = "; push to the other switches by `--switch`" if len(refused) < len(due) else ""
         raise StopError(1, f"nothing was changed on {listed_some(list(refused))}: wait for the jobs and the sessions{others}")
@@ -330,18 +334,11 @@ def _in_use(planned: PlannedCluster, due: Sequence[_Due], is_idle: bool) -> Node
 # --- the changes ------------------------------------------------------------------------------------------------------
 
 
-def _change_all(
-    planned: PlannedCluster,
-    tree: FabricTree,
-    due: Sequence[_Due],
-    established: Mapping[str, Mapping[str, int]],
-    args: argparse.Namespace,
-    view: PushView,
-) -> int:
+def _change_all(this: _Push, due: Sequence[_Due], established: Mapping[str, Mapping[str, int]]) -> int:
     """Change one switch after the other, and stop at the first that does not come to its end."""
     from headway.infra.push.switch import BEFORE, PushError, PushState, push  # noqa: PLC0415 (paramiko is an extra)
 
-    known = dict(established)
+    view, known = this.view, dict(established)
     last: _Due | None = None
     with view.steps():
         for number, each in enumerate(due, 1):
@@ -350,11 +347,11 @@ def _change_all(
             if last is not None:
                 view.step(place, "looking at the sessions of the last switch")
                 known[last.target.name] = _still_up(last)
-            if last is not None or not args.yes:
+            if last is not None or not this.args.yes:
                 view.step(place, "asking for running jobs")
-                _check(planned, tree, [each], known, args, view)
+                _check(this, [each], known)
             try:
-                outcome = push(each.target.reach, each.text, each.before, _times(each, args), partial(view.step, place))
+                outcome = push(each.target.reach, each.text, each.before, _times(each, this.args), partial(view.step, place))
             except PushError as error:
                 raise StopError(1, f"{error}{_left(due[number:])}") from error
             view.ended(name, outcome.state, outcome.reason)

@@ -86,7 +86,7 @@ class Fabric:
             self._machine = Machine("fabric", HOLDER, [], {"PATH": SEARCH_PATH}, scratch.path / "console")
             stack.callback(self._machine.kill)
             self._machine.boot()
-            self._run_script(self._wiring())
+            self.run_script(self._wiring())
             for name, files in self.switches.items():
                 self._start_switch(name, files)
             self._started = stack.pop_all()
@@ -111,8 +111,8 @@ class Fabric:
         folder.mkdir()
         for file, text in {"vtysh.conf": "", **files}.items():
             (folder / file).write_text(text)
-        self._run_script(shlex.join(["ip", "netns", "exec", name, *self._daemon(daemon, name)]) for daemon in DAEMONS)
-        self._run([str(self.programs["vtysh"]), "-N", name, "-b"])
+        self.run_script(shlex.join(["ip", "netns", "exec", name, *self._daemon(daemon, name)]) for daemon in DAEMONS)
+        self.run([str(self.programs["vtysh"]), "-N", name, "-b"])
 
     def _daemon(self, daemon: str, switch: str) -> list[str]:
         # -N keeps the sockets of switches apart in /run/frr; -P 0: no terminal on TCP; without -f it logs a missing file
@@ -135,10 +135,11 @@ class Fabric:
         """The file tree that switches and hosts see."""
         return Path(f"/proc/{self.machine.pid}/root")
 
-    def _run_script(self, commands: Iterable[str]) -> None:
-        self._run(["bash", "-e", "-c", "\n".join(commands)])
+    def run_script(self, commands: Iterable[str]) -> str:
+        """Standard output of the commands inside; raises FabricError at the first that fails."""
+        return self.run(["bash", "-e", "-c", "\n".join(commands)])
 
-    def _run(self, argv: Sequence[str]) -> str:
+    def run(self, argv: Sequence[str]) -> str:
         """Standard output of `argv` inside; raises FabricError with its output if it fails."""
         entered = leashed(self.machine.enter(argv, Path("/")))
         env = {"PATH": SEARCH_PATH}
@@ -151,17 +152,17 @@ class Fabric:
 
     def vtysh(self, switch: str, *commands: str) -> str:
         """The answers of a switch's FRR to the commands, one after the other."""
-        return self._run([str(self.programs["vtysh"]), "-N", switch, *(word for each in commands for word in ("-c", each))])
+        return self.run([str(self.programs["vtysh"]), "-N", switch, *(word for each in commands for word in ("-c", each))])
 
     def add_address(self, port: Port, address: str) -> None:
         """Configure by hand, as a person who logs in does."""
-        self._run(["ip", "-n", port.device, "address", "add", address, "dev", port.interface])
+        self.run(["ip", "-n", port.device, "address", "add", address, "dev", port.interface])
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
     def kernel_routes(self, switch: str, prefix: str) -> set[str]:
         """The interfaces through which the switch's kernel sends to exactly this prefix."""
-        routes = json.loads(self._run(["ip", "-n", switch, "-j", "route", "show", "exact", prefix]))
+        routes = json.loads(self.run(["ip", "-n", switch, "-j", "route", "show", "exact", prefix]))
         return {hop["dev"] for route in routes for hop in _hops(route) if not LOST_FLAGS & set(hop["flags"])}
 
     def wait_routes(self, switch: str, prefix: str, interfaces: Collection[str], timeout_s: float = START_S) -> None:
@@ -209,15 +210,15 @@ class Fabric:
 
     def cut(self, link: Link) -> None:
         """End b goes down, end a loses its carrier."""
-        self._run_script([set_command(link.b, "down")])
+        self.run_script([set_command(link.b, "down")])
 
     def silence(self, link: Link) -> None:
         """End b receives nothing any more; both ends keep their carrier."""
-        self._run_script(silence_commands(link.b))
+        self.run_script(silence_commands(link.b))
 
     def mend(self, link: Link) -> None:
         """Restore a cable that was cut or silenced."""
-        self._run_script([*hear_commands(link.b), set_command(link.b, "up")])
+        self.run_script([*hear_commands(link.b), set_command(link.b, "up")])
 
     # --- logs ---------------------------------------------------------------------------------------------------------
 

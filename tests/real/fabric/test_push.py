@@ -205,7 +205,7 @@ def test_push_whose_undo_is_killed_too_is_undone_by_the_next(lab: ManagedFabric)
         assert process.stderr is not None
         wait_for_step(process.stderr, "verifying")
         lab.kill_push()
-    lab.on_switch(LEAF, "sh", "-c", "kill -KILL $(cat /run/headway-push/pid)")
+    lab.on_switch(LEAF, "sh", "-c", "read pid began </run/headway-push/pid && kill -KILL $pid")
     done = lab.push("--diff")
     assert done.returncode == 3
     assert "was broken off" in done.stderr

@@ -29,6 +29,7 @@ END = "kill $(cat /run/frr/zebra.pid); rm -rf /run/frr"
 LINE = "ip prefix-list NEW seq 5 permit 192.0.2.0/24"
 # Longer than a busy machine takes for a few connections; the test makes the deadline of the switch earlier.
 UNDO_S = 600
+PID = "/run/headway-push/pid"
 NOW = "echo 0 >/run/headway-push/deadline"
 
 
@@ -71,6 +72,12 @@ def test_undo_outlives_the_connection(ssh_hosts: SshHosts, host: SshHost, user: 
         assert (armed.state, armed.is_alive) == ("armed", True)
         with pytest.raises(HostCommandError, match="another push is in progress"):
             switch.arm(old.running, switch.running(), UNDO_S)
+        # Another process that was given the number later is not the undo.
+        host.run("sh", "-c", f"mv {PID} {PID}.kept; echo 1 0 >{PID}")
+        reused = switch.look().earlier
+        assert reused is not None
+        assert not reused.is_alive
+        host.run("mv", f"{PID}.kept", PID)
         host.run("sh", "-c", NOW)
         deadline = time.monotonic() + 60
         while switch.look().earlier is not None:
