@@ -50,7 +50,8 @@ def decode(kind: type[T], data: Any) -> T:
 
 def _decoded(kind: type[T], data: Any, *, strict: bool) -> T:
     try:
-        return typing.cast("T", _decoder(kind, strict)(data))
+        hashable: Any = kind
+        return typing.cast("T", _decoder(hashable, strict)(data))
     except _MisfitError as error:
         raise RecordError(f"{kind.__name__}{error.place}: {error.problem}") from None
 

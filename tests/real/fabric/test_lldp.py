@@ -1,7 +1,7 @@
 """Tests `headway verify-cabling` with lldpd: each device of a plan is a namespace with its lldpd, and cables are moved as by hand."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,7 @@ class Site:
                 to = f"u32 match u32 0 0 action mirred egress redirect dev {self._panel[cables[end]]}"
                 yield f"tc -n {PANEL} filter add dev {self._panel[end]} parent ffff: protocol all {to}"
 
-    def reports(self) -> Sequence[SeenCables]:
+    def reports(self) -> list[SeenCables]:
         """Return what a person gets on each switch, read."""
         texts = self._fabric.run_script(
             f"lldpcli -u {SOCKETS}/{name} show neighbors -f json; echo {MARK}" for name in self.switches
