@@ -60,8 +60,8 @@ def headway(*words: str | Path, runs: Path, fork: bool = True) -> subprocess.Com
     Without `fork` it is a new process, which imports everything: less than the process costs that others are forked from.
     """
     if not fork:
-        command = [sys.executable, "-m", "headway.cli.main", *map(str, words)]
-        return subprocess.run(command, env=_environment(runs), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        argv = [sys.executable, "-m", "headway.cli.main", *map(str, words)]
+        return subprocess.run(argv, env=_environment(runs), capture_output=True, text=True, timeout=LIMIT_S, check=False)
     with going(*words, runs=runs) as command:
         out, err = command.communicate(LIMIT_S)
         return subprocess.CompletedProcess(words, command.wait(), out, err)
