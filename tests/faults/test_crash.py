@@ -42,7 +42,7 @@ def test_a_killed_worker_and_lost_memory_cost_one_interval_and_no_bit(tmp_path: 
         node = supervisor(run.directory, 1).pid
         (keeper,) = (each for each in companions(run.directory, KEEPER) if parent(each.pid) == node)
         of_rank = worker(run.directory, rank=1)
-        # At once: the other rank goes on to capture, and keeps the two newest.
+        # At once: the other rank captures further steps, and keeps its two newest.
         keeper.kill()
         of_rank.kill()
         out, err = launcher.communicate(LIMIT_S)

@@ -59,6 +59,7 @@ def test_no_file_is_added_and_a_changed_one_is_rejected_before_the_script(
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == ["begins at 0", "begins at 4", "loaded {'step': 3}"]
     run = only_run(tmp_path / "runs")
+    assert len(run.journal("start")) == 2, "no rank has read the changed file"
     (note,) = run.journal("refused file")
     assert note["path"] == str(tmp_path / "ckpt/4.pt")
     assert Path(note["now"]).is_relative_to(run.directory / "shared/refused")

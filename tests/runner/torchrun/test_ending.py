@@ -193,7 +193,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 )
 
 
-def test_what_a_script_leaves_and_a_data_set_in_memory_survive_a_crash(tmp_path: Path) -> None:
+def test_left_processes_and_a_data_set_in_memory_survive_a_crash(tmp_path: Path) -> None:
     # A name as unfortunate as possible.
     staged = Path(f"/dev/shm/torch_{os.getpid()}_1_1")
     staged.write_bytes(b"x" * 4096)
