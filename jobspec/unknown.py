@@ -824,12 +824,22 @@ def _renamed(name: str, unknown: _Unknown) -> Hint:
 def accepts(info: FieldInfo, value: Any) -> bool:
     """Return whether the field takes the value."""
     try:
-        form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
         # As documents are read: a list is a tuple, and "8" is no integer.
-        TypeAdapter(form).validate_json(json.dumps(value), strict=True)
+        _adapter(info).validate_json(json.dumps(value), strict=True)
     except (ValidationError, TypeError, ValueError):
         return False
     return True
+
+
+_ADAPTERS: dict[int, tuple[FieldInfo, TypeAdapter[Any]]] = {}
+
+
+def _adapter(info: FieldInfo) -> TypeAdapter[Any]:
+    """Return the field's validator. Making one takes milliseconds; each is kept with its field, which has no hash."""
+    if id(info) not in _ADAPTERS:
+        form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+        _ADAPTERS[id(info)] = info, TypeAdapter(form)
+    return _ADAPTERS[id(info)][1]
 
 
 def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
