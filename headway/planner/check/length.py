@@ -6,8 +6,6 @@ from headway.jobspec.notation import counted, write_parts
 from headway.jobspec.plan import ClusterPlan, JobPlan
 from headway.jobspec.problem import JOB, Problem, Severity
 from headway.planner.from_plan import EstimateError, states_framework, training_of
-from headway.planner.schedules.orders import ScheduleError
-from headway.planner.speed.step import step_time
 
 # The estimate's intervals are narrower: a run that ends within them may be meant.
 _FAR_LESS = 2.0
@@ -23,6 +21,9 @@ def check_length(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     time_s, gpu_hours = limits["time"], limits["gpu_hours"]
     if steps is None or (time_s is None and gpu_hours is None) or not states_framework(plan):
         return
+    from headway.planner.schedules.orders import ScheduleError  # noqa: PLC0415 (few jobs limit the run)
+    from headway.planner.speed.step import step_time  # noqa: PLC0415
+
     try:
         training = training_of(plan, cluster)
         needed_s = steps * step_time(training).seconds

@@ -12,7 +12,6 @@ from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
 from headway.planner.from_plan import EstimateError, states_framework, training_of
-from headway.planner.memory.hints import STILL_TOO_LARGE, hints, ranks_needed
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
@@ -52,6 +51,8 @@ def check_memory(
         return
     if use.verdict != "does not fit" or not (is_known or use.needed > _BEYOND_DOUBT * use.capacity):
         return
+    from headway.planner.memory.hints import STILL_TOO_LARGE, hints  # noqa: PLC0415 (most steps fit)
+
     held = f"{use.needed / GIB:.1f} GiB of {use.capacity / GIB:.1f} GiB"
     whose = f"the profile `{training.framework}`" + ("" if is_known else ", which is assumed where `framework` names none")
     message = f"a step does not fit into the memory of its GPUs ({training.gpu.name}): {held}, by {whose}"
@@ -87,6 +88,8 @@ def _shorter(training: Training) -> int | None:
 
 def _more(training: Training, plan: JobPlan, group: GroupPlan) -> str:
     """Return the remedy where no setting is enough on these GPUs: the nodes that are, if any number is."""
+    from headway.planner.memory.hints import ranks_needed  # noqa: PLC0415 (most steps fit)
+
     found = ranks_needed(training)
     if found is None:
         return "use GPUs with more memory, or split the model further: by `tp`, `pp` or `cp`"

@@ -9,22 +9,22 @@ from headway.jobspec.problem import CLUSTER, Problem, Severity
 from headway.templates.switches.frr.options import FrrOptions
 
 # Logs, terminals and daemons' own settings; lines of a neighbor that do not change what it exchanges.
-_OF_SITE = re.compile(
+_OF_SITE = (
     r"(log|line vty|password|enable|service|frr version|agentx|debug|banner|no log|no banner|ip ssh|vrf mgmt)\b.*"
     r"|interface (mgmt|(eth|eno|ens|enp|em)\d)[\w.]*( vrf \S+)?(\|.*)?"
     r"|.*\|(description|soft-reconfiguration inbound|bgp log-neighbor-changes)"
 )
-_OF_PLAN = re.compile(r"(hostname|frr defaults|interface|router|bfd|ip forwarding|ipv6 forwarding|zebra|fpm)\b.*")
+_OF_PLAN = r"(hostname|frr defaults|interface|router|bfd|ip forwarding|ipv6 forwarding|zebra|fpm)\b.*"
 # Of a file of sysctl.
-_KERNEL = re.compile(r"net\.ipv[46]\..*")
-_OTHER_KERNEL = re.compile(r"[a-z]\w*(\.[\w-]+)+")
+_KERNEL = r"net\.ipv[46]\..*"
+_OTHER_KERNEL = r"[a-z]\w*(\.[\w-]+)+"
 
 
 def judge(key: str) -> Severity | None:
     """Return how much a setting matters that is not as the plan has it, by its path: None where the site decides it."""
-    if _OF_SITE.fullmatch(key) or (_OTHER_KERNEL.fullmatch(key) and not _KERNEL.fullmatch(key)):
+    if re.fullmatch(_OF_SITE, key) or (re.fullmatch(_OTHER_KERNEL, key) and not re.fullmatch(_KERNEL, key)):
         return None
-    return Severity.ERROR if _OF_PLAN.fullmatch(key) or _KERNEL.fullmatch(key) else Severity.WARNING
+    return Severity.ERROR if re.fullmatch(_OF_PLAN, key) or re.fullmatch(_KERNEL, key) else Severity.WARNING
 
 
 def check(options: FrrOptions, switch: SwitchPlan, cluster: ClusterPlan) -> Iterator[Problem]:
