@@ -66,7 +66,7 @@ def train(store):
     dist.barrier()
     dist.destroy_process_group()
 first = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
-for round in range(20):
+for round in range(10):
     train(dist.PrefixStore(str(round), first))
 """
 
@@ -74,7 +74,7 @@ for round in range(20):
 GROUPS = """
 dist.init_process_group("gloo")
 counts = []
-for round in range(40):
+for round in range(20):
     group = dist.new_group([0, 1])
     dist.all_reduce(torch.ones(1), group=group)
     dist.destroy_process_group(group)
