@@ -98,7 +98,9 @@ def _check_counts(path: Path, fabric: Fabric, switches: Switches, groups: Sequen
     if len(problems) > _TWO and switches.ports is not None:
         for ports in range(switches.ports + 1, _MOST_PORTS + 1):
             if not found(switches.model_copy(update={"ports": ports})):
-                message = f"{switches.ports} ports are too few for the nodes, {switches.leaves or 0} leaves and {switches.spines or 0} spines"
+                message = (
+                    f"{switches.ports} ports are too few for the nodes, {switches.leaves} leaves and {switches.spines} spines"
+                )
                 hint = f"write the ports of one switch, at least {ports}"
                 yield Problem("HW510", CLUSTER, (*path, "ports"), message, hint)
                 return
