@@ -135,7 +135,9 @@ class _Composition(Struct):
                     self.problems.append(Problem("HW114", base.name, ("kind",), message, f"write `{kind}`", fix=kind))
                     return None
                 message = f"`{clipped(file)}` has {_said(base, key)}, this document {_said(document, key)}"
-                self._problem("HW114", document, path, message, "extend a document of the same kind")
+                others = bases_beside(document)
+                named = f": `{others[0]}`" if len(others) == 1 else ""
+                self._problem("HW114", document, path, message, f"extend a document of the same kind{named}")
                 return None
         return base
 

@@ -10,7 +10,7 @@ from headway.jobspec.codes import CODES, WARNING
 from headway.jobspec.document import Document, Path, dotted
 from headway.jobspec.flow import flow
 from headway.jobspec.problem import Problem, Severity, not_passed
-from headway.jobspec.suggest import did_you_mean, nearest
+from headway.jobspec.suggest import nearest
 
 _ENTRIES = "ignore"
 _MAX = 100
@@ -118,8 +118,10 @@ def check_codes(document: Document) -> Iterator[Problem]:
     for entry in entries(document):
         path = (*entry.path, "code")
         if entry.code not in CODES:
-            hint = did_you_mean(entry.code, CODES, "codes")
-            yield Problem("HW239", document.name, path, f"`{entry.code}` is not the code of a problem", hint.text, fix=hint.fix)
+            meant = nearest(entry.code, CODES)
+            text = "remove the entry, or write the code with which `headway check` prints the problem"
+            text = text if meant is None else f"did you mean `{meant}`?"
+            yield Problem("HW239", document.name, path, f"`{entry.code}` is not the code of a problem", text, fix=meant)
         elif not may_be_ignored(entry.code):
             message = f"{entry.code} cannot be ignored: it is an error, {CODES[entry.code]}"
             yield Problem(

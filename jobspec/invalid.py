@@ -313,7 +313,10 @@ def _wrong_value(details: ErrorDetails, model: type[BaseModel], document: Docume
 def _left(details: ErrorDetails, value: Any) -> str | None:
     """Return what is left to be filled in. A shell's `$NAME` is near to the name of a variable, and a `{name}` to a text in quotes."""
     is_name = details.get("ctx", {}).get("pattern") == _pattern(EnvName)
-    return None if is_name or details["type"] in ("string_type", "dict_type", "model_type") else repair.unfilled(value)
+    left = None if is_name or details["type"] in ("string_type", "dict_type", "model_type") else repair.unfilled(value)
+    # A list of arguments is filled in, also where it is written as one line.
+    is_command = details["type"] == "tuple_type" and details["loc"][-1] in ("argv", "run")
+    return None if is_command and left is not None and left.startswith("{") else left
 
 
 def _some(loc: Path, document: Document) -> str:

@@ -22,7 +22,7 @@ from headway.jobspec.spec.fields import field_names, field_of
 from headway.jobspec.spec.inventory import Inventory
 from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.section import API_VERSION
-from headway.jobspec.suggest import joined_or
+from headway.jobspec.suggest import joined_or, listed
 from headway.jobspec.sweep import with_first_point
 
 MODELS: Mapping[str, type[Cluster] | type[TrainingJob] | type[Inventory]] = {
@@ -41,6 +41,8 @@ _ANCHOR = "HW106"
 # A second document, and a text after the end of the first one.
 _CUT_OFF = ("HW105", "HW112")
 _LEADING_ZERO = "HW110"
+# Fields that another kind of document has, from which on the kind is what is wrong.
+_OF_ANOTHER = 3
 _NUMBERS = (_LEADING_ZERO, "HW111")
 
 S = TypeVar("S", bound=BaseModel)
@@ -267,7 +269,9 @@ def _wrapper(document: Document) -> str | None:
 
 
 def _kind_problems(document: Document) -> list[Problem]:
-    if kind_of(document) is not None or _wrapper(document) is not None:
+    if (kind := kind_of(document)) is not None:
+        return _fields_of_another(document, kind)
+    if _wrapper(document) is not None:
         return []
     if "kind" not in document.data:
         named = [key for key, value in document.data.items() if isinstance(value, str) and value in MODELS]
@@ -280,6 +284,18 @@ def _kind_problems(document: Document) -> list[Problem]:
     hint = alias_or_nearest(str(document.value(("kind",))), MODELS, "kinds of document")
     message = f"unknown kind of document {_shown(document, 'kind')}"
     return [Problem("HW207", document.name, ("kind",), message, hint.text, fix=hint.fix)]
+
+
+def _fields_of_another(document: Document, kind: str) -> list[Problem]:
+    """Return a problem of a document with fields of another kind, and none that its own kind alone has: each would be an unknown one."""
+    names = {str(key) for key in document.data}
+    strange = names - field_names(MODELS[kind]).keys()
+    others = [name for name, model in MODELS.items() if name != kind and names <= field_names(model).keys()]
+    if len(strange) < _OF_ANOTHER or len(others) != 1:
+        return []
+    shown = f"{listed(sorted(strange)[:_OF_ANOTHER])}{' and others' if len(strange) > _OF_ANOTHER else ''}"
+    message = f"{shown} are fields of a {others[0]}, not of a {kind}"
+    return [Problem("HW211", document.name, ("kind",), message, f"write `{others[0]}`", fix=others[0])]
 
 
 def _kinds_of(data: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -12,10 +13,11 @@ from headway.jobspec.document import Document, Path
 from headway.jobspec.example import gpu_groups
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.spec.fields import field_names, literals_of, model_of
+from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.jobspec.spec.scheduling import ANY
 from headway.jobspec.spec.written import AUTO, OrAuto
 from headway.jobspec.suggest import Hint
-from headway.jobspec.unknown import KIND_OR_PRESET, accepts, fitted, short_of
+from headway.jobspec.unknown import CORRUPTION, KIND_OR_PRESET, accepts, check_of, fitted, short_of
 
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 GRID = ("sweep", "grid")
@@ -32,6 +34,8 @@ _LINE = "a line"
 # How far a rounded size is from the one that is meant.
 _ROUNDED = 0.03
 _MOST_ADAPTERS = 64
+# More ranks than a node has form groups that a range of nodes does not divide.
+_MOST_GPUS = 16
 # The ends of a range; as many fields show what a section of switches is like.
 _TWO = 2
 
@@ -67,7 +71,17 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
         return _accepted_list([*found, *([] if required is None else [[{required: value}]])], info, loc)
     if kind in MAPPINGS and loc[-2:-1] == ("nics",) and isinstance(value, int) and 0 <= value < _MOST_ADAPTERS:
         return Hint(f"write `mlx5_{value}`, with the name that `ibv_devices` prints", f"mlx5_{value}")
-    return _of_mapping(loc, info, value) if kind in MAPPINGS else None
+    return (_corruption_check(loc, value, document) or _of_mapping(loc, info, value)) if kind in MAPPINGS else None
+
+
+def _corruption_check(loc: Path, value: Any, document: Document) -> Hint | None:
+    """Return the check against corruption that the trainer has, where it is switched on; it is due within the run."""
+    if loc != CORRUPTION or value is not True:
+        return None
+    check, steps = check_of(document), document.value(("steps",))
+    every = 5000 if check == "replay" else 1000
+    on = f"{{{check}: {min(every, steps) if isinstance(steps, int) and steps > 0 else every} steps}}"
+    return Hint(f"write for example `{on}`", on)
 
 
 def _blanks_after_dashes(document: Document, path: Path, value: Any) -> Hint | None:
@@ -162,7 +176,7 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
     if loc[-1] in _IDS and value == "root":
         return Hint("write `0`", "0")
     if loc == ("nodes",) and (ends := re.fullmatch(r"([1-9][0-9]{0,5})\s*(?:[:-]|\.\.)\s*([1-9][0-9]{0,5})", str(value))):
-        return Hint(f"write `{{min: {ends[1]}, max: {ends[2]}}}`", f"{{min: {ends[1]}, max: {ends[2]}}}")
+        return _one_number(int(ends[1]), int(ends[2]), document) or _range_of({"min": int(ends[1]), "max": int(ends[2])})
     if loc[-1] in ("nodes", "count") and (product := _PRODUCT.fullmatch(str(value))):
         return Hint(f"write `{product[1]}`, without the GPUs of each", product[1])
     if loc[-1] == "ports" and (each := re.fullmatch(r"([0-9]{1,4})\s*[x*\u00d7]\s*([0-9].*)", str(value))):
@@ -190,6 +204,19 @@ def _of_number(kind: str, loc: Path, info: FieldInfo | None, document: Document,
         return share
     hint = repair.number(value, whole=kind != "float_type", field=str(loc[-1]))
     return _of_preset(loc, document, hint) or hint
+
+
+def _one_number(fewest: int, most: int, document: Document) -> Hint | None:
+    """Return the one number of nodes of a job that keeps its number; None for one that runs on a range."""
+    kind, layout = document.value(("trainer", "kind")), document.value(("layout",))
+    runs_script = kind == "script" or (kind is None and document.value(("run",)) is not None)
+    if not runs_script:
+        return Hint(f"write `{fewest}` or `{most}`: the trainer `{kind or DEFAULT_TRAINER}` keeps its number of nodes")
+    layout = layout if isinstance(layout, dict) else {}
+    degrees = [layout.get(axis, 1) for axis in ("pp", "cp", "tp", "dp_replicate")]
+    if not all(isinstance(each, int) for each in degrees) or prod(degrees) <= _MOST_GPUS:
+        return None
+    return Hint(f"write one number, for example `{most}`: the layout is for one number of nodes", str(most))
 
 
 def _of_preset(loc: Path, document: Document, hint: Hint | None) -> Hint | None:
@@ -241,7 +268,7 @@ def _of_collection(
     if isinstance(value, dict) and loc == ("nodes",):
         return _range_of(value)
     if isinstance(value, list) and loc == ("nodes",) and len(value) == _TWO and all(isinstance(each, int) for each in value):
-        return _range_of({"min": value[0], "max": value[1]})
+        return _one_number(value[0], value[1], document) or _range_of({"min": value[0], "max": value[1]})
     if isinstance(value, list):
         if kind in MAPPINGS:
             pairs = _by_group(value, loc, info, document) or _allowing(value, info) or repair.pairs(value)
@@ -307,7 +334,12 @@ def _list_of_mapping(loc: Path, info: FieldInfo | None, value: dict[str, Any]) -
         return _points(value)
     # Those that an item must have first: what is written as its key and value.
     fields = sorted(field_names(section).items(), key=lambda each: not each[1].is_required()) if section else []
-    found = _accepted_list(repair.lists_of_mapping(value, [name for name, _ in fields]), info, loc)
+    is_item = bool(fields) and value.keys() <= dict(fields).keys() and info is not None and accepts(info, [value])
+    found = (
+        Hint("", flow([value]))
+        if is_item
+        else _accepted_list(repair.lists_of_mapping(value, [name for name, _ in fields]), info, loc)
+    )
     if (
         found is not None
         and found.fix is not None
@@ -342,6 +374,9 @@ def _text_of_mapping(value: Mapping[str, Any], loc: Path, raw: str | None) -> Hi
         # Kubernetes names an object by `{name: ...}`; a colon and a blank in a line of shell make a mapping.
         written = str(item).lower() if isinstance(item, bool) else str(item)
         text = written if key == "name" else f"{key}={written}" if str(key).startswith("-") else f"{key}: {written}"
+        if loc[-2] in ("argv", "run") and raw is not None and raw.startswith("{") and re.fullmatch(r"[A-Za-z_][\w-]*", str(key)):
+            # An option of the script and its value.
+            text = f"--{key}={written}"
         return Hint(f"write `{flow(text)}`", flow(text))
     secret = _secret_of(value)
     if secret is None:

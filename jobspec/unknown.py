@@ -18,6 +18,7 @@ from headway.jobspec.flow import flow
 from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
+from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest, similar
 from headway.jobspec.units import parse_seconds
 
@@ -57,6 +58,7 @@ _SHOWN = 40
 _LONGEST = 120
 # What `run` is short for.
 _ARGV = ("trainer", "options", "argv")
+CORRUPTION = ("resilience", "corruption")
 # Sections below another one.
 _DEEP = 2
 # The shortest word that shows what a field is.
@@ -207,6 +209,9 @@ def _of_choice(unknown: _Unknown) -> Meaning | None:
         # As `limits` of a container have it: the resource and its number.
         count = f", count: {value}" if isinstance(value, int) and value > 1 else ""
         return unknown.at("resource", Hint(f"write `{{resource: {key}{count}}}`"))
+    if unknown.here == ("data",) and ("model",) in _homes(key, unknown.root):
+        # A size of the model is no option of data.
+        return _at_home(unknown)
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return unknown.at("options", Hint(f"`{key}` belongs under `options`"))
     return None
@@ -226,6 +231,9 @@ def _told(note: str | None, unknown: _Unknown) -> Meaning | None:
     if note is None:
         return None
     told = _TOLD.match(note)
+    if unknown.in_options and note.startswith("write `") and told is not None and told[1] not in unknown.fields:
+        # It is for another kind.
+        return None
     written = _with_value(note, unknown.value, unknown.around.get("lr"), unknown.document)
     # In the section itself its name is not written again: `compute: fp8` in `precision`.
     nested = re.fullmatch(r"write `(\w+): \{([^{}]*)\}`", written)
@@ -313,9 +321,40 @@ def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str
     return name if name != key and inner is not None and name in field_names(inner) else None
 
 
+def _several_of_one(unknown: _Unknown) -> Meaning | None:
+    """Return the section that has this and other unknown fields around it, where it is not set: `min` and `max` are those of `ecn`."""
+    strange = {name: value for name, value in unknown.around.items() if name not in unknown.fields}
+    for section in unknown.free if len(strange) > 1 else ():
+        info = unknown.fields[section]
+        inner = model_of(info.annotation)
+        given = {} if inner is None else {name: each for name, each in strange.items() if name in field_names(inner)}
+        if unknown.key in given and len(given) > 1 and accepts(info, given):
+            return unknown.at(section, Hint(f"write `{section}: {flow(given)}`"))
+    return None
+
+
+def _fields_of_this(unknown: _Unknown) -> Meaning | None:
+    """Return the fields of this section that are inside of an unknown one: Kubernetes' `metadata: {annotations: {...}}`."""
+    inside = unknown.value
+    if not unknown.here or not isinstance(inside, dict) or not inside or not inside.keys() <= set(unknown.free):
+        return None
+    if not all(accepts(unknown.fields[name], each) for name, each in inside.items()):
+        return None
+    written = joined_and([f"`{name}: {flow(each)}`" for name, each in inside.items()])
+    written = written if len(written) <= _LONGEST else joined_and([f"`{name}`" for name in inside])
+    return unknown.at(next(iter(inside)), Hint(f"write {written} here, without `{unknown.key}`"))
+
+
+def check_of(document: Document) -> str:
+    """Return the check against silent corruption that the job's trainer has."""
+    kind = document.value(("trainer", "kind"))
+    is_builtin = kind == DEFAULT_TRAINER or (kind is None and document.value(("run",)) is None)
+    return "replay" if is_builtin else "compare"
+
+
 def _another_name(unknown: _Unknown) -> Meaning | None:  # noqa: C901 (each case is a line of its own)
     """Return the field of this section that other programs call so, or one that is called so in another section."""
-    own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
+    own = _names_here(unknown)
     # What is the name of a field elsewhere, with its value, is not another name here.
     infos = (field_of(unknown.root, (*home, unknown.key)) for home in _homes(unknown.key, unknown.root))
     is_field = any(info is not None and accepts(info, unknown.value) for info in infos)
@@ -355,6 +394,13 @@ def _another_name(unknown: _Unknown) -> Meaning | None:  # noqa: C901 (each case
         return unknown.at(own[0], Hint(f"move what is in it to `{own[0]}`, which is its name here"))
     # What is set already is not written again.
     return unknown.at(own[0], Hint(f"leave it out: `{own[0]}` is its name here, and is set"))
+
+
+def _names_here(unknown: _Unknown) -> list[str]:
+    """Return the fields of this section that other programs call so; of checks against corruption, the one that the trainer has."""
+    own = [place[-1] for place in unknown.called if place[:-1] == unknown.here]
+    check = check_of(unknown.document)
+    return [check] if unknown.here == CORRUPTION and check in own else own
 
 
 def _is_of_a_script(job: Mapping[str, Any]) -> bool:
@@ -620,10 +666,12 @@ _STEPS: tuple[Callable[[_Unknown], Meaning | None], ...] = (
     _by_path,
     _field_of_change,
     _joined,
+    _several_of_one,
     _value_as_key,
     _of_rotary_positions,
     _another_name,
     _with_unit,
+    _fields_of_this,
     _noted_of_kind,
     _option_of_others,
     _at_home,
@@ -812,6 +860,9 @@ def _renamed(name: str, unknown: _Unknown) -> Hint:
     """Return the hint for a field that is called `name` here: its new name alone if the value stays as it is."""
     info, value, path = unknown.fields[name], unknown.value, unknown.path
     meant = fitted(info, value, unknown.key)
+    if name == "url" and meant == value and not accepts(info, value) and accepts(info, store := f"s3://{value}"):
+        # The name of a bucket alone.
+        return Hint(f"write `{name}: {flow(store)}`")
     if meant != value and path not in unknown.document.credentials:
         return Hint(f"write `{name}: {flow(meant)}`")
     if isinstance(value, list) and (mounts := [repair.mount(each) for each in value]) and all(mounts) and accepts(info, mounts):

@@ -169,7 +169,7 @@ def check_values(values: Mapping[str, str], secrets: Collection[str] = ()) -> It
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
     """Report variables that the runner or the scheduler sets."""
     for name in names:
-        found = _reserved(name)
+        found = _reserved(name, names[name] if isinstance(names, Mapping) else None)
         if found is not None:
             yield Problem("HW418", JOB, ("environment", name), *found, at_key=True)
 
@@ -208,12 +208,14 @@ def check_webhook(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("HW418", JOB, _WEBHOOK, message, "use a separate variable, for example `RUN_WEBHOOK`")
 
 
-def _reserved(name: str) -> tuple[str, str] | None:
+def _reserved(name: str, value: str | None = None) -> tuple[str, str] | None:
     """Return why no job may set the variable, and what to do; None where it may."""
     if name in _PER_RANK or name.startswith(_PREFIXES):
         return f"`{name}` is set for each rank when it starts, and one value for all would be wrong", "leave it out"
     if name in _DEVICES:
         hint = "leave it out; `gpus` of the node group sets their number"
+        if value is not None and re.fullmatch(r"[0-9]{1,2}(?:,[0-9]{1,2})*", value):
+            hint = f"leave it out; a job that takes a part of each node sets `gpus: {value.count(',') + 1}`"
         return f"`{name}` would hide GPUs: each rank selects its GPU by LOCAL_RANK among all that the scheduler allocates", hint
     if name in _INTERPRETER:
         hint = (

@@ -83,7 +83,7 @@ def _check_against(cabling: Cabling, inventory: Parsed[Inventory], named: Collec
     yield from (replace(problem, message=f"{problem.message}{more}") for problem in apart[:1])
     for path, device in _devices(inventory):
         if isinstance(device, ObservedSwitch):
-            yield from _check_switch(cabling, name, (*path, "name"), device.name)
+            yield from _check_switch(cabling, name, (*path, "name"), device.name, named)
             yield from _check_guid(cabling, name, (*path, "guid"), device)
             continue
         nodes = _group_of(cluster, device.name)
@@ -138,7 +138,7 @@ def _only_free(cluster: Cluster, group: str, named: Collection[str]) -> str | No
     return free[0] if len(free) == 1 else None
 
 
-def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Iterator[Problem]:
+def _check_switch(cabling: Cabling, document: str, path: Path, name: str, named: Collection[str]) -> Iterator[Problem]:
     if cabling.shapes and name not in cabling.switches:
         shapes = [shape for fabric, shape in cabling.shapes.items() if name.startswith(f"{fabric}-")] or cabling.shapes.values()
         message = f"`{cabling.cluster.name}` has no switch `{name}`"
@@ -153,7 +153,14 @@ def _check_switch(cabling: Cabling, document: str, path: Path, name: str) -> Ite
         ]
         hint = f"it has {' and '.join(f'`{name_of(0)}` to `{name_of(count - 1)}`' for name_of, count in tiers if count)}"
         near = nearest(name, cabling.switches, MISSPELT)
-        if near is not None:
+        tier = name.rpartition("-")[0]
+        whole = [each for each in cabling.switches if each.endswith(f"-{name}")]
+        free = [each for each in cabling.switches if each.rpartition("-")[0] == tier and each not in named]
+        if len(whole) == 1:
+            near, hint = whole[0], f"write `{whole[0]}`, with the name of its fabric"
+        elif len(free) == 1:
+            near, hint = free[0], f"write `{free[0]}`, which has no entry yet; {hint}"
+        elif near is not None:
             hint = f"did you mean `{near}`? {hint}"
         yield Problem("HW520", document, path, message, hint, fix=near)
 

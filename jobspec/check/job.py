@@ -288,6 +288,11 @@ def _check_decay_fits(job: TrainingJob) -> Iterator[Problem]:
         message = (
             f"{counted(optimizer.warmup_steps, 'step')} of warm-up and {optimizer.decay_steps} of decay, but the run has {steps}"
         )
+        if optimizer.warmup_steps * 2 > steps > optimizer.decay_steps:
+            # A warm-up of most of the run is what is wrong.
+            most = steps - optimizer.decay_steps
+            yield Problem("HW324", JOB, ("optimizer", "warmup_steps"), message, f"use at most {most} for the warm-up")
+            return
         left = steps - optimizer.warmup_steps
         hint = f"use at most {left} for the decay" if left > 0 else "shorten both, or train longer"
         yield Problem("HW324", JOB, ("optimizer", "decay_steps"), message, hint)

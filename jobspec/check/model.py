@@ -70,6 +70,10 @@ def _meant_preset(name: str) -> Hint:
     )
     if stem in models():
         return Hint(f"write `{stem}`", stem)
+    # The size of a mixture is followed by that of its active parameters.
+    longer = [each for each in models() if each.replace("-", "").startswith(stem.replace("-", "")) and re.search("[0-9]b$", stem)]
+    if len(longer) == 1:
+        return Hint(f"write `{longer[0]}`", longer[0])
     meant, known = _PRESET.fullmatch(stem), [found for each in models() if (found := _PRESET.fullmatch(each)) is not None]
     if meant is not None and meant["size"]:
         family = [

@@ -121,6 +121,19 @@ def _most_whole(job: TrainingJob, group: NodeGroup, free: int) -> int | None:
     return None
 
 
+def _is_whole_with(job: TrainingJob, world_size: int) -> bool:
+    """Return whether the batch and `ep` divide over the ranks with the `dp_shard` that they leave."""
+    try:
+        mesh = resolve_mesh(job.layout.model_copy(update={"dp_shard": None}), world_size)
+    except MeshError:
+        return True
+    batches_of = [batch for _, batch in batches(job) if _is_whole(batch)] if job.batch is not None else []
+    replicas = mesh.dp_replicate * mesh.dp_shard
+    if mesh.dp_shard * mesh.cp * mesh.tp % (job.layout.ep or 1):
+        return False
+    return all(global_sequences(batch) % (batch.micro_sequences * replicas) == 0 for batch in batches_of)
+
+
 def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
     """Check that a job can run on every number of nodes of its range."""
     group, fewest = _group(job, cluster), job.min_nodes
@@ -160,6 +173,9 @@ def _check_degrees(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         resolve_mesh(job.layout, world_size)
     except MeshError as error:
         axis, hint = _culprit(job.layout, world_size, job.nodes, group)
+        if axis == "dp_shard" and not _is_whole_with(job, world_size):
+            whole = _most_whole(job, group, group.count - group.held_back)
+            hint = hint if whole is None else f"write `nodes: {whole}`, which the layout and the batch divide"
         ranks = f"{counted(job.nodes, 'node')} of {counted(world_size // job.nodes, 'rank')} on `{cluster.name}`"
         yield Problem("HW301", JOB, ("layout", axis), f"{error}: {ranks}", hint)
 

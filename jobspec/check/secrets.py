@@ -14,6 +14,9 @@ _WEBHOOK = ("resilience", "notify", "webhook_env")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _ASSIGNED = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASS)[A-Z0-9_]*)=")
 _LONGEST = 8192
+# What libraries read by themselves, by a word of the option that people pass.
+_OPTION = re.compile(r"--?([A-Za-z][\w.-]*)")
+_READ = {"wandb": "WANDB_API_KEY", "comet": "COMET_API_KEY", "hf": "HF_TOKEN", "hugging": "HF_TOKEN"}
 _ARGV = ("trainer", "options", "argv")
 
 
@@ -41,6 +44,9 @@ def _hint(document: Document, path: Path) -> str:
         return f"{_REVOKE}; leave it out: there are no passwords, and `identity` names the file of a key: `identity: ~/.ssh/id_ed25519`"
     key, assigned = str(path[-1]), _ASSIGNED.search(str(document.value(path))[:_LONGEST])
     name = key if _VARIABLE.fullmatch(key) else assigned[1] if assigned else None
+    option = _OPTION.match(str(document.value(path))[:_LONGEST])
+    if name is None and option is not None:
+        name = next((variable for word, variable in _READ.items() if word in option[1].lower()), None)
     if name is None and key == "value":
         # An entry of Kubernetes' `env`.
         named = document.value((*path[:-1], "name"))

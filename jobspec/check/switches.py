@@ -44,6 +44,8 @@ _TRANSPORTS = {"ethernet": "Ethernet", "infiniband": "InfiniBand"}
 # A plan holds each cable with both of its ends; to make one with a quarter of this many took 6 s of one core and 0.24 GB. Three tiers
 # without oversubscription have three cables for each adapter, so this is a fabric of 349,525 adapters.
 _MOST_CABLES = 1_048_576
+# Ports of the largest chassis, and problems of counts that the ports alone do not explain.
+_MOST_PORTS, _TWO = 1024, 2
 
 
 def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -52,9 +54,8 @@ def check_switches(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> I
         return
     at, switches = (*path, "switches"), fabric.switches
     if are_counted(fabric):
-        yield from _check_leaves(at, fabric, switches, groups)
         yield from _check_spines(at, switches, fabric.planes, rails_of(fabric, groups))
-        yield from _check_ports(at, switches, fabric.planes, rails_of(fabric, groups))
+        yield from _check_counts(at, fabric, switches, groups)
     elif not rails_of(fabric, groups):
         hint = "list the adapters connected to it, for example `nics: [mlx5_0, mlx5_1]`"
         yield Problem("HW510", CLUSTER, at, "no node has an adapter for these switches", hint, at_key=True)
@@ -84,6 +85,26 @@ def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
         message = f"{rails} rails do not divide over {planes} planes: some of them have a rail more than others"
         hint = f"use {listed_numbers(divisors(rails))}"
         yield Problem("HW525", CLUSTER, (*path, "planes"), message, hint, Severity.WARNING)
+
+
+def _check_counts(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:
+    """Check leaves and ports. Where leaves, spines and nodes are all too many for the ports, their number is the one mistake."""
+
+    def found(of: Switches) -> list[Problem]:
+        ports = _check_ports(path, of, fabric.planes, rails_of(fabric, groups))
+        return [*_check_leaves(path, fabric, of, groups), *ports]
+
+    problems = found(switches)
+    if len(problems) > _TWO and switches.ports is not None:
+        for ports in range(switches.ports + 1, _MOST_PORTS + 1):
+            if not found(switches.model_copy(update={"ports": ports})):
+                message = (
+                    f"{switches.ports} ports are too few for the nodes, {switches.leaves} leaves and {switches.spines} spines"
+                )
+                hint = f"write the ports of one switch, at least {ports}"
+                yield Problem("HW510", CLUSTER, (*path, "ports"), message, hint)
+                return
+    yield from problems
 
 
 def _check_leaves(path: Path, fabric: Fabric, switches: Switches, groups: Sequence[NodeGroup]) -> Iterator[Problem]:

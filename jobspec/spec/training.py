@@ -25,7 +25,7 @@ class Optimizer(Section):
     """Largest norm of the gradient over all parameters."""
     warmup_steps: int = Field(contract.Optimizer.warmup_steps, ge=0, examples=[2000])
     """Steps of linear warm-up."""
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = Field("cosine", examples=["wsd"])
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = Field("cosine", examples=["linear"])
     """Shape after the warm-up; `wsd` is constant until the last `decay_steps` (warm-up, stable, decay)."""
     decay_steps: int | None = Field(None, ge=1, examples=[10000])
     """Steps of the decay at the end of `wsd`."""

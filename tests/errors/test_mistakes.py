@@ -166,12 +166,75 @@ FILES = (
 RATES = "lr: 0.1, warmup_steps: 3, schedule: cosine, min_lr_ratio: 0.1, weight_decay: 0.1, beta1: 0.9, beta2: 0.95, eps: 1.0e-8"
 ADAPTERS = "nics: [mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7], nic: ConnectX-7, nic_speed: 400Gb/s"
 LARGER = f"  - {{name: more, count: 20, cpus: 96, host_memory: 2TiB, gpu: H100-SXM-80, gpus: 8, {ADAPTERS}}}\n"
+TRAINER = JOB[JOB.index("trainer:") : JOB.index("optimizer:")]
 APPTAINER = "account: research\n    containers: apptainer\n    apptainer: "
 STORAGE = CLUSTER[CLUSTER.index("storage:") : CLUSTER.index("versions:")]
 PARTIAL = CLUSTER.replace("name: iron", "name: gold\npartial: true")
 SECOND = "  - {name: two, role: scale-out, transport: roce, classes: [{name: b, carries: storage, dscp: 18, lossless: true}]}\n"
 
 JOBS = [
+    # Fields that are right in another section, by the section or the trainer; sections of Kubernetes around fields that are there.
+    Mistake("    join: 10m", "    grace: 90s", "HW201", None, "`grace` belongs in `resilience`"),
+    Mistake("  spares: 0", "  spares: 0\n  corruption: {every: 500 steps}", "HW201", "compare", is_whole=False),
+    Mistake("  spares: 0", "  spares: 0\n  corruption: {every: 500 steps}", "HW201", "replay", more=BUILTIN),
+    Mistake("  spares: 0", "  spares: 0\n  corruption: true", "HW203", "{replay: 1000 steps}", more=BUILTIN),
+    Mistake(
+        "data: {kind: tokens",
+        "data: {vocab_size: 512, kind: tokens",
+        "HW201",
+        None,
+        "`vocab_size` belongs in `model`",
+        more=BUILTIN,
+    ),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nscheduler: {kubernetes: {metadata: {annotations: {owner: nlp}}}}",
+        "HW201",
+        None,
+        "write `annotations: {owner: nlp}` here",
+        more=PODS,
+    ),
+    Mistake(
+        "nodes: 4",
+        "nodes: 4\nscheduler: {kubernetes: {tolerations: {key: spot, effect: NoSchedule}}}",
+        "HW203",
+        None,
+        "`[{key: spot, effect: NoSchedule}]`",
+        more=PODS,
+    ),
+    Mistake("nodes: 4", "nodes: 4\nprolog: [date]", "HW201", "setup"),
+    # A command of one line, and options as mappings.
+    Mistake(TRAINER, "run: train.py --tp={layout.tp}\n", "HW203", '[train.py, "--tp={layout.tp}"]', is_whole=False),
+    Mistake("[train.py,", "[train.py, {epochs: 3},", "HW203", None, "write `--epochs=3`", is_whole=False),
+    Mistake("[train.py,", "[train.py, --out=~/out,", "HW703", None, "write the value out"),
+    Mistake("[train.py,", f"[train.py, --wandb-key={'4f1d9a07be' * 4},", "HW215", None, "`secrets: [WANDB_API_KEY]`"),
+    # The kind is wrong, not each of its fields.
+    Mistake("kind: TrainingJob", "kind: Cluster", "HW211", "TrainingJob"),
+    Mistake("extends: base.yaml", "extends: iron.yaml", "HW114", None, "same kind: `base.yaml`", more=EXTENDED),
+    # Mends that would be refused next, and numbers at the field that is wrong.
+    Mistake("warmup_steps: 200", "warmup_steps: 200\n  schedule: wsd", "HW210", None, "`decay_steps: 100`", more=TITAN),
+    Mistake("warmup_steps: 200", "warmup_steps: 200\n  schedule: inverse_sqrt", "HW205", None, "`schedule: linear`"),
+    Mistake(
+        "warmup_steps: 200",
+        "warmup_steps: 800\n  schedule: wsd\n  decay_steps: 300",
+        "HW324",
+        None,
+        "use at most 700 for the warm-up",
+        more=TITAN,
+    ),
+    Mistake("nodes: 4", "nodes: 4-8", "HW203", None, "write `4` or `8`", more=BUILTIN),
+    Mistake("nodes: 4", "nodes: 5", "HW301", None, "write `nodes: 4`, which the layout and the batch divide"),
+    Mistake("preset: llama-3.1-8b", "preset: qwen-3-235b", "HW309", "qwen3-235b-a22b", is_whole=False),
+    Mistake("HF_HOME: /data/hf", "CUDA_VISIBLE_DEVICES: '0,1,2,3'", "HW418", None, "sets `gpus: 4`"),
+    Mistake("nodes: 4", "nodes: 4\nignore: [{code: HW999, reason: known}]", "HW239", None, "remove the entry"),
+    Mistake(
+        "name: case",
+        "name: finetune-llama-3-8b-instruct-with-long-context-and-lora-run-42",
+        "HW407",
+        None,
+        "for example `finetune-llama-3-8b-instruct",
+        more=PODS,
+    ),
     # Fixes that follow from the folder, the document or the name of another program.
     Mistake("cluster: iron\n", "", "HW202", None, "add `cluster: iron`"),
     Mistake("apiVersion:", "apiversion:", "HW201", "apiVersion"),
@@ -1001,6 +1064,24 @@ JOBS = [
     ),
 ]
 CLUSTERS = [
+    # Fields of a section next to it, and parts of a value without the rest.
+    Mistake(
+        "ecn: {min: 1MiB, max: 2MiB, percent: 5}",
+        "min: 1MiB\n        max: 2MiB\n        percent: 5",
+        "HW201",
+        None,
+        "write `ecn: {min: 1MiB, max: 2MiB, percent: 5}`",
+    ),
+    Mistake("rdma: {resource: rdma/hca}", "resource: rdma/hca", "HW201", None, "write `rdma: {resource: rdma/hca}`", more=PODS),
+    Mistake(
+        "versions:\n",
+        "  - {name: objects, kind: object, bucket: training}\nversions:\n",
+        "HW201",
+        None,
+        "write `url: s3://training`",
+    ),
+    Mistake("    congestion", "    mtu: 9000\n    congestion", "HW201", None, "headway sets the MTU of RoCE fabrics"),
+    Mistake("ports: 64", "ports: 4", "HW510", None, "at least 16", more=SWITCHED),
     # One DSCP of two classes, and the transport of a fabric, have no other problem.
     Mistake(
         "lossless: true\n        ecn: {min: 1MiB, max: 2MiB, percent: 5}\n      - name: cnp\n        carries: cnp\n        dscp: 48",
@@ -1372,6 +1453,7 @@ CLUSTERS = [
     ),
 ]
 INVENTORIES = [
+    Mistake("- name: rails-leaf-1", "- name: leaf-1", "HW520", "rails-leaf-1", more=OBSERVED),
     Mistake("gpu-1", "gpu-01", "HW520", "gpu-1", more=OBSERVED),
     Mistake("gpu-2", "gpu-9", "HW520", None, "raise `count` in the document of `iron`", more=OBSERVED),
     Mistake("gpu-2", "h100-2", "HW520", "gpu-2", more=OBSERVED),
@@ -1401,6 +1483,7 @@ INVENTORIES = [
 BASES = [Mistake("kind: TrainingJob", "kind: Cluster", "HW114", "TrainingJob", more=EXTENDED)]
 # Valid variants that look like one of the mistakes: part of the document, and its replacement.
 RIGHT = [
+    ("job.yaml", "  tp: 2\n", "  tp: 2\n  sequence_parallel: true\n"),
     # The cluster's own interface and adapters, as a batch script exports them.
     ("job.yaml", "HF_HOME: /data/hf", "NCCL_SOCKET_IFNAME: eth0"),
     ("job.yaml", "steps: 1000", "steps: 1000\nsetup: ['export A=\"two', 'lines\"', 'cat > notes <<EOF', \"it's\", EOF]"),

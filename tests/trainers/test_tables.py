@@ -1,5 +1,6 @@
 """The frameworks' tables: each field has a row, written values are read back, and unsupported ones are rejected at their field."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,16 @@ def test_unsupported_value_is_rejected_at_its_field(
     paths = {"".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in each.path).lstrip(".") for each in problems}
     assert where in paths
     assert all(each.hint for each in problems)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_combination_of_a_schedules_fields_is_written_or_refused(kind: str, tmp_path: Path) -> None:
+    known = known_of(planned(job(kind, 8), 8, tmp_path))
+    for shape, decay, least, warmup in product(("cosine", "linear", "constant", "wsd"), (None, 1, 20), (0.0, 0.1, 1.0), (0, 5)):
+        given = {"schedule": shape, "decay_steps": decay, "min_lr_ratio": least, "warmup_steps": warmup}
+        each = {**known, **{f"optimizer.{name}": value for name, value in given.items()}}
+        keys = TABLES[kind].write(each)
+        assert keys or list(TABLES[kind].refusals(each)), given
 
 
 def test_framework_trainers_run_as_scripts() -> None:

@@ -14,11 +14,14 @@ _LIMIT = ("checkpoint", "host_memory")
 def check_captures(plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:
     """Check captures. States of unknown size, and scripts that may save to storage by themselves, are not checked."""
     limit, node = plan.run.checkpoint.host_memory_bytes, cluster.group(plan.group).host_memory_bytes
+    captures = captures_of(plan, cluster)
     if limit is not None and node is not None and limit > node:
         message = f"`host_memory` is {format_bytes(limit)}, but a node of `{plan.group}` has {format_bytes(node)}"
-        yield Problem("HW711", JOB, _LIMIT, message, f"use at most {format_bytes(node)}, or leave it out")
+        hint = f"use at most {format_bytes(node)}, or leave it out"
+        if captures is not None and captures.node_bytes > node:
+            hint = f"use more nodes, or nodes with more memory: {_taken(captures)}{_or_less(captures, node)}"
+        yield Problem("HW711", JOB, _LIMIT, message, hint)
         return
-    captures = captures_of(plan, cluster)
     if captures is None:
         return
     if limit is not None and captures.node_bytes > limit:

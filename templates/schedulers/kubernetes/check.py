@@ -51,14 +51,14 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
     yield from _check_name(plan)
     yield from _check_image(options, plan)
     yield from check_memory_of_node(None if options.memory is None else _bytes_of(options.memory), plan, cluster)
-    yield from _check_mounts(options)
+    yield from _check_own(options)
     yield from _check_job_mounts(options, plan)
     closed = list(check_request(plan, options.allow))
     yield from closed
     # What is in a closed field has to go with it.
     places = [problem.path for problem in closed if problem.at_key]
     yield from (each for each in _check_request(options, plan) if not any(each.path[: len(place)] == place for place in places))
-    yield from _check_restricted(options, plan)
+    yield from _check_restricted_job(options, plan)
     options = with_request(options, plan)
     yield from _check_runs(options, plan, cluster)
     yield from _check_rdma(options, plan, cluster)
@@ -68,8 +68,16 @@ def check(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> It
 
 
 def check_cluster(options: KubernetesOptions, cluster: ClusterPlan) -> Iterator[Problem]:
-    """Yield problems of the options with the cluster's groups."""
+    """Yield problems of the options by themselves, and with the cluster's groups."""
+    yield from _check_own(options)
     yield from check_memory_of_groups(None if options.memory is None else _bytes_of(options.memory), cluster)
+
+
+def _check_own(options: KubernetesOptions) -> Iterator[Problem]:
+    yield from _check_mounts(options)
+    yield from _check_restricted(options)
+    yield from _check_labels(CLUSTER, _OPTIONS, options.labels)
+    yield from _check_tolerations(CLUSTER, _OPTIONS, options.tolerations)
 
 
 def _bytes_of(memory: str) -> int:
@@ -98,7 +106,10 @@ def _check_name(plan: JobPlan) -> Iterator[Problem]:
         message = (
             f"the names of its pods would have {_LABEL_CHARACTERS + over} characters, but at most {_LABEL_CHARACTERS} are allowed"
         )
-        yield Problem("HW407", JOB, ("name",), message, f"use at most {len(plan.name) - over} characters")
+        most = len(plan.name) - over
+        shorter = plan.name[:most].rstrip("-") if most > 0 and plan.name == plan.spec["name"] else ""
+        hint = f"use at most {most} characters{f', for example `{shorter}`' if shorter else ''}"
+        yield Problem("HW407", JOB, ("name",), message, hint)
 
 
 def _check_image(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
@@ -155,9 +166,7 @@ def _check_request(options: KubernetesOptions, plan: JobPlan) -> Iterator[Proble
     asked, variables = request_of(plan), tuple(variable.name for variable in plan.env)
     yield from check_overlay(CLUSTER, _OPTIONS, options.pod, options.container, variables)
     yield from check_overlay(JOB, place_of(plan), asked.get("pod", {}), asked.get("container", {}), variables)
-    yield from _check_labels(CLUSTER, _OPTIONS, options.labels)
     yield from _check_labels(JOB, place_of(plan), asked.get("labels", {}))
-    yield from _check_tolerations(CLUSTER, _OPTIONS, options.tolerations)
     tolerations = tuple(Toleration(**each) for each in asked.get("tolerations", ()))
     yield from _check_tolerations(JOB, place_of(plan), tolerations)
 
@@ -178,15 +187,13 @@ def _check_tolerations(document: str, place: Path, tolerations: tuple[Toleration
             yield Problem("HW210", document, path, message, "add `effect: NoExecute`, or leave `seconds` out")
 
 
-def _check_restricted(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
-    """Check that nothing else of the pods contradicts the Pod Security level `restricted`."""
+def _check_restricted(options: KubernetesOptions) -> Iterator[Problem]:
+    """Check that no other option contradicts the Pod Security level `restricted`."""
     if not options.restricted:
         return
-    path = (*_OPTIONS, "restricted")
     against = {
         "`host_network`": options.host_network,
         "a `host_path`": any(mount.host_path for mount in options.mounts),
-        "`mounts` of the job, which are directories of the node": bool(plan.mounts),
         "`user: 0`": options.user == 0,
     }
     if found := [name for name, is_set in against.items() if is_set]:
@@ -195,7 +202,13 @@ def _check_restricted(options: KubernetesOptions, plan: JobPlan) -> Iterator[Pro
             hint = "write the number of another user than root, for example `user: 1000`, or leave `restricted` out"
             yield Problem("HW210", CLUSTER, (*_OPTIONS, "user"), message, hint)
             return
-        yield Problem("HW210", CLUSTER, path, message, "leave them out, or `restricted`", at_key=True)
+        yield Problem("HW210", CLUSTER, (*_OPTIONS, "restricted"), message, "leave them out, or `restricted`", at_key=True)
+
+
+def _check_restricted_job(options: KubernetesOptions, plan: JobPlan) -> Iterator[Problem]:
+    if options.restricted and plan.mounts:
+        message = "the Pod Security level `restricted` does not permit `mounts` of the job, which are directories of the node"
+        yield Problem("HW210", CLUSTER, (*_OPTIONS, "restricted"), message, "leave them out, or `restricted`", at_key=True)
 
 
 def _check_runs(options: KubernetesOptions, plan: JobPlan, cluster: ClusterPlan) -> Iterator[Problem]:

@@ -52,6 +52,8 @@ _DEFAULTS = {
 _TWO_BRACES = re.compile(r"\{\{\s*([a-z_.]+)\s*\}\}")
 # The number of a job, by which people keep the output of runs apart.
 _RUN_ID = re.compile(r"\$\{?(?:SLURM_JOB_ID|SLURM_JOBID|SLURM_JOB_NAME|JOB_ID|JOB_NAME|RUN_ID|PBS_JOBID|LSB_JOBID)\}?")
+# The home directory as the value of an option.
+_HOME = re.compile(r"--?[\w.-]+=~/")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _OF_A_SHELL = frozenset({">", ">>", "<", "2>&1", "&>", "|", "||", "&&", "&", ";", "2>"})
 _BETWEEN_COMMANDS = frozenset({"|", "||", "&&", "&", ";"})
@@ -118,7 +120,7 @@ def check_text(at: Path, text: str) -> Iterator[Problem]:
         filled = text.replace("${", "{")
         message = f"the `$` of `{text}` is a part of the argument: the value of a name needs no `$`"
         yield Problem("HW703", JOB, at, message, f"write `{filled}`", Severity.WARNING, fix=flow(filled))
-    elif is_for_a_shell(text):
+    elif is_for_a_shell(text) or _HOME.match(text):
         message = f"the script gets the text `{text}`: `~` and `$` are not expanded"
         hint = "write the value out, or read the variable in the script"
         if (named := _RUN_ID.sub("{run}", text)) != text:
@@ -268,7 +270,10 @@ def _is_model_told(options: ScriptOptions, used: set[str], config: str | None) -
 
 def _is_said(plan: JobPlan, name: str, value: Value | None) -> bool:
     said = value if name == "checkpoint.shared.steps" else written(plan.spec, name)
-    return said is not None and said != _DEFAULTS.get(name)
+    default = _DEFAULTS.get(name)
+    if name == "layout.sequence_parallel":
+        default = plan.mesh.tp > 1
+    return said is not None and said != default
 
 
 def _not_handed_over(names: list[str], known: Mapping[str, Value | None]) -> Problem:

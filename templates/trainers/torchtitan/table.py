@@ -139,8 +139,9 @@ def _schedule(known: Known) -> dict[str, Any]:
         case "constant":
             return {_SHAPE: "linear", _DECAY: NONE, _LEAST: 1.0}
         case "wsd":
-            share = known["optimizer.decay_steps"] / known["steps"]
-            return {_SHAPE: "linear", _DECAY: share, _LEAST: least}
+            steps, decay = known["steps"], known["optimizer.decay_steps"]
+            # A job without `decay_steps` is refused for that.
+            return {_SHAPE: "linear", _DECAY: None if None in (steps, decay) else decay / steps, _LEAST: least}
     return {_SHAPE: kind, _DECAY: NONE, _LEAST: least}
 
 
