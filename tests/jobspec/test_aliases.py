@@ -9,6 +9,7 @@ import pytest
 from headway.cli.verbs.schema import TABLES
 from headway.infra.providers import PROVIDERS
 from headway.jobspec.aliases import normal, note, places, values
+from headway.jobspec.catalog.gpus import gpus
 from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.forms import FORMS
@@ -84,7 +85,7 @@ def schemas() -> Iterator[Any]:
 @pytest.mark.slow
 def test_every_alias_of_a_value_leads_to_a_value_of_the_language() -> None:
     allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
-    allowed |= nics().keys()
+    allowed |= {*nics(), *gpus()}
     assert set(TABLE["values"]) - allowed == set()
     for value, names in TABLE["values"].items():
         assert all(value in values(name, TABLE["values"]) for name in names)
