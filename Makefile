@@ -139,7 +139,7 @@ lane-ranks:
 
 lane-computing:
 	@nice -n 10 $(MAKE) --no-print-directory lint
-	@$(computing) $(RANKS:%=--ignore=%)
+	@$(computing) -n 2 --dist loadfile $(RANKS:%=--ignore=%)
 
 # The frameworks whose parsers read what their trainers render to: beside the torch and the libraries of .venv.
 .venv-peers/trainers/installed.stamp: benchmarks/peers/trainers.txt .venv/dev.stamp

@@ -69,8 +69,8 @@ _BASE64 = r"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/_-]{20,8192}={0,2}"
 _STAND_IN = r"\$\w+|\$?\{[^{}]*\}|\$\([^()]*\)|<[^<>]*>|\[[^\[\]]*\]|\*+|x{3,}|\.{3}"
 _PATH = r"(?:~|\.{1,2})?(?:/[\w.@-]{1,32})+/?"
 STARS = "********"
-# A field of a mapping, in a line of YAML.
-_YAML = r"""(?P<key>(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}`]+)"""
+# A field of a mapping, in a line of YAML. A name is looked for where one begins: a line may be a word of a megabyte.
+_YAML = r"""(?P<key>(?<![A-Za-z_-])(?P<name>[A-Za-z][\w-]{0,127})["']?: *["']?)(?P<value>[^\s"',{}`]+)"""
 _COMMENT = re.compile(r"(?:^|\s)#")
 # In a longer text only the forms are looked for.
 _LONGEST = 8192

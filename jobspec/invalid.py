@@ -210,7 +210,7 @@ def _problem(
 def _removed(key: str, document: Document) -> Span | None:
     """Return where the document sets the field to null, which removes the value that a base has."""
     for number, line in enumerate(document.lines()):
-        if found := re.match(rf"{re.escape(key)}:\s*(null|~)\s*(#|$)", line, re.IGNORECASE):
+        if line.startswith(key) and (found := re.match(rf"{re.escape(key)}:\s*(null|~)\s*(#|$)", line, re.IGNORECASE)):
             return Span(number, found.start(1), number, found.end(1))
     return None
 

@@ -7,6 +7,7 @@ nested brackets. Nothing here raises on bad input.
 import codecs
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -153,6 +154,20 @@ class _Reader:
                 found[key] = self._node((*path, key), next(self._events))
         return found
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return LINE_BREAK.split(self.text)
+
+    @cached_property
+    def _anchors(self) -> frozenset[str]:
+        """What may be an anchor of the text, which a hint only needs to know: not whether it is in a quoted text."""
+        return frozenset(re.findall(r"&([\w-]+)", self.text))
+
+    @cached_property
+    def _aliases(self) -> frozenset[str]:
+        """What may be an alias of the text."""
+        return frozenset(re.findall(r"\*([\w-]+)", self.text))
+
     def _key(self, path: Path, event: yaml.Event, found: dict[str, Any]) -> str | None:
         """Return the key, or None when it cannot be used; then its value is read past."""
         self._refuse(event)
@@ -181,7 +196,7 @@ class _Reader:
             self._problem("HW117", self._span(event), message, "check that the `:` after the field's name is not missing")
         elif value in found:
             first, here = self.keys[*path, value].line, self._span(event).line
-            lines = LINE_BREAK.split(self.text)
+            lines = self._lines
             is_copy = first != here and lines[first].strip() == lines[here].strip() and not lines[here].rstrip().endswith(":")
             hint = "remove this line, which is the same" if is_copy else "keep one of the two"
             self._problem("HW108", self._span(event), f"the key `{shown}` is already on line {first + 1}", hint)
@@ -242,7 +257,7 @@ class _Reader:
                 return
             name = clipped(str(event.anchor))
             message, hint, fix = f"the alias `*{name}` is not accepted: {_HIDES}", _WRITE_OUT, None
-            if re.search(rf"&{re.escape(str(event.anchor))}(?![\w-])", self.text) is None:
+            if event.anchor not in self._anchors:
                 # A pattern of files, or of nodes.
                 fix = f'"*{name}"'
                 message, hint = f"YAML reads `*{name}` as an alias, and there is no anchor of that name", f"quote it: `{fix}`"
@@ -251,8 +266,9 @@ class _Reader:
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
             message = f"the anchor `&{clipped(anchor)}` is not accepted: {_HIDES}"
-            used = re.search(rf"\*{re.escape(anchor)}(?![\w-])", self.text) is not None
-            self._problem("HW106", self._span(event), message, _WRITE_OUT if used else f"leave `&{clipped(anchor)}` out")
+            self._problem(
+                "HW106", self._span(event), message, _WRITE_OUT if anchor in self._aliases else f"leave `&{clipped(anchor)}` out"
+            )
         if tag is not None:
             short = clipped(tag.replace("tag:yaml.org,2002:", "!!"))
             self._problem(

@@ -64,7 +64,8 @@ def _at(line: int, column: int, length: int = 1) -> Span:
 
 def _conflict(lines: list[str]) -> Explained | None:
     """Explain the conflict markers of git."""
-    marked = next((number for number, line in enumerate(lines) if re.match(r"<{7} |>{7} |={7}$", line)), None)
+    signs = ("<" * 7, ">" * 7, "=" * 7)
+    marked = next((n for n, line in enumerate(lines) if line.startswith(signs) and re.match(r"<{7} |>{7} |={7}$", line)), None)
     if marked is None:
         return None
     hint = "keep one of the two sides, and remove the lines with `<<<<<<<`, `=======` and `>>>>>>>`"
@@ -74,7 +75,7 @@ def _conflict(lines: list[str]) -> Explained | None:
 def _indent(lines: list[str]) -> Explained | None:
     """Explain no-break spaces in an indentation, which look like spaces."""
     for number, line in enumerate(lines):
-        indent = re.match(rf"[ {_NO_BREAK}]*", line)
+        indent = re.match(rf"[ {_NO_BREAK}]*", line) if _NO_BREAK in line else None
         if indent is not None and _NO_BREAK in indent[0]:
             message = "no-break spaces (U+00A0) in the indentation"
             return Explained(message, "indent with plain spaces", _at(number, 0, indent.end()), " " * indent.end())

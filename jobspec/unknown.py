@@ -323,12 +323,15 @@ def _joined_name(key: str, section: str, fields: Mapping[str, FieldInfo]) -> str
 
 def _several_of_one(unknown: _Unknown) -> Meaning | None:
     """Return the section that has this and other unknown fields around it, where it is not set: `min` and `max` are those of `ecn`."""
-    strange = {name: value for name, value in unknown.around.items() if name not in unknown.fields}
-    for section in unknown.free if len(strange) > 1 else ():
+    for section in unknown.free:
         info = unknown.fields[section]
         inner = model_of(info.annotation)
-        given = {} if inner is None else {name: each for name, each in strange.items() if name in field_names(inner)}
-        if unknown.key in given and len(given) > 1 and accepts(info, given):
+        names = () if inner is None else field_names(inner)
+        if unknown.key not in names:
+            continue
+        # By the section's names, of which there are few: a hostile document has 50,000 around it.
+        given = {name: unknown.around[name] for name in names if name in unknown.around and name not in unknown.fields}
+        if len(given) > 1 and accepts(info, given):
             return unknown.at(section, Hint(f"write `{section}: {flow(given)}`"))
     return None
 

@@ -31,7 +31,8 @@ uptime_s() {
 # When a process was started; a later process with its number has another time.
 start_of() {
   read -r stat <"/proc/$1/stat" || return 1
-  # The name of the program, in parentheses, may have spaces.
+  # The name of the program, in parentheses, may have spaces. What is behind it are words.
+  # shellcheck disable=SC2086
   set -- ${stat##*) }
   echo "${20}"
 }
