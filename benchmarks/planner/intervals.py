@@ -17,10 +17,12 @@ from benchmarks.planner.residuals import LeftOut, Residual, read_residuals
 from headway.planner.speed import intervals
 
 _LEVEL = 0.9
+# An accelerator without a measured step may be of a measured architecture, or of none.
+_UNSEEN: tuple[LeftOut, ...] = ("accelerator", "architecture")
 # The classes of intervals.yaml, by what was taken out with the source.
-_CLASSES: Mapping[str, Mapping[str, LeftOut]] = {
-    "dense": {"usual": "source", "accelerator": "architecture", "gpus": "gpus"},
-    "experts": {"usual": "source", "accelerator": "architecture", "gpus": "gpus", "ep": "ep"},
+_CLASSES: Mapping[str, Mapping[str, tuple[LeftOut, ...]]] = {
+    "dense": {"usual": ("source",), "accelerator": _UNSEEN, "gpus": ("gpus",)},
+    "experts": {"usual": ("source",), "accelerator": _UNSEEN, "gpus": ("gpus",), "ep": ("ep",)},
 }
 _HEAD = """\
 # Logarithms of measured over estimated time between which 90 % of the steps of a class are (classes: intervals.py), and what was measured.
@@ -102,12 +104,12 @@ def _held(
 
 def _reach_for(left_out: LeftOut, others: Iterable[Residual], unseen: str, error: Callable[[Residual], float]) -> float:
     """Return how far the interval of a row reaches by the rows of other sources: as far as the usual one, or that of its class."""
-    taken_out: LeftOut = "architecture" if left_out == "accelerator" else left_out
+    taken_out: tuple[LeftOut, ...] = _UNSEEN if left_out in _UNSEEN else (left_out,)
     usual, like = list[tuple[str, float]](), list[tuple[str, float]]()
     for other in others:
         if other.left_out == "source":
             usual.append((other.source, error(other)))
-        if other.left_out == taken_out and other.architecture != unseen:
+        if other.left_out in taken_out and other.architecture != unseen:
             like.append((other.source, error(other)))
     return max(reach(usual), reach(like))
 
@@ -120,16 +122,17 @@ def table(residuals: Sequence[Residual]) -> str:
         lines.extend(f"    {name}: {_entry(_of_class(residuals, kind, left_out))}" for name, left_out in classes.items())
     lines.append("measured:")
     for kind in _CLASSES:
-        rows = _of_class(residuals, kind, "source")
+        rows = _of_class(residuals, kind, ("source",))
         accelerators = ", ".join(sorted({row.accelerator for row in rows}))
         ep = f", ep: {max(row.ep for row in rows)}" if kind == "experts" else ""
         lines.append(f"  {kind}: {{accelerators: [{accelerators}], gpus: {max(row.gpus for row in rows)}{ep}}}")
     return "\n".join(lines) + "\n"
 
 
-def _of_class(residuals: Sequence[Residual], kind: str, left_out: LeftOut) -> list[Residual]:
+def _of_class(residuals: Sequence[Residual], kind: str, left_out: tuple[LeftOut, ...]) -> list[Residual]:
     """Return the rows of a class; those on many GPUs are of both kinds, since few have experts."""
-    return [row for row in residuals if row.left_out == left_out and (left_out == "gpus" or bool(row.ep) == (kind == "experts"))]
+    of_kind = (row for row in residuals if row.left_out == "gpus" or bool(row.ep) == (kind == "experts"))
+    return [row for row in of_kind if row.left_out in left_out]
 
 
 def _entry(rows: Sequence[Residual]) -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def test_a_killed_worker_and_lost_memory_cost_one_interval_and_no_bit(tmp_path: 
         node = supervisor(run.directory, 1).pid
         (keeper,) = (each for each in companions(run.directory, KEEPER) if parent(each.pid) == node)
         of_rank = worker(run.directory, rank=1)
-        # At once: the other rank captures further steps, and keeps its two newest.
+        # Stopped before: by then the other node has this rank's copies of the two newest steps that the other rank keeps.
+        os.kill(of_rank.pid, signal.SIGSTOP)
+        time.sleep(1)
         keeper.kill()
         of_rank.kill()
         out, err = launcher.communicate(LIMIT_S)
