@@ -137,7 +137,7 @@ def _of_class(residuals: Sequence[Residual], kind: str, left_out: tuple[LeftOut,
 
 def _entry(rows: Sequence[Residual]) -> str:
     size = reach([(row.source, row.planner) for row in rows])
-    return f"{{interval: [{-size:.3f}, {size:.3f}], rows: {len(rows)}, sources: {len({row.source for row in rows})}}}"
+    return f"{{interval: [{-size:.3f}, {size:.3f}], rows: {len({row.id for row in rows})}, sources: {len({row.source for row in rows})}}}"
 
 
 def main() -> None:
