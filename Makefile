@@ -135,7 +135,7 @@ lane-runs:
 	@$(call lane_of,tests/faults)
 
 lane-ranks:
-	@$(call at_the_end,$(computing) $(RANKS))
+	@$(call at_the_end,$(computing) -n 2 --dist loadfile $(RANKS))
 
 lane-computing:
 	@nice -n 10 $(MAKE) --no-print-directory lint
