@@ -160,12 +160,12 @@ class _Reader:
 
     @cached_property
     def _anchors(self) -> frozenset[str]:
-        """What may be an anchor of the text, which a hint only needs to know: not whether it is in a quoted text."""
+        """The names behind each `&` of the text, in quoted texts too: they only decide on a hint."""
         return frozenset(re.findall(r"&([\w-]+)", self.text))
 
     @cached_property
     def _aliases(self) -> frozenset[str]:
-        """What may be an alias of the text."""
+        """The names behind each `*` of the text."""
         return frozenset(re.findall(r"\*([\w-]+)", self.text))
 
     def _key(self, path: Path, event: yaml.Event, found: dict[str, Any]) -> str | None:

@@ -182,10 +182,17 @@ def all_of(more: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if section_of(name) in yaml.safe_load(FULL) and name not in UNSAID])
 def test_value_of_the_job_that_no_argument_has_is_reported(name: str, tmp_path: Path) -> None:
-    arguments = [argument for argument in all_of(FULL) if argument != f"{{{name}}}"]
+    more = FULL.replace("sequence_parallel: true", "sequence_parallel: false")
+    arguments = [argument for argument in all_of(more) if argument != f"{{{name}}}"]
     # One value of the model is sufficient, and `headway.checkpoint` follows the job's checkpoints in a script that uses it.
     expected = [] if section_of(name) in ("model", "checkpoint") else [name]
-    assert unpassed(tmp_path, *arguments, more=FULL) == expected
+    assert unpassed(tmp_path, *arguments, more=more) == expected
+
+
+def test_default_of_a_layout_need_not_be_passed(tmp_path: Path) -> None:
+    """`sequence_parallel` is on under tensor parallelism unless it is set."""
+    arguments = [argument for argument in all_of(FULL) if argument != "{layout.sequence_parallel}"]
+    assert unpassed(tmp_path, *arguments, more=FULL) == []
 
 
 def test_four_of_many_unpassed_values_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
@@ -199,7 +206,6 @@ def test_four_of_many_unpassed_values_are_listed_and_the_rest_counted(tmp_path: 
         "layout.pp",
         "layout.sharding",
         "layout.tp",
-        "layout.sequence_parallel",
         "layout.schedule",
     ]
     others += ["batch.global", "batch.micro", "batch.sequence", "recompute", "compile"]
