@@ -85,8 +85,8 @@ def _with_options(choice: Mapping[str, Any], table: Mapping[str, Kind]) -> str |
 def _only_kind(kind: str, choice: Mapping[str, Any], table: Mapping[str, Kind]) -> Hint | None:
     """Return the choice that the name of a data set is meant to be, of a trainer that reads one kind of them: `kind: c4`."""
     from headway.jobspec import aliases  # noqa: PLC0415 (most documents are valid)
+    from headway.jobspec.fitting import accepts  # noqa: PLC0415
     from headway.jobspec.flow import flow  # noqa: PLC0415
-    from headway.jobspec.unknown import accepts  # noqa: PLC0415
 
     if len(table) != 1 or aliases.values(kind, table):
         return None

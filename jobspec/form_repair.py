@@ -167,7 +167,7 @@ def before_colon(value: Any) -> Hint | None:
         names = [f"{numbered[1]}{number}" for number in range(int(numbered[2]), int(numbered[3]) + 1)]
         return Hint(f"write each name: `{', '.join(names)}`")
     if "*" in str(value):
-        return Hint("write each name: a pattern stands for none")
+        return Hint("write each name; patterns are not expanded")
     found = re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*):[0-9]+", str(value).strip())
     return None if found is None else _written(found[1])
 

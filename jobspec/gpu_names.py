@@ -25,10 +25,10 @@ def meant_gpu(name: str) -> Hint:
     if len(same) == 1 and not is_pcie:
         return Hint(f"did you mean `{same[0]}`?", same[0])
     # `A100-80GB-SXM` has the words of `A100-SXM-80`.
-    told = {each: _words(each) for each in same if not is_pcie}
-    alike = [each for each, own in told.items() if own <= _words(name)]
-    # The size of the memory alone, where others have another one.
-    sizes = {each: {word for word in own if word.isdecimal()} for each, own in told.items()}
+    parts = {each: _words(each) for each in same if not is_pcie}
+    alike = [each for each, own in parts.items() if own <= _words(name)]
+    # Else the memory size alone decides, if no other board has it.
+    sizes = {each: {word for word in own if word.isdecimal()} for each, own in parts.items()}
     alike = alike or [each for each, size in sizes.items() if size and size <= _words(name)]
     if len(alike) == 1:
         return Hint(f"did you mean `{alike[0]}`?", alike[0])

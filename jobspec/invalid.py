@@ -14,6 +14,7 @@ from headway.jobspec import aliases, form_repair, repair
 from headway.jobspec.codes import CODES
 from headway.jobspec.document import Document, Path, Span, clipped, dotted
 from headway.jobspec.example import example_in, head_of, name_in
+from headway.jobspec.fitting import accepts
 from headway.jobspec.flow import flow, shortened
 from headway.jobspec.forms import form
 from headway.jobspec.load import load_bytes
@@ -36,7 +37,6 @@ from headway.jobspec.unknown import (
     HEAD,
     Meaning,
     OtherKinds,
-    accepts,
     alias_or_similar,
     meanings,
     names_of,
@@ -374,7 +374,7 @@ def _told_apart(value: str, allowed: Sequence[str], document: Document, path: Pa
             after = [TIER_KINDS.index(each) for each in kinds[here + 1 :] if each in TIER_KINDS]
             span = TIER_KINDS[max(before, default=-1) + 1 : min(after, default=len(TIER_KINDS))]
             if len(span) == 1:
-                return Hint(f"write `{span[0]}`, the kind that is before the others and is not there", span[0])
+                return Hint(f"write `{span[0]}`, the kind that is missing at this place", span[0])
     if path[-1] == "kind" and hint is not None and hint.fix == "remote" and "url" not in around:
         return Hint("write `kind: remote`, with the bucket as its `url`, for example `url: s3://training/checkpoints`")
     return hint

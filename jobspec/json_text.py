@@ -14,7 +14,7 @@ _NUMBERS, _LISTS = (int, float), (list, tuple)
 
 _T = TypeVar("_T")
 _OMITTED = object()
-# A field of a record that is left out where it has its default, None or False, so that texts without it stay unchanged.
+# A field of a record that is omitted if it has its default, None or False, so that texts without it stay unchanged.
 Omitted = Annotated[_T, _OMITTED]
 _NEVER = object()
 

@@ -130,10 +130,7 @@ def _without_fences(lines: list[str]) -> Iterator[_Change]:
     if marked:
         rest = [line for here, line in enumerate(lines) if here not in marked]
         place = Span(marked[0], 0, marked[0], len(lines[marked[0]].rstrip()))
-        message, hint = (
-            "a fence of Markdown is around the document",
-            "remove the lines of the fence, above and below the document",
-        )
+        message, hint = "a Markdown code fence surrounds the document", "remove the fence lines above and below the document"
         yield _Change(message, hint, place, rest)
 
 
@@ -141,7 +138,7 @@ def _without_end(lines: list[str]) -> Iterator[_Change]:
     """Yield the text without the `...` that ends a document before its other fields."""
     at = next((here for here, line in enumerate(lines) if re.fullmatch(r"\.\.\.\s*", line)), None)
     if at is not None:
-        message, hint = "`...` ends the document, and there are fields after it", "remove the line with `...`"
+        message, hint = "`...` ends the document, but fields follow it", "remove the line with `...`"
         yield _Change(message, hint, Span(at, 0, at, 3), [*lines[:at], *lines[at + 1 :]])
 
 
@@ -166,7 +163,7 @@ def _on_two_lines(lines: list[str], at: int) -> Iterator[_Change]:
         if len(parts) > 1 and are_whole and not re.match(r"[{\[\"'|>#]", parts[0]):
             fix = f"\n{' ' * column}".join(parts)
             place, changed = _replaced(lines, at, column, len(text), fix)
-            hint = f"write each on a line of its own: {' and '.join(f'`{part}`' for part in parts)}"
+            hint = f"write each on a separate line: {' and '.join(f'`{part}`' for part in parts)}"
             # One of the fields may be set again below, and a text with a field's name and a colon in it is rarer.
             left, size = (1, -1) if what == "fields" else (0, 1)
             yield _Change(f"{len(parts)} {what} are on one line", hint, place, changed, fix, left, size)
@@ -219,7 +216,7 @@ def _closed(lines: list[str], at: int) -> Iterator[_Change]:
             opened.append(sign)
         elif sign in _PAIRS:
             if not opened:
-                wrong = f"a `{sign}` closes nothing"
+                wrong = f"the `{sign}` has no opening `{_PAIRS[sign]}`"
                 continue
             closing = "]" if opened.pop() == "[" else "}"
             wrong = wrong if sign == closing else f"`{sign}` in place of `{closing}`"
@@ -239,12 +236,11 @@ def _closed(lines: list[str], at: int) -> Iterator[_Change]:
         # The first one is missing, not the last one too many.
         fix = f"{_PAIRS[text[-1]]}{text[value.end() :]}"
         place, changed = _replaced(lines, at, value.end(), len(text), fix)
-        yield _Change(f"`{text[-1]}` closes a `{_PAIRS[text[-1]]}` that is missing", f"write `{fix}`", place, changed, fix)
+        yield _Change(f"the opening `{_PAIRS[text[-1]]}` of the `{text[-1]}` is missing", f"write `{fix}`", place, changed, fix)
 
 
 def _between_quotes(lines: list[str], at: int) -> Iterator[_Change]:
-    """Yield the line with a quote closed before what follows the text, without it, and with the other quotes around a text that has its own
-    in it."""
+    """Yield the line with the quote closed, without the quote, and with the other kind of quotes around a text that contains its own."""
     line, text = lines[at], _code(lines[at]).rstrip()
     for quote in "\"'":
         for found in re.finditer(rf"(?<![^\s\[{{,(:]){quote}(.*?){quote}(?=\s*(?:[,\]}}]|$))", text):
@@ -254,9 +250,7 @@ def _between_quotes(lines: list[str], at: int) -> Iterator[_Change]:
                 fix = f"'{inside}'" if quote == '"' and "'" not in inside else json.dumps(inside, ensure_ascii=False)
                 place, changed = _replaced(lines, at, found.start(), found.end(), fix)
                 message = (
-                    "a `\\` in double quotes begins an escape"
-                    if has_escape
-                    else f"a text between `{quote}` has a `{quote}` in it"
+                    "a `\\` in double quotes begins an escape" if has_escape else f"a text in `{quote}` contains a `{quote}`"
                 )
                 yield _Change(message, f"write `{fix}`", place, changed, fix)
         if text.count(quote) % 2 == 0:

@@ -24,8 +24,8 @@ MAX_KEY = 512
 
 _HIDES = "a reviewer would not see the value where it is used"
 _WRITE_OUT = "write the value out, or share it between documents with `extends`"
-# libyaml compares each %TAG directive with all before it: a file of them takes it many seconds.
 _HEAD = re.compile(r"^(?:apiVersion|kind)\s*:", re.MULTILINE)
+# libyaml compares each %TAG directive with all before it: a file of them takes it many seconds.
 _TAG_DIRECTIVE = re.compile("(?:^|(?<=[\r\n\x85\u2028\u2029]))%TAG")
 
 
@@ -112,7 +112,9 @@ class _Reader:
                 if self.values:
                     hint = "put each document into a separate file"
                     if not _HEAD.search(self.text[event.start_mark.index :] if event.start_mark else ""):
-                        hint = "remove the `---`: what follows is no document of its own, without `apiVersion` and `kind`"
+                        hint = (
+                            "remove the `---`: the text after it has no `apiVersion` and no `kind`, so it is not another document"
+                        )
                     self._problem("HW112", self._span(event), "a second document begins here", hint)
                     raise _StopError
                 self.data = self._node((), next(self._events))
@@ -260,7 +262,7 @@ class _Reader:
             if event.anchor not in self._anchors:
                 # A pattern of files, or of nodes.
                 fix = f'"*{name}"'
-                message, hint = f"YAML reads `*{name}` as an alias, and there is no anchor of that name", f"quote it: `{fix}`"
+                message, hint = f"YAML reads `*{name}` as an alias, but there is no anchor `&{name}`", f"quote it: `{fix}`"
             self._problem("HW106", self._span(event), message, hint, fix)
             return
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)

@@ -6,12 +6,13 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from headway.jobspec.document import Document, Path, dotted
+from headway.jobspec.fitting import accepts
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.problem import Problem
 from headway.jobspec.spec.fields import field_names, field_of, model_of, owner_of
 from headway.jobspec.suggest import Hint, listed
 from headway.jobspec.type_repair import MAPPINGS
-from headway.jobspec.unknown import Meaning, accepts, names_of
+from headway.jobspec.unknown import Meaning, names_of
 
 
 def misplaced_fields(

@@ -242,7 +242,7 @@ def _version_problems(document: Document) -> list[Problem]:
         return []
     if "apiVersion" not in document.data:
         if (around := _wrapper(document)) is not None:
-            message = f"the document is inside of `{around}`, and its fields belong at the top"
+            message = f"all fields are inside `{around}`, but they belong at the top of the document"
             hint = f"remove `{around}:`, and the indent of the lines below it"
             return [Problem("HW201", document.name, (around,), message, hint, at_key=True)]
         from headway.jobspec.aliases import squeezed  # noqa: PLC0415 (most documents are valid)

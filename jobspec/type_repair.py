@@ -11,13 +11,14 @@ from headway.jobspec import form_repair, repair
 from headway.jobspec.catalog.models import models
 from headway.jobspec.document import Document, Path
 from headway.jobspec.example import gpu_groups
+from headway.jobspec.fitting import KIND_OR_PRESET, accepts, fitted, short_of
 from headway.jobspec.flow import flow, short_flow
 from headway.jobspec.spec.fields import field_names, literals_of, model_of
 from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.jobspec.spec.scheduling import ANY
 from headway.jobspec.spec.written import AUTO, OrAuto
 from headway.jobspec.suggest import Hint
-from headway.jobspec.unknown import CORRUPTION, KIND_OR_PRESET, accepts, check_of, fitted, short_of
+from headway.jobspec.unknown import CORRUPTION, check_of
 
 MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 GRID = ("sweep", "grid")
@@ -70,7 +71,7 @@ def of_type(kind: str, loc: Path, info: FieldInfo | None, document: Document, pa
         required = _only_required(info, value)
         return _accepted_list([*found, *([] if required is None else [[{required: value}]])], info, loc)
     if kind in MAPPINGS and loc[-2:-1] == ("nics",) and isinstance(value, int) and 0 <= value < _MOST_ADAPTERS:
-        return Hint(f"write `mlx5_{value}`, with the name that `ibv_devices` prints", f"mlx5_{value}")
+        return Hint(f"write `mlx5_{value}`, the name that `ibv_devices` prints", f"mlx5_{value}")
     return (_corruption_check(loc, value, document) or _of_mapping(loc, info, value)) if kind in MAPPINGS else None
 
 
@@ -211,12 +212,12 @@ def _one_number(fewest: int, most: int, document: Document) -> Hint | None:
     kind, layout = document.value(("trainer", "kind")), document.value(("layout",))
     runs_script = kind == "script" or (kind is None and document.value(("run",)) is not None)
     if not runs_script:
-        return Hint(f"write `{fewest}` or `{most}`: the trainer `{kind or DEFAULT_TRAINER}` keeps its number of nodes")
+        return Hint(f"write `{fewest}` or `{most}`: the trainer `{kind or DEFAULT_TRAINER}` runs on a fixed number of nodes")
     layout = layout if isinstance(layout, dict) else {}
     degrees = [layout.get(axis, 1) for axis in ("pp", "cp", "tp", "dp_replicate")]
     if not all(isinstance(each, int) for each in degrees) or prod(degrees) <= _MOST_GPUS:
         return None
-    return Hint(f"write one number, for example `{most}`: the layout is for one number of nodes", str(most))
+    return Hint(f"write one number, for example `{most}`: the layout fixes the number of nodes", str(most))
 
 
 def _of_preset(loc: Path, document: Document, hint: Hint | None) -> Hint | None:

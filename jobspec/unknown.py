@@ -1,26 +1,24 @@
 """Finds what an unknown field is meant to be: a misspelt field, another program's name for one, or a field of another section."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_origin
 
 from msgspec import Struct
-from pydantic import BaseModel, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from headway.jobspec import aliases, repair
 from headway.jobspec.catalog.models import models
 from headway.jobspec.document import Document, Path
+from headway.jobspec.fitting import accepts, fitted
 from headway.jobspec.flow import flow
-from headway.jobspec.notation import notation_of, write_parts
 from headway.jobspec.spec.docstrings import field_descriptions
 from headway.jobspec.spec.fields import field_names, field_of, literals_of, model_of, owner_of
 from headway.jobspec.spec.job import DEFAULT_TRAINER
 from headway.jobspec.suggest import Hint, as_clause, did_you_mean, joined_and, joined_or, listed, nearest, similar
-from headway.jobspec.units import parse_seconds
 
 # Names as unlike as `partition` and `precision`, or `vlan` and `planes`, are no typing errors.
 _SLIP = 0.72
@@ -34,8 +32,6 @@ EXTENDS = ("extends",)
 _LISTED = 24
 # What other programs call the kind of a choice.
 _KIND_NAMES = ("type", "name", "class", "backend", "driver")
-# The units of times in the names that other programs give to fields.
-_UNITS: Mapping[str, str] = {"seconds": "s", "_sec": "s", "_secs": "s", "minutes": "m", "_mins": "m", "hours": "h", "days": "d"}
 # What the end of a key may mean as the unit of its value, the likeliest first.
 _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
     **{unit: (f"{unit[0].upper()}B", f"{unit[0].upper()}B/s") for unit in ("kb", "mb", "gb", "tb")},
@@ -51,8 +47,6 @@ _UNITS_IN_KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("steps", "iters", "iterations"), (" steps",)),
     **dict.fromkeys(("tokens",), (" tokens",)),
 }
-# What sections of other programs call the one value that is a field here.
-_MODES = ("mode", "type", "kind", "granularity", "strategy", "level", "stage", "name")
 # Longer values are not repeated in a hint.
 _SHOWN = 40
 _LONGEST = 120
@@ -63,16 +57,6 @@ CORRUPTION = ("resilience", "corruption")
 _DEEP = 2
 # The shortest word that shows what a field is.
 _WORD = 4
-# The field that people write in place of its whole section: `scheduler: slurm`, `model: llama-3.1-8b`.
-_SHORT = ("kind", "preset", "key", "budget", "leaf", "compute", "sharding")
-# Of these, the ones that are words.
-KIND_OR_PRESET = ("kind", "preset")
-# A kind, or the name of a preset.
-_KIND = re.compile(r"[A-Za-z0-9][\w.-]*")
-# Names of the byte that holds the DSCP and the bits of ECN.
-_TRAFFIC_CLASS = ("tos", "trafficclass", "tc", "ncclibtc", "dsfield", "tosbyte")
-# Slurm's notation for a number of GPUs.
-_GRES = re.compile(r"gpu(?::[\w.-]+)?:([0-9]{1,4})")
 # The name of a node: that of its group and a number.
 _NODE = re.compile(r"[a-z0-9][a-z0-9-]*-[1-9][0-9]*")
 # Where a note repeats the value.
@@ -210,7 +194,7 @@ def _of_choice(unknown: _Unknown) -> Meaning | None:
         count = f", count: {value}" if isinstance(value, int) and value > 1 else ""
         return unknown.at("resource", Hint(f"write `{{resource: {key}{count}}}`"))
     if unknown.here == ("data",) and ("model",) in _homes(key, unknown.root):
-        # A size of the model is no option of data.
+        # A model size is not an option of `data`.
         return _at_home(unknown)
     if tuple(fields) == _CHOICE and nearest(key, fields, _SLIP) is None:
         return unknown.at("options", Hint(f"`{key}` belongs under `options`"))
@@ -372,7 +356,9 @@ def _another_name(unknown: _Unknown) -> Meaning | None:  # noqa: C901 (each case
         elif (of_value := _value_elsewhere(unknown)) is not None:
             return of_value
     if found == "run" and not unknown.here and "trainer" in unknown.around:
-        return Meaning(Hint("leave it out: `trainer` is what runs, and `argv` of its options has the script with its arguments"))
+        return Meaning(
+            Hint("leave it out: `trainer` defines the command, and `argv` of its options has the script and its arguments")
+        )
     if found == "host" and "name" in unknown.free and unknown.here == ("nodes",) and _NODE.fullmatch(str(unknown.value)):
         # An inventory's node is named by its group and a number, which no address is.
         return unknown.at("name", Hint("write `name`", "name"))
@@ -480,11 +466,13 @@ def _at_home_in_another_case(unknown: _Unknown) -> Meaning | None:
 
 
 def _all_fields(model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the place and the name of each field at and below `model`."""
-    for name, info in field_names(model).items():
-        yield at, name
+    """Yield the place and the name of each field at and below `model`, those of a section before those of its sections."""
+    fields = field_names(model)
+    if tuple(fields) != _CHOICE:
+        yield from ((at, name) for name in fields)
+    for name, info in fields.items():
         section = model_of(info.annotation)
-        if section is not None and tuple(field_names(section)) != _CHOICE:
+        if section is not None:
             yield from _all_fields(section, (*at, name))
 
 
@@ -770,15 +758,9 @@ def names_of(path: Path) -> tuple[str, ...]:
     return tuple(segment for segment in path if isinstance(segment, str))
 
 
-def _homes(key: str, model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _homes(key: str, model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
     """Yield the sections at and below `model` that have a field `key`."""
-    fields = field_names(model)
-    if key in fields and tuple(fields) != _CHOICE:
-        yield at
-    for name, info in fields.items():
-        section = model_of(info.annotation)
-        if section is not None:
-            yield from _homes(key, section, (*at, name))
+    return (at for at, name in _all_fields(model) if name == key)
 
 
 def _home_of_all(value: Mapping[str, Any], unknown: _Unknown) -> tuple[str, dict[str, str]] | None:
@@ -875,112 +857,6 @@ def _renamed(name: str, unknown: _Unknown) -> Hint:
     return Hint(f"headway calls it `{name}`", name)
 
 
-def accepts(info: FieldInfo, value: Any) -> bool:
-    """Return whether the field takes the value."""
-    try:
-        # As documents are read: a list is a tuple, and "8" is no integer.
-        _adapter(info).validate_json(json.dumps(value), strict=True)
-    except (ValidationError, TypeError, ValueError):
-        return False
-    return True
-
-
-_ADAPTERS: dict[int, tuple[FieldInfo, TypeAdapter[Any]]] = {}
-
-
-def _adapter(info: FieldInfo) -> TypeAdapter[Any]:
-    """Return the field's validator. Making one takes milliseconds; each is kept with its field, which has no hash."""
-    if id(info) not in _ADAPTERS:
-        form: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        _ADAPTERS[id(info)] = info, TypeAdapter(form)
-    return _ADAPTERS[id(info)][1]
-
-
-def _translated(info: FieldInfo | None, value: Any, key: str) -> Any:
-    """Return the field's value for one that other programs write in a field called `key`; the value itself if no single one is meant."""
-    if info is None or value is None or isinstance(value, dict | list) or (isinstance(value, bool) and accepts(info, value)):
-        return value
-    if aliases.squeezed(key) in _TRAFFIC_CLASS and isinstance(value, int) and 0 <= value >> 2 < 64 and accepts(info, value >> 2):
-        # DSCP is the upper six bits of the byte (RFC 3168, section 22).
-        return value >> 2
-    allowed = literals_of(info)
-    found = [] if str(value) in allowed else aliases.values(str(value), allowed)
-    if len(found) == 1:
-        return found[0]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and (gres := _GRES.fullmatch(value)) is not None and accepts(info, int(gres[1])):
-        return int(gres[1])
-    notation = next((each for each in map(notation_of, _json_schemas(info)) if each is not None), None)
-    if notation is None or accepts(info, value):
-        return value
-    unit = next((unit for end, unit in _UNITS.items() if aliases.normal(key).endswith(end)), "")
-    hint = repair.quantity(notation.name, f"{value}{unit}")
-    text = hint.fix if hint is not None and hint.fix is not None else f"{value}{unit}"
-    if not accepts(info, text):
-        return value
-    return write_parts(round(parse_seconds(text))) if notation.name == "time" and unit else text
-
-
-def fitted(info: FieldInfo | None, value: Any, key: str) -> Any:
-    """Return the value in the form of the field, as far as one is meant: other programs' word for it, the only item of a list or the list
-    of one item, the section that the value is short for; else the value itself."""
-    meant = _translated(info, value, key)
-    if info is None or value is None or accepts(info, meant):
-        return meant
-    forms: list[Any] = [[meant]] if not isinstance(meant, list) else meant[:1] if len(meant) == 1 else []
-    if isinstance(meant, list) and (pairs := repair.pairs(meant)) is not None:
-        forms = [pairs, *forms]
-    if isinstance(meant, dict):
-        # torchtitan's `{mode: selective}`.
-        inside = [meant[name] for name in _MODES if name in meant] or (list(meant.values()) if len(meant) == 1 else [])
-        forms += [_translated(info, each, key) for each in inside if not isinstance(each, dict)]
-    if (
-        isinstance(value, str)
-        and (found := repair.number(value, whole=accepts(info, 1) and not accepts(info, 1.5)))
-        and found.fix
-    ):
-        forms.append(repair.plain_number(found.fix))
-    if (short := _in_section(info, meant, key)) is not None:
-        forms = [short, [short], *forms]
-    return next((each for each in forms if accepts(info, each)), meant)
-
-
-def _in_section(info: FieldInfo, value: Any, key: str) -> dict[str, Any] | None:
-    """Return the section that a value is short for, also in another program's word: `ddp` is `{sharding: none}`."""
-    section = model_of(info.annotation)
-    fields = {} if section is None else field_names(section)
-    if (name := short_of(info, value)) is not None:
-        return {name: value}
-    translated = {name: _translated(fields[name], value, key) for name in _SHORT if name in fields and name not in KIND_OR_PRESET}
-    return next(({name: each} for name, each in translated.items() if each != value and accepts(fields[name], each)), None)
-
-
-def short_of(info: FieldInfo | None, value: Any) -> str | None:
-    """Return the field that people write in place of the whole section, or of a whole item if the field is a list of sections, and that
-    takes the value."""
-    section = None if info is None else model_of(info.annotation)
-    fields = {} if section is None else field_names(section)
-    for name in _SHORT:
-        is_word = name not in KIND_OR_PRESET or (isinstance(value, str) and _KIND.fullmatch(value) is not None)
-        if name in fields and is_word and accepts(fields[name], value):
-            return name
-    return None
-
-
-def _json_schemas(info: FieldInfo) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas of the field's types."""
-    for each in (*info.metadata, *_inner(info.annotation)):
-        if isinstance(each, WithJsonSchema):
-            yield each.json_schema or {}
-
-
-def _inner(annotation: Any) -> Iterator[Any]:
-    for each in get_args(annotation):
-        yield each
-        yield from _inner(each)
-
-
 def _written(name: str, info: FieldInfo | None, path: Path, document: Document) -> str:
     """Return the field under its name here, with the value that it has in the document if the field takes it and it is short."""
     value = fitted(info, document.value(path), str(path[-1]))
@@ -993,4 +869,4 @@ def _known(owner: type[BaseModel], names: list[str]) -> str:
         return "leave it out: there are no fields here"
     if len(names) <= _LISTED:
         return f"leave it out, or write one of the fields here: {listed(names)}"
-    return f"leave it out: none of the {len(names)} fields of `{owner.__name__}` (docs/spec.md) is like it"
+    return f"leave it out: none of the {len(names)} fields of `{owner.__name__}` has a similar name (docs/spec.md lists them)"

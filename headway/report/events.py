@@ -82,7 +82,7 @@ def sentence(entry: Entry) -> str | None:
         case RefusedFile():
             return f"{entry.path}: {entry.why}; it was renamed to {entry.now}"
         case Undead() | Unread():
-            return _impossible(entry)
+            return _alarm(entry)
         case Unseen():
             return f"not observable from outside: {'; '.join(entry.calls)}"
     # The other kinds are in NOT_EVENTS.
@@ -125,7 +125,7 @@ def _rebound(move: Rebound) -> str:
     return f"slot {move.slot} runs on {_host(move.host, move.to)}{before}{outside}"
 
 
-def _impossible(entry: Undead | Unread) -> str:
+def _alarm(entry: Undead | Unread) -> str:
     if isinstance(entry, Undead):
         return f"SIGKILL does not end {_ranks(entry.ranks)} (state {', '.join(dict.fromkeys(entry.states))})"
     read = f"{_host(entry.host, entry.node)} could not read the checkpoint of step {entry.step:,} ({entry.tier})"

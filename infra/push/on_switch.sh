@@ -31,13 +31,13 @@ uptime_s() {
 # When a process was started; a later process with its number has another time.
 start_of() {
   read -r stat <"/proc/$1/stat" || return 1
-  # The name of the program, in parentheses, may have spaces. What is behind it are words.
+  # The name of the program, in parentheses, may have spaces; the fields after it are words.
   # shellcheck disable=SC2086
   set -- ${stat##*) }
   echo "${20}"
 }
 
-# Leaves on record that this process has the undo.
+# Records that this process runs the undo.
 take_watch() { echo "$$ $(start_of $$)" >"$dir/pid"; }
 
 is_watched() {

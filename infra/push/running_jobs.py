@@ -35,7 +35,7 @@ def read_in_use(shell: CommandShell, options: SlurmOptions, plan: ClusterPlan) -
     if names and not known:
         there, wanted = _some(sorted(states)), _some(sorted(names.values()))
         raise CommandError(
-            f"Slurm has no node of `{plan.name}`: its nodes are {there}, those of the plan {wanted}; set `node_names`"
+            f"no node of `{plan.name}` is known to Slurm, which has {there}; the plan has {wanted}; set `node_names`"
         )
     return NodesInUse(
         {node: tuple(by_node[name]) for node, name in known.items() if name in by_node},

@@ -224,7 +224,7 @@ def _check_interface(path: Path, fabric: Fabric) -> Iterator[Problem]:
         hint = "use the interface of the network, as `ip link` prints it, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint, Severity.WARNING)
     if name is not None and re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?", name):
-        message = f"`{name}` is an address, and the interface that has it is meant, on each node by the same name"
+        message = f"`{name}` is an address; `interface` is the name of a network interface, the same on each node"
         hint = f"write the name that `ip -br address` prints with {name}, for example `interface: eth0`"
         yield Problem("HW505", CLUSTER, (*path, "interface"), message, hint)
     elif fabric.transport == "tcp" and name is not None and ("," in name or name[0] in "^="):

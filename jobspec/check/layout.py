@@ -246,7 +246,7 @@ def _check_sequence(layout: Layout, batch: Batch) -> Iterator[Problem]:
     tokens = batch.global_batch.tokens
     fitting = [] if tokens is None else [each for each in multiples if tokens % each == 0]
     if len(fitting) == 1:
-        hint = f"write `{fitting[0]}`, of which the global batch has a whole number"
+        hint = f"write `{fitting[0]}`, which divides the global batch"
         yield Problem("HW316", JOB, ("batch", "sequence"), message, hint, fix=str(fitting[0]))
         return
     yield Problem("HW316", JOB, ("batch", "sequence"), message, f"the nearest multiple is {' or '.join(map(str, multiples))}")

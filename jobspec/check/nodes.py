@@ -107,7 +107,7 @@ def _check_nics_apart(path: Path, nodes: NodeGroup) -> Iterator[Problem]:
     names = [nic.name for nic in nodes.nics]
     for index, name in enumerate(names):
         if (between := _between(name)) is not None:
-            message = f"`{name}` is a range, and an adapter is listed by its own name"
+            message = f"`{name}` is a range; list each adapter by its name"
             written = ", ".join(between)
             yield Problem("HW204", CLUSTER, (*path, "nics", index), message, f"write `{written}`", fix=written)
             return
@@ -397,7 +397,7 @@ def _check_interfaces(path: Path, nodes: NodeGroup, fabrics: Sequence[Fabric]) -
         yield Problem("HW210", CLUSTER, (*path, "nics", nameless[0]), message, hint)
     elif not configured:
         where = " or ".join(f"`{fabric.name}`" for fabric in switched) if switched else "a RoCE fabric with `switches`"
-        message = f"no adapter of `{nodes.name}` is on {where}, so there are no addresses for netplan to set"
+        message = f"`{nodes.name}` has no adapter on {where}, so netplan has no address to set"
         hint = "leave `network_config` out, or list the adapters that are to have an address"
         yield Problem("HW210", CLUSTER, (*path, "network_config"), message, hint)
 

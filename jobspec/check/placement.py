@@ -151,7 +151,7 @@ def _check_range(job: TrainingJob, cluster: Cluster) -> Iterator[Problem]:
         yield Problem("HW435", JOB, place, message, f"write `nodes: {job.nodes}`, and hold `resilience.spares` for lost nodes")
         return
     if job.trainer.kind != "script":
-        message = f"the trainer `{job.trainer.kind}` keeps its number of nodes"
+        message = f"the trainer `{job.trainer.kind}` runs on a fixed number of nodes"
         yield Problem("HW306", JOB, place, message, f"write `nodes: {job.nodes}`")
         return
     layout, procs = job.layout, procs_per_node(group)

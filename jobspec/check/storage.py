@@ -130,7 +130,7 @@ def _check_path(path: Path, storage: Storage) -> Iterator[Problem]:
             hint = f"write `path: {found.removeprefix('file://')}`"
         yield Problem("HW703", CLUSTER, at, message, hint)
     elif served := re.fullmatch(r"[A-Za-z0-9][\w.-]+:(/.*)", found):
-        message = f"`{found}` is where a server has it, and the path is that of the nodes"
+        message = f"`{found}` is a path on a server; `path` is the directory on the nodes"
         yield Problem("HW703", CLUSTER, at, message, f"write the directory where it is mounted, for example `path: {served[1]}`")
     elif re.match(r"[A-Za-z]:[\\/]|\\\\", found):
         message = f"`{found}` is a path of Windows, which Linux takes as the name of a file in the current directory"

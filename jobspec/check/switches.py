@@ -82,7 +82,7 @@ def check_planes(path: Path, fabric: Fabric, groups: Sequence[NodeGroup]) -> Ite
         message = f"{planes} planes are more than the {rails} rails, so that {planes - rails} of them would have no leaf"
         yield Problem("HW525", CLUSTER, (*path, "planes"), message, f"use {rails} planes or fewer")
     elif rails and rails % planes:
-        message = f"{rails} rails do not divide over {planes} planes: some of them have a rail more than others"
+        message = f"{rails} rails are not a multiple of {planes} planes, so some planes have one rail more than others"
         hint = f"use {listed_numbers(divisors(rails))}"
         yield Problem("HW525", CLUSTER, (*path, "planes"), message, hint, Severity.WARNING)
 

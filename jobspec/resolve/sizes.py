@@ -449,7 +449,7 @@ class _Derivation(Struct, frozen=True):
             key = self._contradiction(of_units) or "cores"
             given, wanted = getattr(self.switches, key), getattr(of_units, key)
             if self.switches.tiers == 2 and key == "cores":
-                message = f"{given} cores are a third tier, but `tiers` is 2"
+                message = f"{given} cores form a third tier, but `tiers` is 2"
                 raise SizeError(key, message, "leave `cores` out, or write `tiers: 3`")
             raise SizeError(key, f"{given} {key} do not connect these pods", f"use {wanted}, or leave `{key}` out")
         return min(agreed, key=lambda sizes: sizes.most_spines + sizes.cores)

@@ -1,9 +1,7 @@
 """Defines what all parts of a spec have in common: frozen, no unknown fields, no silent conversions, documented fields."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -18,10 +16,6 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}$")]
 def is_name(text: str) -> bool:
     """Return whether it is a DNS label, as names are."""
     return re.fullmatch(_LABEL, text) is not None
-
-
-# docs.pydantic.dev, Plugins: pydantic imports plugins that any installed package has, after it has read the metadata of all packages.
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class Section(BaseModel):
@@ -43,13 +37,12 @@ class Section(BaseModel):
         for info in cls.model_fields.values():
             if isinstance(info.default_factory, type) and issubclass(info.default_factory, Section):
                 info.default_factory.model_rebuild()
-        with _without_plugins():
-            return super().model_rebuild(
-                force=force,
-                raise_errors=raise_errors,
-                _parent_namespace_depth=_parent_namespace_depth + 1,
-                _types_namespace=_types_namespace,
-            )
+        return super().model_rebuild(
+            force=force,
+            raise_errors=raise_errors,
+            _parent_namespace_depth=_parent_namespace_depth + 1,
+            _types_namespace=_types_namespace,
+        )
 
 
 class Ignore(Section):
@@ -61,16 +54,3 @@ class Ignore(Section):
     """Field at or below which it is accepted, as messages name it; the whole document when left out."""
     reason: str = Field(min_length=1, max_length=500, examples=["measured on this cluster: 71 GiB"])
     """Why it may stay; reports of `headway check` quote it."""
-
-
-@contextmanager
-def _without_plugins() -> Iterator[None]:
-    given = os.environ.get(_PLUGINS)
-    os.environ[_PLUGINS] = "__all__"
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ[_PLUGINS]
-        else:
-            os.environ[_PLUGINS] = given

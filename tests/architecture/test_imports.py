@@ -31,6 +31,7 @@ OTHERS = {
     "headway.jobspec.repair",
     "headway.jobspec.schema",
     "headway.jobspec.syntax",
+    "headway.jobspec.fitting",
     "headway.jobspec.unknown",
     "headway.report",
     "headway.runner.boot",

@@ -875,7 +875,7 @@ JOBS = [
     Mistake("nodes: 4", "-- four\nnodes: 4", "HW105", "# four"),
     Mistake("nodes: 4", "nodes: 4 // four", "HW203", "4 # four"),
     Mistake("compute: bf16", "compute: bf16 -- half", "HW205", "bf16 # half"),
-    Mistake("apiVersion", "```yaml\napiVersion", "HW105", None, "remove the lines of the fence"),
+    Mistake("apiVersion", "```yaml\napiVersion", "HW105", None, "remove the fence lines"),
     Mistake("name: case\n", "name: case\n...\n", "HW105", None, "remove the line with `...`"),
     Mistake("name: case\n", "name: case\n---\napiVersion: v1\n", "HW112", None, "put each document into a separate file"),
     Mistake("nodes: 4", "nodes: 4\nnodes: 4", "HW108", None, "remove this line, which is the same"),
@@ -959,7 +959,7 @@ JOBS = [
     Mistake("environment:\n  HF_HOME: /data/hf", "runtime_env: {env_vars: {A: b}}", "HW201", None, "write `environment: {A: b}`"),
     Mistake("steps: 1000", "steps: 1000\nlabels: {team: nlp}", "HW201", None, "leave it out, or on Kubernetes"),
     Mistake("steps: 1000", "steps: 1000\nhyperparameters: {lr: 1.0e-4}", "HW201", None, "move what is in it to `optimizer`"),
-    Mistake("steps: 1000", "steps: 1000\ncommand: [python, train.py]", "HW201", None, "leave it out: `trainer` is what runs"),
+    Mistake("steps: 1000", "steps: 1000\ncommand: [python, train.py]", "HW201", None, "leave it out: `trainer` defines the command"),
     Mistake("steps: 1000", "steps: 1000\nargs: [--x]", "HW201", None, "add its items to `argv`"),
     Mistake("steps: 1000", "steps: 1000\ncontainer: {image: a}", "HW201", None, "write `code: {image: a}`"),
     Mistake(
@@ -1394,7 +1394,7 @@ CLUSTERS = [
         )
     ],
     Mistake(ADAPTERS.partition(", nic:")[0], "nics: [0, 1]", "HW203", None, "write `[mlx5_0, mlx5_1]`"),
-    Mistake(ADAPTERS.partition(", nic:")[0], "nics: [mlx5_*]", "HW204", None, "a pattern stands for none"),
+    Mistake(ADAPTERS.partition(", nic:")[0], "nics: [mlx5_*]", "HW204", None, "patterns are not expanded"),
     Mistake("gpus: 8", "gpus: 0-7", "HW203", "8"),
     Mistake("count: 8", "count: gpu[1-8]", "HW203", "8"),
     Mistake("dscp: 26", "dscp: 26 (AF31)", "HW203", "26"),

@@ -182,7 +182,7 @@ def test_nodes_without_an_entry_in_slurm_are_unknown(plan: ClusterPlan) -> None:
     [
         ({"squeue": None, "sinfo": IDLE}, "squeue: no contact"),
         ({"squeue": "", "sinfo": None}, "sinfo: no contact"),
-        ({"squeue": "", "sinfo": IDLE}, "Slurm has no node of `lab`: its nodes are `gpu01`, `gpu02`, `gpu03` and others"),
+        ({"squeue": "", "sinfo": IDLE}, "no node of `lab` is known to Slurm, which has `gpu01`, `gpu02`, `gpu03` and others"),
     ],
     ids=["squeue", "sinfo", "names"],
 )

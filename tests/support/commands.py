@@ -67,7 +67,7 @@ class Command:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Return what it has printed until its end, on stdout and stderr. Raises subprocess.TimeoutExpired."""
+        """Wait for the end of the command, and return its stdout and stderr. Raises subprocess.TimeoutExpired."""
         self.wait(timeout)
         out, err = ((self._output / name).read_text() for name in _STREAMS)
         return out, err

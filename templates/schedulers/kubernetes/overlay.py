@@ -174,7 +174,7 @@ def _in_place_of(document: str, option: str | None, value: Any) -> str:
         return "leave it out; `gpus` of the job is the number of GPUs of each pod, all of a node's when left out"
     if option == "image" and document == JOB:
         return "leave it out: `code.image` of the job is its image"
-    from headway.jobspec.unknown import accepts  # noqa: PLC0415 (few overlays have such a field)
+    from headway.jobspec.fitting import accepts  # noqa: PLC0415 (few overlays have such a field)
 
     info = KubernetesOptions.model_fields[option]
     written = f"{option}: {flow(value)}" if value is not None and accepts(info, value) else option
