@@ -959,7 +959,9 @@ JOBS = [
     Mistake("environment:\n  HF_HOME: /data/hf", "runtime_env: {env_vars: {A: b}}", "HW201", None, "write `environment: {A: b}`"),
     Mistake("steps: 1000", "steps: 1000\nlabels: {team: nlp}", "HW201", None, "leave it out, or on Kubernetes"),
     Mistake("steps: 1000", "steps: 1000\nhyperparameters: {lr: 1.0e-4}", "HW201", None, "move what is in it to `optimizer`"),
-    Mistake("steps: 1000", "steps: 1000\ncommand: [python, train.py]", "HW201", None, "leave it out: `trainer` defines the command"),
+    Mistake(
+        "steps: 1000", "steps: 1000\ncommand: [python, train.py]", "HW201", None, "leave it out: `trainer` defines the command"
+    ),
     Mistake("steps: 1000", "steps: 1000\nargs: [--x]", "HW201", None, "add its items to `argv`"),
     Mistake("steps: 1000", "steps: 1000\ncontainer: {image: a}", "HW201", None, "write `code: {image: a}`"),
     Mistake(
