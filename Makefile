@@ -104,12 +104,12 @@ test-fast: .venv/dev.stamp
 	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
 
 # Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: four lanes of them, one test at a time in each, run
-# beside two lanes that compute, which take the processors that the others leave. Each test is collected in one lane. Some tests send
+# beside three lanes that compute, which take the processors that the others leave. Each test is collected in one lane. Some tests send
 # interrupts, which processes ignore that a shell has started in the background.
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 # What belongs to make soak, make test-fixtures and make test-gpu.
 ONCE := not variant and not fixture and not gpu
-LANES := lane-slurm lane-kubernetes lane-fabric lane-runs lane-ranks lane-computing
+LANES := lane-slurm lane-kubernetes lane-fabric lane-runs lane-ranks lane-computing lane-lint
 # Their tests start ranks, and use about as much of the processors as lint and all other tests together.
 RANKS := tests/runner tests/harmless tests/compat
 test: .venv/dev.stamp
@@ -138,8 +138,10 @@ lane-ranks:
 	@$(call at_the_end,$(computing) -n 2 --dist loadfile $(RANKS))
 
 lane-computing:
-	@nice -n 10 $(MAKE) --no-print-directory lint
 	@$(computing) -n 2 --dist loadfile $(RANKS:%=--ignore=%)
+
+lane-lint:
+	@nice -n 10 $(MAKE) --no-print-directory lint
 
 # The frameworks whose parsers read what their trainers render to: beside the torch and the libraries of .venv.
 .venv-peers/trainers/installed.stamp: benchmarks/peers/trainers.txt .venv/dev.stamp

@@ -96,7 +96,8 @@ def _behaviour() -> dict[str, str]:
         "SlurmdTimeout": "10",
         "MessageTimeout": "5",
         "TCPTimeout": "2",
-        "KillWait": "5",
+        # under load a run takes more than 5 s to stop
+        "KillWait": "20",
         "InactiveLimit": "0",
         "MinJobAge": "3600",
     }
