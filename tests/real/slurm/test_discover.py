@@ -22,7 +22,7 @@ def test_documents_of_a_real_cluster_name_its_nodes_and_pass_the_check(each_slur
     for line in (
         "name: headway",
         "    partition: main",
-        "    kill_wait: 5s",
+        "    kill_wait: 20s",
         "    count: 2",
         "    cpus: 4",
         "    host_memory: 16000MiB",
