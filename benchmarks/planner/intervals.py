@@ -17,12 +17,18 @@ from benchmarks.planner.residuals import LeftOut, Residual, read_residuals
 from headway.planner.speed import intervals
 
 _LEVEL = 0.9
-# An accelerator without a measured step may be of a measured architecture, or of none.
-_UNSEEN: tuple[LeftOut, ...] = ("accelerator", "architecture")
+# The rows without an accelerator alone are too like it: most have another of the same architecture.
+_ACCELERATOR: tuple[LeftOut, ...] = ("accelerator", "architecture")
 # The classes of intervals.yaml, by what was taken out with the source.
 _CLASSES: Mapping[str, Mapping[str, tuple[LeftOut, ...]]] = {
-    "dense": {"usual": ("source",), "accelerator": _UNSEEN, "gpus": ("gpus",)},
-    "experts": {"usual": ("source",), "accelerator": _UNSEEN, "gpus": ("gpus",), "ep": ("ep",)},
+    "dense": {"usual": ("source",), "accelerator": _ACCELERATOR, "architecture": ("architecture",), "gpus": ("gpus",)},
+    "experts": {
+        "usual": ("source",),
+        "accelerator": _ACCELERATOR,
+        "architecture": ("architecture",),
+        "gpus": ("gpus",),
+        "ep": ("ep",),
+    },
 }
 _HEAD = """\
 # Logarithms of measured over estimated time between which 90 % of the steps of a class are (classes: intervals.py), and what was measured.
@@ -104,7 +110,7 @@ def _held(
 
 def _reach_for(left_out: LeftOut, others: Iterable[Residual], unseen: str, error: Callable[[Residual], float]) -> float:
     """Return how far the interval of a row reaches by the rows of other sources: as far as the usual one, or that of its class."""
-    taken_out: tuple[LeftOut, ...] = _UNSEEN if left_out in _UNSEEN else (left_out,)
+    taken_out: tuple[LeftOut, ...] = _ACCELERATOR if left_out == "accelerator" else (left_out,)
     usual, like = list[tuple[str, float]](), list[tuple[str, float]]()
     for other in others:
         if other.left_out == "source":
@@ -124,8 +130,11 @@ def table(residuals: Sequence[Residual]) -> str:
     for kind in _CLASSES:
         rows = _of_class(residuals, kind, ("source",))
         accelerators = ", ".join(sorted({row.accelerator for row in rows}))
+        architectures = ", ".join(sorted({row.architecture for row in rows}))
         ep = f", ep: {max(row.ep for row in rows)}" if kind == "experts" else ""
-        lines.append(f"  {kind}: {{accelerators: [{accelerators}], gpus: {max(row.gpus for row in rows)}{ep}}}")
+        lines.append(
+            f"  {kind}: {{accelerators: [{accelerators}], architectures: [{architectures}], gpus: {max(row.gpus for row in rows)}{ep}}}"
+        )
     return "\n".join(lines) + "\n"
 
 

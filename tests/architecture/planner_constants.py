@@ -75,6 +75,7 @@ def _of_experts(tables: Mapping[str, Any]) -> Iterator[str]:
 _CLASSES = {
     "usual": "all others",
     "accelerator": "on an accelerator without a measured step",
+    "architecture": "on an accelerator of an architecture without a measured step",
     "gpus": "on more GPUs than any measured step",
     "ep": "at a larger ep than any measured step",
 }

@@ -17,13 +17,14 @@ TABLES = {
         "dense": {
             "usual": {"interval": [-0.1, 0.2]},
             "accelerator": {"interval": [-0.3, 0.15]},
+            "architecture": {"interval": [-0.2, 0.35]},
             "gpus": {"interval": [-0.2, 0.4]},
         },
         "experts": {"usual": {"interval": [-0.4, 0.4]}, "ep": {"interval": [-0.5, 0.5]}},
     },
     "measured": {
-        "dense": {"accelerators": ["H100-SXM-80"], "gpus": 1024},
-        "experts": {"accelerators": ["H100-SXM-80"], "gpus": 1024, "ep": 8},
+        "dense": {"accelerators": ["H100-SXM-80"], "architectures": ["Hopper"], "gpus": 1024},
+        "experts": {"accelerators": ["H100-SXM-80"], "architectures": ["Hopper"], "gpus": 1024, "ep": 8},
     },
 }
 NEW = gpus()["MI300X-192"]
@@ -45,9 +46,18 @@ def test_interval_is_the_widest_that_applies_and_has_reasons() -> None:
     found = intervals_of(TABLES).of(many)
     assert (found.low, found.high) == (-0.3, 0.4)
     assert found.reasons == (
-        "no published step of a dense model on MI300X-192 was measured",
+        "no published step of a dense model on MI300X-192 or another CDNA3 accelerator was measured",
         "no published step of a dense model on more than 1,024 GPUs was measured",
     )
+
+
+def test_accelerator_of_a_measured_architecture_has_the_interval_of_accelerators() -> None:
+    found, unmeasured = (
+        intervals_of(TABLES).of(replace(BASE, gpu=gpus()["H200-SXM-141"])),
+        intervals_of(TABLES).of(replace(BASE, gpu=NEW)),
+    )
+    assert (found.low, found.high, unmeasured.low, unmeasured.high) == (-0.3, 0.2, -0.3, 0.35)
+    assert found.reasons == ("no published step of a dense model on H200-SXM-141 was measured",)
 
 
 def test_model_with_experts_has_a_wider_interval_at_a_large_ep() -> None:

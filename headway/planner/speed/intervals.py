@@ -28,9 +28,11 @@ class TrainingInterval(TimeInterval, frozen=True):
 
 
 class Measured(ByIdentity, frozen=True):
-    """The published steps that constants were fitted on: of which `accelerators`, on how many GPUs and ranks of `ep` at most."""
+    """The published steps that constants were fitted on: of which `accelerators` and their `architectures`, on how many GPUs and ranks of
+    `ep` at most."""
 
     accelerators: frozenset[str]
+    architectures: frozenset[str]
     gpus: int
     ep: int = 1
 
@@ -38,8 +40,8 @@ class Measured(ByIdentity, frozen=True):
 class Intervals(ByIdentity, frozen=True):
     """Intervals by class, and what was `measured`: each by the kind of model, `dense` or `experts`.
 
-    `usual` is of steps like those that were measured, `accelerator` of an accelerator without a measured step, `gpus` and `ep` of more GPUs
-    and more ranks of `ep` than any measured step.
+    `usual` is of steps like those that were measured, `accelerator` of an accelerator without a measured step, `architecture` of one whose
+    architecture has none either, `gpus` and `ep` of more GPUs and more ranks of `ep` than any measured step.
     """
 
     classes: Mapping[str, Mapping[str, TimeInterval]]
@@ -49,15 +51,21 @@ class Intervals(ByIdentity, frozen=True):
         """Return the interval that holds all that apply to the training, with what no measured step has."""
         kind = "dense" if training.model.experts is None else "experts"
         table = self.classes[kind]
-        found = dict(_unlike(training, self.measured[kind], "of a dense model" if kind == "dense" else "with experts"))
-        each = [table["usual"], *(table[name] for name in found)]
-        return TrainingInterval(min(one.low for one in each), max(one.high for one in each), tuple(found.values()))
+        found = list(_unlike(training, self.measured[kind], "of a dense model" if kind == "dense" else "with experts"))
+        each = [table["usual"], *(table[name] for name, _ in found)]
+        reasons = tuple(dict.fromkeys(reason for _, reason in found))
+        return TrainingInterval(min(one.low for one in each), max(one.high for one in each), reasons)
 
 
 def _unlike(training: Training, measured: Measured, kind: str) -> Iterator[tuple[str, str]]:
     """Yield each class beyond the usual one that the training is in, with its reason."""
-    if training.gpu.name not in measured.accelerators:
-        yield "accelerator", f"no published step {kind} on {training.gpu.name} was measured"
+    gpu = training.gpu
+    if gpu.name not in measured.accelerators:
+        new = gpu.arch not in measured.architectures
+        reason = f"no published step {kind} on {gpu.name}{f' or another {gpu.arch} accelerator' if new else ''} was measured"
+        yield "accelerator", reason
+        if new:
+            yield "architecture", reason
     if training.gpus > measured.gpus:
         yield "gpus", f"no published step {kind} on more than {measured.gpus:,} GPUs was measured"
     # A dense model with `ep` has a problem of its own.
@@ -85,7 +93,7 @@ def intervals_of(tables: Mapping[str, Any]) -> Intervals:
             for kind, table in tables["classes"].items()
         },
         measured={
-            kind: Measured(frozenset(row["accelerators"]), row["gpus"], row.get("ep", 1))
+            kind: Measured(frozenset(row["accelerators"]), frozenset(row["architectures"]), row["gpus"], row.get("ep", 1))
             for kind, row in tables["measured"].items()
         },
     )
