@@ -15,7 +15,6 @@ from headway.runner.checkpoint.format import (
     Part,
     RefusedError,
     TensorEntry,
-    chunk_hash,
     chunk_seed,
     parse_manifest,
     parse_part,
@@ -87,12 +86,13 @@ class Reader:
     def chunk_into(self, name: str, chunk: Chunk, out: memoryview) -> None:
         """Fill `out`, `chunk.length` bytes, with the chunk of tensor `name`, and verify it there."""
         try:
-            self._source.read_into(chunk.file, chunk.offset, out)
+            seed = chunk_seed(self.run, self.checkpoint, name, chunk.box)
+            found = self._source.read_into(chunk.file, chunk.offset, out, seed)
         except OSError as error:
             raise self._unread(chunk.file, error) from None
         except EOFError as error:
             raise self.refuse(chunk.file, f"tensor `{name}` {error}") from None
-        if chunk_hash(out, chunk_seed(self.run, self.checkpoint, name, chunk.box)) != chunk.xxh3_128:
+        if found != chunk.xxh3_128:
             raise self.refuse(chunk.file, f"tensor `{name}` at {chunk.box}: the bytes differ from those that were committed")
 
     def chunk(self, name: str, chunk: Chunk) -> bytearray:

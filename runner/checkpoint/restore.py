@@ -30,8 +30,8 @@ class MemorySource:
             raise FileNotFoundError(2, "another rank holds it", name)
         return self._records[name]
 
-    def read_into(self, _: str, offset: int, out: memoryview) -> None:
-        read_fully(self._memory, offset, out)
+    def read_into(self, _: str, offset: int, out: memoryview, seed: int = 0) -> str:
+        return read_fully(self._memory, offset, out, seed)
 
     def is_gone(self, _: str, _error: OSError) -> bool:
         """Return True: a capture that a keeper does not return is lost."""

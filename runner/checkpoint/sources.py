@@ -6,13 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import xxhash
 
 from headway.runner.checkpoint.bucket import READ_BYTES, ObjectBucket
 from headway.runner.contract import CheckpointId
 
+T = TypeVar("T")
+
 PATIENCE_S = 20.0
 FIRST_WAIT_S = 0.25
+# Of a file, as much is read at once as the processor's cache holds, so that the hash finds it there.
+PIECE_BYTES = 256 << 10
 
 
 class Source(Protocol):
@@ -22,9 +28,9 @@ class Source(Protocol):
         """Return the whole file. Raises OSError."""
         ...
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        """Fill `out` with the file's bytes from `offset` on. Raises OSError, or EOFError (which is no OSError) when it
-        ends before."""
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
+        """Fill `out` with the file's bytes from `offset` on, and return their xxh3_128 with this seed. Raises OSError, or
+        EOFError (which is no OSError) when it ends before."""
         ...
 
     def is_gone(self, name: str, error: OSError) -> bool:
@@ -58,21 +64,24 @@ class DirectorySource:
         except OSError:
             return False
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            read_fully(descriptor, offset, out)
+            return read_fully(descriptor, offset, out, seed)
         finally:
             os.close(descriptor)
 
 
-def read_fully(descriptor: int, offset: int, out: memoryview) -> None:
-    """Fill `out` from `offset` of an open file on. Raises OSError, EOFError when it ends before."""
-    done = 0
+def read_fully(descriptor: int, offset: int, out: memoryview, seed: int = 0) -> str:
+    """Fill `out` from `offset` of an open file on, and return its xxh3_128. Raises OSError, EOFError when the file ends before."""
+    hasher, done = xxhash.xxh3_128(seed=seed), 0
     while done < len(out):
-        if (count := os.preadv(descriptor, [out[done:]], offset + done)) == 0:
+        piece = out[done : done + PIECE_BYTES]
+        if (count := os.preadv(descriptor, [piece], offset + done)) == 0:
             raise EOFError(f"ends after {done} of {len(out)} bytes")
+        hasher.update(piece[:count])
         done += count
+    return hasher.hexdigest()
 
 
 def patience_s() -> float:
@@ -94,21 +103,19 @@ class PatientSource:
         self._said = False
 
     def read(self, name: str) -> bytes:
-        found: list[bytes] = []
-        self._patiently(name, lambda: found.append(self._source.read(name)))
-        return found[0]
+        return self._patiently(name, lambda: self._source.read(name))
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        self._patiently(name, lambda: self._source.read_into(name, offset, out))
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
+        return self._patiently(name, lambda: self._source.read_into(name, offset, out, seed))
 
     def is_gone(self, name: str, error: OSError) -> bool:
         return self._source.is_gone(name, error)
 
-    def _patiently(self, name: str, read: Callable[[], None]) -> None:
+    def _patiently(self, name: str, read: Callable[[], T]) -> T:
         waited_s, wait_s = 0.0, FIRST_WAIT_S
         while True:
             try:
-                read()
+                found = read()
             except OSError as error:
                 if self._source.is_gone(name, error):
                     raise
@@ -120,7 +127,7 @@ class PatientSource:
                 if waited_s:
                     with self._lock:
                         self._waited_s = 0.0
-                return
+                return found
             self._wait(wait_s)
             waited_s += wait_s
             with self._lock:
@@ -165,14 +172,16 @@ class ObjectSource:
         self.reads.count(len(raw))
         return raw
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
         """Read with one request per READ_BYTES: several threads read a checkpoint faster than one."""
-        done = 0
+        hasher, done = xxhash.xxh3_128(seed=seed), 0
         while done < len(out):
             count = self._bucket.read_at(f"{self._folder}/{name}", offset + done, out[done:])
             self.reads.count(count)
+            hasher.update(out[done : done + count])
             if (done := done + count) < len(out) and count < READ_BYTES:
                 raise EOFError(f"ends after {done} of {len(out)} bytes")
+        return hasher.hexdigest()
 
     def is_gone(self, name: str, error: OSError) -> bool:
         """Return whether the bucket can be listed without the object: 404 is also the answer of a bucket that does not exist."""

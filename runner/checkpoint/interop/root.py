@@ -135,8 +135,8 @@ class RootedSource:
     def read(self, name: str) -> bytes:
         return record_bytes(self._root.manifest) if name == MANIFEST else self._files.read(self._root.names.get(name, name))
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
-        self._files.read_into(name, offset, out)
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
+        return self._files.read_into(name, offset, out, seed)
 
     def is_gone(self, name: str, error: OSError) -> bool:
         return self._files.is_gone(self._root.names.get(name, name), error)

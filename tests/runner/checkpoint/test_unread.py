@@ -12,7 +12,7 @@ import torch
 from headway import checkpoint
 from headway.runner.checkpoint.authority import UnreadError, of_directory, refuse_unread
 from headway.runner.checkpoint.chain import Chain, Claim, lineage
-from headway.runner.checkpoint.format import RefusedError
+from headway.runner.checkpoint.format import RefusedError, chunk_hash
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import PeerError, Ranks
 from headway.runner.checkpoint.sources import DirectorySource, PatientSource
@@ -209,8 +209,9 @@ class Flaky:
             raise OSError(self.number, os.strerror(self.number), name)
         return b"all"
 
-    def read_into(self, name: str, offset: int, out: memoryview) -> None:
+    def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
         out[:] = self.read(name)[offset:]
+        return chunk_hash(out, seed)
 
     def is_gone(self, _: str, error: OSError) -> bool:
         return error.errno == errno.ENOENT
