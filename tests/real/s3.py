@@ -1,4 +1,4 @@
-"""Runs moto's server as S3: real HTTP, If-None-Match enforced, in a separate process that ends with the block."""
+"""Runs moto's server as S3: real HTTP, If-None-Match enforced atomically, in a separate process that ends with the block."""
 
 import itertools
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from pathlib import Path
 from types import TracebackType
 from typing import IO
 
@@ -31,7 +32,7 @@ class S3Server:
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> "S3Server":
-        command = leashed([sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "0"])
+        command = leashed([sys.executable, str(Path(__file__).with_name("moto_server.py")), "--host", "127.0.0.1", "--port", "0"])
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
