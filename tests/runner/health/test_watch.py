@@ -61,12 +61,12 @@ class World:
             self.move(steps=1)
         return found
 
-    def stand(self, seconds: float) -> list[Findings]:
-        """Let this time pass without progress. Ends early with a hang."""
+    def stand(self, seconds: float, fine_s: float = 20.0) -> list[Findings]:
+        """Let this time pass without progress, the first `fine_s` of it in short ticks. Ends early with a hang."""
         found: list[Findings] = []
         began_s, until_s = self.now_s, self.now_s + seconds
         while self.now_s < until_s - 1e-9:
-            tick_s = TICK_S if self.now_s < began_s + 20.0 else 10 * TICK_S
+            tick_s = TICK_S if self.now_s < began_s + fine_s else 10 * TICK_S
             self.now_s = min(self.now_s + tick_s, until_s)
             if int(self.now_s / BEAT_S) != int((self.now_s - tick_s) / BEAT_S):
                 self.send_heartbeats()
@@ -403,8 +403,8 @@ def spinning(_: int, now_s: float) -> Probe:
 
 def stand_recorded(world: World, seconds: float, dumps: Mapping[int, tuple[Collective, ...]]) -> Hang | None:
     """Let this time pass while ranks dump their flight recorders repeatedly."""
-    for _ in range(round(seconds / 10.0)):
-        if (hang := hang_in(world.stand(10.0))) is not None:
+    for number in range(round(seconds / 10.0)):
+        if (hang := hang_in(world.stand(10.0, fine_s=0.0 if number > 1 else 10.0))) is not None:
             return hang
         world.watch.recorded(dumps)
     return None
