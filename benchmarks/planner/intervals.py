@@ -17,7 +17,7 @@ from benchmarks.planner.residuals import LeftOut, Residual, read_residuals
 from headway.planner.speed import intervals
 
 _LEVEL = 0.9
-# The rows without an accelerator alone are too like it: most have another of the same architecture.
+# Most rows of an accelerator have others of the same architecture; errors without those alone would make the interval too narrow.
 _ACCELERATOR: tuple[LeftOut, ...] = ("accelerator", "architecture")
 # The classes of intervals.yaml, by what was taken out with the source.
 _CLASSES: Mapping[str, Mapping[str, tuple[LeftOut, ...]]] = {

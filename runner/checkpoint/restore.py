@@ -13,7 +13,15 @@ from headway.runner.checkpoint.keeper.link import KeeperError, KeeperLink
 from headway.runner.checkpoint.location import CheckpointLocation
 from headway.runner.checkpoint.ranks import Ranks
 from headway.runner.checkpoint.read import Reader
-from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, PatientSource, Source, patience_s, read_fully
+from headway.runner.checkpoint.sources import (
+    MEMORY_PIECE_BYTES,
+    DirectorySource,
+    ObjectSource,
+    PatientSource,
+    Source,
+    patience_s,
+    read_fully,
+)
 from headway.runner.contract import Base
 
 
@@ -31,7 +39,7 @@ class MemorySource:
         return self._records[name]
 
     def read_into(self, _: str, offset: int, out: memoryview, seed: int = 0) -> str:
-        return read_fully(self._memory, offset, out, seed)
+        return read_fully(self._memory, offset, out, seed, MEMORY_PIECE_BYTES)
 
     def is_gone(self, _: str, _error: OSError) -> bool:
         """Return True: a capture that a keeper does not return is lost."""

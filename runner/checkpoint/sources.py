@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 PATIENCE_S = 20.0
 FIRST_WAIT_S = 0.25
-# Of a file, as much is read at once as the processor's cache holds, so that the hash finds it there.
-PIECE_BYTES = 256 << 10
+# A network file system answers few large reads faster than many small ones.
+FILE_PIECE_BYTES = READ_BYTES
+# Memory is read in pieces that the processor's cache holds, so that they are hashed from there.
+MEMORY_PIECE_BYTES = 256 << 10
 
 
 class Source(Protocol):
@@ -67,16 +69,17 @@ class DirectorySource:
     def read_into(self, name: str, offset: int, out: memoryview, seed: int = 0) -> str:
         descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return read_fully(descriptor, offset, out, seed)
+            return read_fully(descriptor, offset, out, seed, FILE_PIECE_BYTES)
         finally:
             os.close(descriptor)
 
 
-def read_fully(descriptor: int, offset: int, out: memoryview, seed: int = 0) -> str:
-    """Fill `out` from `offset` of an open file on, and return its xxh3_128. Raises OSError, EOFError when the file ends before."""
+def read_fully(descriptor: int, offset: int, out: memoryview, seed: int, piece_bytes: int) -> str:
+    """Fill `out` from `offset` of an open file on, by reads of `piece_bytes`, and return its xxh3_128 with this seed. Raises OSError,
+    EOFError when the file ends before."""
     hasher, done = xxhash.xxh3_128(seed=seed), 0
     while done < len(out):
-        piece = out[done : done + PIECE_BYTES]
+        piece = out[done : done + piece_bytes]
         if (count := os.preadv(descriptor, [piece], offset + done)) == 0:
             raise EOFError(f"ends after {done} of {len(out)} bytes")
         hasher.update(piece[:count])

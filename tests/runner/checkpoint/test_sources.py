@@ -10,7 +10,7 @@ from headway.runner.checkpoint.format import RefusedError, chunk_hash
 from headway.runner.checkpoint.keeper.disk import DiskStorage
 from headway.runner.checkpoint.read import Reader
 from headway.runner.checkpoint.remote import RemoteStorage, write_manifest
-from headway.runner.checkpoint.sources import PIECE_BYTES, DirectorySource, ObjectSource, Source
+from headway.runner.checkpoint.sources import DirectorySource, ObjectSource, Source
 from headway.runner.contract import CheckpointId
 from headway.runner.posix import TEMPORARY
 from tests.real.s3 import S3Server
@@ -52,10 +52,10 @@ def test_a_file_is_read_whole_and_in_ranges(source_of: Callable[[Files], Source]
 
 
 def test_a_range_is_hashed_with_the_seed(source_of: Callable[[Files], Source]) -> None:
-    data = content(0, 2 * PIECE_BYTES + 5)
-    source, out = source_of({"data-0-0.bin": data}), bytearray(2 * PIECE_BYTES)
-    assert source.read_into("data-0-0.bin", 3, memoryview(out), 7) == chunk_hash(data[3 : 3 + 2 * PIECE_BYTES], 7)
-    assert out == data[3 : 3 + 2 * PIECE_BYTES]
+    data = content(0, READ_BYTES + 15)
+    source, out = source_of({"data-0-0.bin": data}), bytearray(READ_BYTES + 10)
+    assert source.read_into("data-0-0.bin", 3, memoryview(out), 7) == chunk_hash(data[3:-2], 7)
+    assert out == data[3:-2]
     assert source.read_into("data-0-0.bin", 3, memoryview(b""), 7) == chunk_hash(b"", 7)
 
 
