@@ -51,6 +51,8 @@ _DEGREE_UNSAID = (1,)
 _ONLY_VALUE = "the only value that the trainer takes"
 # Rounds over the tiers, whose intervals hardly depend on each other.
 _ROUNDS = 3
+# Of the nodes, where a job does not fit on its own: 64 times as many.
+_DOUBLINGS = 6
 
 
 def decide(job: Parsed[TrainingJob], cluster: ClusterPlan, limits: Limits) -> tuple[Decisions, list[Problem]]:
@@ -106,7 +108,7 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
     found = search(replace(request, tight=False))
     found = found if found.best is not None else search(request)
     if found.best is None:
-        raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan.world_size, paths, limits)
+        raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan, request, paths, limits)
     reasons = iter((_reason_of_layout(found, found.best), *["found by the same search"] * len(paths)))
     return {
         path: Decision(_value(path, found.best.training, limits), _ONLY_VALUE if path in limits else next(reasons))
@@ -159,18 +161,34 @@ def _in_words(path: tuple[str, ...], other: Training) -> str:
     return f"`{path[-1]}: {value}`"
 
 
-def _nothing_left(found: SearchResult, gpus: int, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
+def _nothing_left(found: SearchResult, plan: JobPlan, request: Request, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
     """Return why no layout can be used: for want of memory, or by the rules that no layout keeps."""
+    gpus = plan.world_size
     without_room = [rejection.reason for rejection in found.rejections if rejection.layouts]
     # Of the memory, the reason is what recomputing everything would need; of the rules, the first.
     reason = without_room[-1] if without_room else found.rejections[0].reason
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
     if without_room:
+        nodes = _nodes_needed(plan, request, limits)
+        roomier = "use GPUs with more memory" if nodes is None else f"use {nodes}, or GPUs with more memory"
         # Another layout is not sure to be enough.
-        hint = ", or ".join(["use more nodes, or GPUs with more memory", *([hint] if more else [])])
+        hint = ", or ".join([roomier, *([hint] if more else [])])
     whose = f"its {gpus:,} GPUs" if gpus > 1 else "its one GPU"
     return EstimateError(f"no layout of {whose} can be used: {reason}", hint)
+
+
+def _nodes_needed(plan: JobPlan, request: Request, limits: Limits) -> str | None:
+    """Return the nodes on which there is a layout, of twice, four times and so on as many, and whether everything has to be
+    recomputed there; None if no such number is enough."""
+    anywhere = on_any_nodes(request, limits)
+    ways = [("", anywhere.allowed.recompute), *([] if _RECOMPUTE in limits else [(" with `recompute: full`", ("full",))])]
+    for words, recompute in ways:
+        wider = replace(anywhere, allowed=replace(anywhere.allowed, dp_shard=None, recompute=recompute), top=1)
+        for nodes in (plan.slots * 2**power for power in range(1, _DOUBLINGS + 1)):
+            if search(replace(wider, gpus=nodes * plan.procs_per_slot)).best is not None:
+                return f"{nodes} nodes{words}"
+    return None
 
 
 def _request(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths: tuple[Path, ...], limits: Limits) -> Request:

@@ -156,6 +156,10 @@ def _check_numbers(job: TrainingJob) -> Iterator[Problem]:
         meant = f"{optimizer.lr * 1000:g}"
         message = f"at `lr: {optimizer.lr:g}` a weight of 0.02 needs {0.02 / optimizer.lr:,.0f} steps to change as a whole"
         found.append(("lr", message, f"did you mean `{meant}`?"))
+    if "min_lr_ratio" in optimizer.model_fields_set and 0 < optimizer.min_lr_ratio <= optimizer.lr:
+        share = f"{optimizer.min_lr_ratio / optimizer.lr:.3g}"
+        message = f"`min_lr_ratio` {optimizer.min_lr_ratio:g} is a share of `lr`, which ends at {optimizer.lr * optimizer.min_lr_ratio:.2g}"
+        found.append(("min_lr_ratio", message, f"did you mean `{share}`, which ends at {optimizer.min_lr_ratio:g}?"))
     for name, message, hint in found:
         yield Problem("HW329", JOB, ("optimizer", name), message, hint, Severity.WARNING)
 

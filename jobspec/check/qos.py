@@ -116,7 +116,9 @@ def _check_place(path: Path, each: TrafficClass, is_judged: bool) -> Iterator[Pr
         yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, hint, Severity.WARNING)
     elif each.carries in RDMA and share is not None and share < _LEAST_SHARE:
         message = f"`{each.name}` gets {share} % of a full link; any other traffic slows it down"
-        yield Problem("HW532", CLUSTER, (*path, "bandwidth_percent"), message, "give it the larger share", Severity.WARNING)
+        yield Problem(
+            "HW532", CLUSTER, (*path, "bandwidth_percent"), message, "give it a larger share, for example `60`", Severity.WARNING
+        )
 
 
 def _check_thresholds(path: Path, each: TrafficClass) -> Iterator[Problem]:

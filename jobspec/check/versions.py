@@ -10,7 +10,7 @@ from headway.jobspec.resolve.nodes import gpu_of, resolve_group
 from headway.jobspec.resolve.sizes import SizeError
 from headway.jobspec.spec.cluster import Cluster
 from headway.jobspec.spec.operation import Versions
-from headway.jobspec.suggest import listed
+from headway.jobspec.suggest import joined_or, listed
 
 # RCCL replaces NCCL on AMD's GPUs and has its own versions.
 _NVIDIA: Mapping[str, str] = {"driver": "NVIDIA's driver", "cuda": "CUDA", "nccl": "NCCL"}
@@ -160,7 +160,8 @@ def _check_torch(torch: str, cuda: str, known: Compatibility) -> Iterator[Proble
     release, oldest = known.torch.get(major_minor(torch)), min(known.torch, key=ordering_key)
     if is_older(torch, oldest) and is_older(newest := known.torch[oldest].cuda[-1], major_minor(cuda)):
         message = f"PyTorch has no wheels of {torch} for CUDA {cuda}, which is newer: those of {oldest} end with CUDA {newest}"
-        hint = "use a newer torch; any other requires building PyTorch from source"
+        fitting = sorted((each for each, its in known.torch.items() if major_minor(cuda) in its.cuda), key=ordering_key)
+        hint = f"use torch {joined_or(fitting) if fitting else 'of a newer release'}; any other requires building PyTorch from source"
         yield Problem("HW230", CLUSTER, ("versions", "torch"), message, hint, Severity.WARNING)
     if release is not None and release.cuda and major_minor(cuda) not in release.cuda:
         message = f"PyTorch has no wheels of {torch} for CUDA {cuda}"

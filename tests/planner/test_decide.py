@@ -348,7 +348,7 @@ def test_model_that_does_not_fit_is_reported_with_further_auto_values() -> None:
     problem = refused(text)
     assert "no layout of its 8 GPUs can be used: does not fit with recompute none: " in problem.message
     assert problem.hint == (
-        "use more nodes, or GPUs with more memory, or write `layout: auto` and `recompute: auto`; or write the value itself"
+        "use 32 nodes, or GPUs with more memory, or write `layout: auto` and `recompute: auto`; or write the value itself"
     )
 
 
