@@ -1,23 +1,29 @@
 """Makes ranks light, for tests that start many of them.
 
-Without it the first optimizer, DTensor and a standby import torch's compiler and sympy, nearly half of a rank's start, although nothing
-is compiled: here both are imported on first use. A step of the builtin trainer computes next to nothing, and sleeps
+Without it a rank imports torch's compiler, its export, sympy, and the shapes of operations on tensors without data, more than half of its
+start, although nothing is compiled: here they are imported on first use. A step of the builtin trainer computes next to nothing, and sleeps
 instead (LIGHT_STEP_S seconds), so that a fault occurs while the run trains.
 """
 
-import contextlib
-import importlib.util
+from __future__ import annotations
+
+import importlib.machinery
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import MappingProxyType, ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+
+# Each Python below a test runs this file, and most of them import no typing.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 COMPILER = "torch._dynamo"
-# DTensor asks it about sizes; it imports sympy.
+# DTensor asks it about sizes; it imports much of sympy.
 SYMBOLS = "torch.fx.experimental.symbolic_shapes"
+# What a tensor without data needs of an operation in Python.
+SHAPES = "torch._meta_registrations"
 STEP_S = float(os.environ.get("LIGHT_STEP_S", "0.05"))
 
 
@@ -33,26 +39,21 @@ def without_compiler(module: Any) -> None:
 class Postponed(ModuleType):
     """A module that runs its file when a missing attribute is requested."""
 
-    def __init__(self, name: str, file: Path, known: Mapping[str, Any] = MappingProxyType({})) -> None:
-        super().__init__(name)
-        folder = [str(file.parent)] if file.stem == "__init__" else None
-        self.__spec__ = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folder)
-        self.__file__ = str(file)
-        if folder is not None:
-            self.__path__ = folder
+    def __init__(self, spec: importlib.machinery.ModuleSpec, known: Mapping[str, Any]) -> None:
+        super().__init__(spec.name)
         self.__dict__.update(known)
-        self._runs = False
+        self.has_run = False
 
     def __getattr__(self, name: str) -> Any:
-        if self._runs or (name.startswith("__") and name.endswith("__")):
+        if self.has_run or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(self.run(), name)
+        return later(name) if self.__name__ == SYMBOLS and name.islower() else getattr(self.run(), name)
 
-    def run(self) -> "Postponed":
+    def run(self) -> Postponed:
         """Run the file, once."""
-        if not self._runs:
-            self._runs = True
-            self.__spec__.loader.exec_module(self)  # type: ignore[union-attr]  # the specification is that of a file
+        if not self.has_run:
+            self.has_run = True
+            self.__spec__.loader.run(self)  # type: ignore[union-attr]  # that of `Light`
         return self
 
 
@@ -80,22 +81,27 @@ def of_numbers(name: str, answer: object) -> Callable[[Any], Any]:
     return asked
 
 
-def postpone(torch: Any) -> None:
-    """Omit the compiler and sympy until something of them is used."""
-    folder = Path(torch.__file__).parent
-    # A new process group clears the compiler's caches, which are empty.
-    unused = {"disable": unchanged, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)}
-    torch._dynamo = sys.modules.setdefault(COMPILER, Postponed(COMPILER, folder / "_dynamo/__init__.py", unused))
-    sizes: dict[str, Any] = {
-        "GuardOnDataDependentSymNode": type("GuardOnDataDependentSymNode", (Exception,), {}),
-        **{name: later(name) for name in ("_iterate_nodes", "compute_unbacked_bindings", "free_unbacked_symbols")},
-        **{
-            name: of_numbers(name, answer)
-            for name, answer in {"_iterate_exprs": (), "has_free_unbacked_symbols": False, "is_nested_int": False}.items()
-        },
-        **{name: of_truth(name) for name in ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")},
-    }
-    sys.modules.setdefault(SYMBOLS, Postponed(SYMBOLS, folder / "fx/experimental/symbolic_shapes.py", sizes))
+def same(one: Any, other: Any) -> Any:
+    """Return whether sizes are equal; without symbols they decide it."""
+    sizes = [one, other] if isinstance(one, int) else [*one, *other]
+    return one == other if all(isinstance(size, int) for size in sizes) else later("sym_eq")(one, other)
+
+
+def shapes_if_needed(module: Any) -> None:
+    """Run SHAPES at the first operation that has none without it."""
+    original = module.FakeTensorMode.dispatch
+
+    def dispatch(self: Any, *words: Any, **options: Any) -> Any:
+        try:
+            return original(self, *words, **options)
+        except (NotImplementedError, module.UnsupportedOperatorException):
+            shapes = sys.modules.get(SHAPES)
+            if not isinstance(shapes, Postponed) or shapes.has_run:
+                raise
+            shapes.run()
+            return original(self, *words, **options)
+
+    module.FakeTensorMode.dispatch = dispatch
 
 
 def import_less(module: Any) -> None:
@@ -113,11 +119,61 @@ def pace(module: Any) -> None:
     module.Gradients.of = of
 
 
-# Python's own tools and those of other environments run below a test too.
-with contextlib.suppress(ModuleNotFoundError):
-    from headway.runner.boot.after_import import after_import
+# By module: what it has before its file runs.
+LATER: Mapping[str, Mapping[str, Any]] = {
+    # A new process group clears the compiler's caches, which are empty.
+    COMPILER: {"disable": unchanged, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)},
+    # torch.use_deterministic_algorithms sets one of its values.
+    "torch._inductor": {},
+    "torch._inductor.config": {},
+    "torch.export": {},
+    "sympy": {},
+    SHAPES: {},
+    SYMBOLS: {
+        "GuardOnDataDependentSymNode": type("GuardOnDataDependentSymNode", (Exception,), {}),
+        **{
+            name: of_numbers(name, answer)
+            for name, answer in {"_iterate_exprs": (), "has_free_unbacked_symbols": False, "is_nested_int": False}.items()
+        },
+        "sym_eq": same,
+        **{name: of_truth(name) for name in ("expect_true", "guard_or_false", "guard_or_true", "statically_known_true")},
+    },
+}
+AFTER: Mapping[str, Callable[[Any], None]] = {
+    "torch._compile": without_compiler,
+    "torch._subclasses.fake_tensor": shapes_if_needed,
+    "headway.runner.agent.warm": import_less,
+    "headway.runner.train.gradients": pace,
+}
 
-    after_import("torch", postpone)
-    after_import("torch._compile", without_compiler)
-    after_import("headway.runner.agent.warm", import_less)
-    after_import("headway.runner.train.gradients", pace)
+
+class Light:
+    """Finds the modules of LATER and AFTER, and is their loader."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, _target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if name in LATER or name in AFTER else None
+        if spec is not None:
+            spec.loader = cls(spec.loader)  # type: ignore[assignment]  # importlib needs no base class
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return Postponed(spec, LATER[spec.name]) if spec.name in LATER else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ not in LATER:
+            self.run(module)
+            AFTER[module.__name__](module)
+
+    def run(self, module: ModuleType) -> None:
+        """Run the module's file."""
+        self.file.exec_module(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+sys.meta_path.insert(0, Light)
