@@ -10,6 +10,8 @@ import os
 import sys
 
 START = __file__
+# The index of the module in a worker's command: python -u START MODULE.
+MODULE = 3
 OLDEST = (3, 10)
 # Without them nothing starts; a bundle has them for some Pythons and machines.
 NEEDED = ("msgspec", "xxhash")

@@ -12,7 +12,7 @@ from headway.runner.agent.protocol import RankOrder
 from headway.runner.contract import RunConfig, RunDirectory, node_of, partner_of
 from headway.runner.contract.orders import StartRanks
 from headway.runner.goodput.tracking import tracker_environment
-from headway.runner.start import START
+from headway.runner.start import MODULE, START
 
 # Bits of `redirects`, as in torch.distributed.elastic.multiprocessing.Std.
 STDOUT, STDERR = 1, 2
@@ -170,7 +170,7 @@ def worker_argv(config: RunConfig, local_rank: int, environment: Mapping[str, st
 
 def is_ours(argv: Sequence[str]) -> bool:
     """Return whether a worker is one of headway's modules in this Python, which a standby can become."""
-    return list(argv[:3]) == [sys.executable, "-u", START] and argv[3] in STANDBY_MODULES
+    return list(argv[:MODULE]) == [sys.executable, "-u", START] and argv[MODULE] in STANDBY_MODULES
 
 
 def make_folders(order: RankOrder) -> None:

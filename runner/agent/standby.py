@@ -24,7 +24,7 @@ from headway.runner.agent import store
 from headway.runner.agent.processes import opens_a_device
 from headway.runner.agent.warm import ALWAYS, LIBRARIES, OF_ANY_RANK, ORDERS_FD, READY, ROOM, STORE_FD, TAKEN, WANTED_FD
 from headway.runner.imports import uncollected, under
-from headway.runner.start import START
+from headway.runner.start import MODULE
 
 IMPORTING_NICENESS = 10
 # Where the kernel groups processes by session, niceness counts between groups only, and any user may set and reset that (sched(7)).
@@ -147,12 +147,11 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> str:
     os.environ.clear()
     os.environ.update(order["environment"] | named)
     argv = order["argv"]
-    module = argv.index(START) + 1
     show(argv, dict(os.environ))
     sys.orig_argv[:] = argv
     # Runpy sets the first one to the file of the module.
-    sys.argv[:] = ["-m", *argv[module + 1 :]]
-    return str(argv[module])
+    sys.argv[:] = ["-m", *argv[MODULE + 1 :]]
+    return str(argv[MODULE])
 
 
 def show(argv: Sequence[str], environment: dict[str, str]) -> None:
@@ -189,7 +188,7 @@ def main() -> None:
         os.set_inheritable(host, False)
     os.environ.update(wants["environment"])
     with contextlib.nullcontext() if wants["first"] else less_important():
-        warm_up(wants["argv"][wants["argv"].index(START) + 1], wants["modules"], wants["overlays"])
+        warm_up(wants["argv"][MODULE], wants["modules"], wants["overlays"])
         if not wants["first"]:  # no process waits for it yet
             gc.collect()
     if host >= 0:

@@ -50,9 +50,14 @@ class Postponed(ModuleType):
         return later(name) if self.__name__ == SYMBOLS and name.islower() else getattr(self.run(), name)
 
     def run(self) -> Postponed:
-        """Run the file, once."""
+        """Run the file, once, after that of its package."""
+        package = sys.modules.get(self.__name__.rpartition(".")[0])
+        if isinstance(package, Postponed):
+            package.run()
         if not self.has_run:
             self.has_run = True
+            for name in LATER[self.__name__]:
+                del self.__dict__[name]
             self.__spec__.loader.run(self)  # type: ignore[union-attr]  # that of `Light`
         return self
 
@@ -147,6 +152,10 @@ AFTER: Mapping[str, Callable[[Any], None]] = {
 }
 
 
+# Modules of these that need no other.
+ALONE = frozenset({"torch._dynamo.config"})
+
+
 class Light:
     """Finds the modules of LATER and AFTER, and is their loader."""
 
@@ -155,16 +164,21 @@ class Light:
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, _target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        package = sys.modules.get(name.rpartition(".")[0])
+        if isinstance(package, Postponed) and not package.has_run and name not in LATER and name not in ALONE:
+            package.run()
+            if name in sys.modules:
+                return importlib.machinery.ModuleSpec(name, cls(None))  # type: ignore[arg-type]  # importlib needs no base class
         spec = importlib.machinery.PathFinder.find_spec(name, path) if name in LATER or name in AFTER else None
         if spec is not None:
-            spec.loader = cls(spec.loader)  # type: ignore[assignment]  # importlib needs no base class
+            spec.loader = cls(spec.loader)  # type: ignore[assignment]
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return Postponed(spec, LATER[spec.name]) if spec.name in LATER else None
+        return Postponed(spec, LATER[spec.name]) if spec.name in LATER else sys.modules.get(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__name__ not in LATER:
+        if self.file is not None and module.__name__ not in LATER:
             self.run(module)
             AFTER[module.__name__](module)
 
