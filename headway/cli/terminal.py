@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -47,7 +46,11 @@ def add_color(parser: argparse.ArgumentParser) -> None:
 
 def width_of(stream: TextIO) -> int | None:
     """The columns of the terminal, or those that COLUMNS sets for it; None for a file or a pipe, whose readers search whole lines."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    import shutil  # noqa: PLC0415 (a check in CI has no terminal)
+
+    return shutil.get_terminal_size().columns
 
 
 def stdout_console() -> "Console":
