@@ -371,7 +371,7 @@ def test_timeouts_match_the_contract() -> None:
 
 
 def test_variables_of_tests_match_makefile_and_ci() -> None:
-    files = {_named(path): path.read_text() for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir())}
+    files = {_named(path): path.read_text() for path in (ROOT / "Makefile", *filter(Path.is_file, (ROOT / ".ci").iterdir()))}
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in files.items():
         for variable in NAME.findall(text):

@@ -54,6 +54,8 @@ class Postponed(ModuleType):
         package = sys.modules.get(self.__name__.rpartition(".")[0])
         if isinstance(package, Postponed):
             package.run()
+        elif self.__name__ in NEED_SHAPES:
+            sys.modules[SHAPES].run()
         if not self.has_run:
             self.has_run = True
             for name in LATER[self.__name__]:
@@ -124,10 +126,35 @@ def pace(module: Any) -> None:
     module.Gradients.of = of
 
 
+def create_later(module: Any) -> None:
+    """Compile a method of a dataclass when it is called: most are not, and torch and headway have five hundred dataclasses."""
+    if (compiled := getattr(module, "_create_fn", None)) is None:
+        return  # Python 3.13 compiles all methods of a class at once
+
+    def create(name: str, *words: Any, **options: Any) -> Callable[..., Any]:
+        found: list[Callable[..., Any]] = []
+
+        def method(*args: Any, **named: Any) -> Any:
+            if not found:
+                found.append(compiled(name, *words, **options))
+            return found[0](*args, **named)
+
+        method.__name__ = name
+        return method
+
+    module._create_fn = create
+
+
 # By module: what it has before its file runs.
 LATER: Mapping[str, Mapping[str, Any]] = {
     # A new process group clears the compiler's caches, which are empty.
-    COMPILER: {"disable": unchanged, "graph_break": lambda: None, "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None)},
+    COMPILER: {
+        "disable": unchanged,
+        "graph_break": lambda: None,
+        "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),
+        # DistributedDataParallel asks for it.
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
     # torch.use_deterministic_algorithms sets one of its values.
     "torch._inductor": {},
     "torch._inductor.config": {},
@@ -145,6 +172,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     },
 }
 AFTER: Mapping[str, Callable[[Any], None]] = {
+    "dataclasses": create_later,
     "torch._compile": without_compiler,
     "torch._subclasses.fake_tensor": shapes_if_needed,
     "headway.runner.agent.warm": import_less,
@@ -152,6 +180,8 @@ AFTER: Mapping[str, Callable[[Any], None]] = {
 }
 
 
+# Their imports lead back to them unless SHAPES has run.
+NEED_SHAPES = frozenset({COMPILER, "torch._inductor", "torch.export"})
 # Modules of these that need no other.
 ALONE = frozenset({"torch._dynamo.config"})
 
