@@ -128,8 +128,9 @@ def pace(module: Any) -> None:
 
 def create_later(module: Any) -> None:
     """Compile a method of a dataclass when it is called: most are not, and torch and headway have five hundred dataclasses."""
+    # Python 3.13 compiles all methods of a class at once.
     if (compiled := getattr(module, "_create_fn", None)) is None:
-        return  # Python 3.13 compiles all methods of a class at once
+        return
 
     def create(name: str, *words: Any, **options: Any) -> Callable[..., Any]:
         found: list[Callable[..., Any]] = []
