@@ -51,7 +51,7 @@ _DEGREE_UNSAID = (1,)
 _ONLY_VALUE = "the only value that the trainer takes"
 # Rounds over the tiers, whose intervals hardly depend on each other.
 _ROUNDS = 3
-# Of the nodes, where a job does not fit on its own: 64 times as many.
+# Where a job does not fit on its nodes, up to 64 times as many are tried.
 _DOUBLINGS = 6
 
 
@@ -179,8 +179,8 @@ def _nothing_left(found: SearchResult, plan: JobPlan, request: Request, paths: t
 
 
 def _nodes_needed(plan: JobPlan, request: Request, limits: Limits) -> str | None:
-    """Return the nodes on which there is a layout, of twice, four times and so on as many, and whether everything has to be
-    recomputed there; None if no such number is enough."""
+    """Return a number of nodes on which a layout fits, and the recomputing that it needs. The job's own number is doubled until one
+    fits; None if none does."""
     anywhere = on_any_nodes(request, limits)
     ways = [("", anywhere.allowed.recompute), *([] if _RECOMPUTE in limits else [(" with `recompute: full`", ("full",))])]
     for words, recompute in ways:

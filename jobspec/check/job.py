@@ -158,7 +158,8 @@ def _check_numbers(job: TrainingJob) -> Iterator[Problem]:
         found.append(("lr", message, f"did you mean `{meant}`?"))
     if "min_lr_ratio" in optimizer.model_fields_set and 0 < optimizer.min_lr_ratio <= optimizer.lr:
         share = f"{optimizer.min_lr_ratio / optimizer.lr:.3g}"
-        message = f"`min_lr_ratio` {optimizer.min_lr_ratio:g} is a share of `lr`, which ends at {optimizer.lr * optimizer.min_lr_ratio:.2g}"
+        ends = f"{optimizer.lr * optimizer.min_lr_ratio:.2g}"
+        message = f"`min_lr_ratio` {optimizer.min_lr_ratio:g} is a share of `lr`: the rate ends at {ends}"
         found.append(("min_lr_ratio", message, f"did you mean `{share}`, which ends at {optimizer.min_lr_ratio:g}?"))
     for name, message, hint in found:
         yield Problem("HW329", JOB, ("optimizer", name), message, hint, Severity.WARNING)

@@ -89,6 +89,10 @@ def test_check_of_a_job_imports_no_module_for_other_verbs(job: dict[str, Any]) -
     assert set(job["modules"]) & OTHERS == set()
 
 
+def test_check_of_a_job_searches_no_installed_package_for_plugins(job: dict[str, Any]) -> None:
+    assert "importlib.metadata" not in job["modules"]
+
+
 def test_check_of_a_job_compiles_no_dataclass(job: dict[str, Any]) -> None:
     """Python compiles the methods of each at every start; the runner's contract, which has no library, is the exception."""
     found = {name for name in job["dataclasses"] if not name.startswith("headway.runner.contract.")}

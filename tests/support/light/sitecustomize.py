@@ -1,7 +1,7 @@
 """Makes ranks light, for tests that start many of them.
 
-Without it a rank imports torch's compiler, its export, sympy, and the shapes of operations on tensors without data, more than half of its
-start, although nothing is compiled: here they are imported on first use. A step of the builtin trainer computes next to nothing, and sleeps
+Without it a rank imports torch's compiler, torch.export, sympy, and operations on tensors without data, more than half of its start,
+although nothing is compiled: here they are imported on first use. A step of the builtin trainer computes next to nothing, and sleeps
 instead (LIGHT_STEP_S seconds), so that a fault occurs while the run trains.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COMPILER = "torch._dynamo"
 # DTensor asks it about sizes; it imports much of sympy.
 SYMBOLS = "torch.fx.experimental.symbolic_shapes"
-# What a tensor without data needs of an operation in Python.
+# Implements operations on tensors without data, where C++ does not.
 SHAPES = "torch._meta_registrations"
 STEP_S = float(os.environ.get("LIGHT_STEP_S", "0.05"))
 
@@ -95,7 +95,7 @@ def same(one: Any, other: Any) -> Any:
 
 
 def shapes_if_needed(module: Any) -> None:
-    """Run SHAPES at the first operation that has none without it."""
+    """Import SHAPES at the first operation that is not implemented without it."""
     original = module.FakeTensorMode.dispatch
 
     def dispatch(self: Any, *words: Any, **options: Any) -> Any:
@@ -127,7 +127,7 @@ def pace(module: Any) -> None:
 
 
 def create_later(module: Any) -> None:
-    """Compile a method of a dataclass when it is called: most are not, and torch and headway have five hundred dataclasses."""
+    """Compile each method of a dataclass on its first call: most are never called, and torch and headway have five hundred dataclasses."""
     # Python 3.13 compiles all methods of a class at once.
     if (compiled := getattr(module, "_create_fn", None)) is None:
         return
@@ -146,7 +146,7 @@ def create_later(module: Any) -> None:
     module._create_fn = create
 
 
-# By module: what it has before its file runs.
+# Each postponed module, with the attributes that can be used without running its file.
 LATER: Mapping[str, Mapping[str, Any]] = {
     # A new process group clears the compiler's caches, which are empty.
     COMPILER: {
@@ -181,9 +181,9 @@ AFTER: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-# Their imports lead back to them unless SHAPES has run.
+# Importing these is circular unless SHAPES was imported before, as torch does.
 NEED_SHAPES = frozenset({COMPILER, "torch._inductor", "torch.export"})
-# Modules of these that need no other.
+# Submodules that are imported without their package.
 ALONE = frozenset({"torch._dynamo.config"})
 
 
