@@ -72,8 +72,8 @@ def test_undo_outlives_the_connection(ssh_hosts: SshHosts, host: SshHost, user: 
         assert (armed.state, armed.is_alive) == ("armed", True)
         with pytest.raises(HostCommandError, match="another push is in progress"):
             switch.arm(old.running, switch.running(), UNDO_S)
-        # Another process that was given the number later is not the undo.
-        host.run("sh", "-c", f"mv {PID} {PID}.kept; echo 1 0 >{PID}")
+        # A process that was given the same number at another time is not the undo.
+        host.run("sh", "-c", f"mv {PID} {PID}.kept; read -r number start <{PID}.kept; echo $number $((start + 1)) >{PID}")
         reused = switch.look().earlier
         assert reused is not None
         assert not reused.is_alive
