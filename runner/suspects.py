@@ -7,7 +7,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,11 +60,11 @@ def make_folder(folder: Path) -> None:
 
 
 def _writable(path: Path) -> Path:
-    files = [path, *_others(path)]
+    # Created here at once, unless another user did so: two runs that found no file would otherwise write one each.
+    with suppress(PermissionError):
+        path.touch()
     # By what the kernel allows: in a container's user namespace the number of a user means little.
-    found = next((file for file in files if file.exists() and os.access(file, os.W_OK)), None)
-    if found is None and not path.exists():
-        return path
+    found = next((file for file in [path, *_others(path)] if os.access(file, os.W_OK)), None)
     return found or path.with_name(f"{path.stem}.{secrets.token_hex(4)}.jsonl")
 
 

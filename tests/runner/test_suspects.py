@@ -101,6 +101,22 @@ def test_concurrent_writers_of_several_jobs_lose_no_line(tmp_path: Path) -> None
     assert len({line["run"] for line in lines}) == len(lines) == 200
 
 
+def test_runs_that_start_a_list_concurrently_share_one_file(tmp_path: Path) -> None:
+    start = threading.Barrier(4)
+
+    def write(run: int) -> None:
+        for number in range(20):
+            start.wait()
+            record(file_of(tmp_path, f"a{number}"), in_run(LOST, run))
+
+    runs = [threading.Thread(target=write, args=(run,)) for run in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert {path.name for path in (tmp_path / "suspects").iterdir()} == {f"a{number}.jsonl" for number in range(20)}
+
+
 def test_a_line_of_another_version_and_a_partial_line_are_skipped(tmp_path: Path) -> None:
     path = file_of(tmp_path, "a3")
     for number in range(3):
