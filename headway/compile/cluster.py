@@ -89,10 +89,11 @@ def _find(job: Parsed[TrainingJob], index: int, name: str, sources: Sources) -> 
     misnamed: list[Path] = []
     folders: list[Path] = []
     document = Path(job.document.name)
+    for clusters in sources.clusters_around(document, name):
+        if name in clusters.named:
+            return (yield from _only(job, index, clusters.named[name]))
+    # No cluster has the name: all are read, to explain why.
     for clusters in sources.clusters_around(document):
-        found = clusters.named.get(name, [])
-        if found:
-            return (yield from _only(job, index, found))
         seen += clusters.named
         misnamed += [path for name, paths in clusters.named.items() if not is_name(name) for path in paths]
         unreadable += clusters.unreadable

@@ -46,8 +46,8 @@ def read_inventories(cluster: Parsed[Cluster], sources: Sources) -> Steps[list[P
 def _has_others(cluster: Parsed[Cluster], sources: Sources) -> bool:
     """Whether inventories may be meant for the cluster that are none of it: next to it under another name, or elsewhere under its."""
     near = inventory_files(Path(cluster.document.name), sources)
-    names = _clusters_near(Path(cluster.document.name).parent, sources).values()
-    if any(sources.load(path)[0].value(("cluster",)) not in names for path in near):
+    folder = Path(cluster.document.name).parent
+    if not all(_has_cluster(folder, sources.load(path)[0].value(("cluster",)), sources) for path in near):
         return True
     elsewhere = (each for each in sources.documents.values() if kind_of(each) == "Inventory" and Path(each.name) not in near)
     return any(each.value(("cluster",)) == cluster.spec.name for each in elsewhere)
@@ -58,8 +58,8 @@ def find_strays(cluster: Path, sources: Sources) -> Iterator[Problem]:
     for path in inventory_files(cluster, sources):
         document = sources.load(path)[0]
         named = document.value(("cluster",))
-        names = _clusters_near(path.parent, sources).values()
-        if isinstance(named, str) and named not in names:
+        if isinstance(named, str) and not _has_cluster(path.parent, named, sources):
+            names = _clusters_near(path.parent, sources).values()
             yield replace(_unknown(document.name, named, names), severity=Severity.WARNING)
 
 
@@ -77,26 +77,31 @@ def clusters_named_by(inventories: Iterable[Parsed[Inventory]], sources: Sources
     """The documents of the clusters that the inventories name, each once; an error where there is none or more than one."""
     found: dict[Path, None] = {}
     for inventory in inventories:
-        names = _clusters_near(Path(inventory.document.name).parent, sources)
-        of_name = [path for path, name in names.items() if name == inventory.spec.cluster]
+        folder, wanted = Path(inventory.document.name).parent, inventory.spec.cluster
+        of_name = [path for path, name in _clusters_near(folder, sources, wanted).items() if name == wanted]
         if len(of_name) == 1:
             found[of_name[0]] = None
         elif of_name:
-            message = f"several Cluster documents are called `{inventory.spec.cluster}`: {listed(map(str, of_name))}"
+            message = f"several Cluster documents are called `{wanted}`: {listed(map(str, of_name))}"
             yield Problem("HW402", inventory.document.name, ("cluster",), message, "rename all but one")
         else:
-            yield _unknown(inventory.document.name, inventory.spec.cluster, names.values())
+            yield _unknown(inventory.document.name, wanted, _clusters_near(folder, sources).values())
     return list(found)
 
 
-def _clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
-    """Names of the clusters whose inventories may be in the folder."""
-    return sources.once(("clusters near", folder), lambda: _find_clusters_near(folder, sources))
+def _has_cluster(folder: Path, name: object, sources: Sources) -> bool:
+    """Whether a cluster of that name may have inventories in the folder."""
+    return name in _clusters_near(folder, sources, name if isinstance(name, str) else "").values()
 
 
-def _find_clusters_near(folder: Path, sources: Sources) -> dict[Path, str | None]:
+def _clusters_near(folder: Path, sources: Sources, name: str = "") -> dict[Path, str | None]:
+    """Names of the clusters whose inventories may be in the folder. With a `name`, at least those of that name, and not all others."""
+    return sources.once(("clusters near", folder, name), lambda: _find_clusters_near(folder, sources, name))
+
+
+def _find_clusters_near(folder: Path, sources: Sources, name: str) -> dict[Path, str | None]:
     folders = [folder, folder.parent] if folder.resolve().name == FOLDER else [folder]
-    return {path: _name(sources.load(path)[0]) for each in folders for path in sources.of_kind(each, "Cluster")}
+    return {path: _name(sources.load(path)[0]) for each in folders for path in sources.of_kind(each, "Cluster", name)}
 
 
 def _unknown(inventory: str, name: str, names: Iterable[str | None]) -> Problem:

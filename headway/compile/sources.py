@@ -48,8 +48,6 @@ class Sources:
         self._taken: set[Path] = set()
         self._loaded: dict[Path, tuple[Document, list[Problem]]] = {}
         self._checked: dict[Path, CheckedDocument] = {}
-        self._of_kind: dict[tuple[Path, str], list[Path]] = {}
-        self._clusters: dict[Path, Clusters] = {}
         self._made: dict[Hashable, Any] = {}
 
     @property
@@ -98,20 +96,22 @@ class Sources:
         for parent, folders, files in os.walk(folder, onerror=lambda error: found.problems.append(_unreadable_folder(error))):
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
             paths = [Path(parent, name) for name in sorted(files)]
-            own = [path for path in paths if self._is_headway(path) or _is_broken(path)]
-            # An empty file next to documents is one that was not written yet.
-            own += [path for path in paths if own and path not in own and self._is_empty(path)]
+            own = {path for path in paths if self._is_headway(path) or _is_broken(path)}
+            if own:
+                # An empty file next to documents is one that was not written yet.
+                own |= {path for path in paths if path not in own and self._is_empty(path)}
             found.documents.extend(sorted(own))
             found.passed_over.extend(path for path in paths if path not in own and path.suffix.lower() in SUFFIXES)
         return found
 
-    def clusters_around(self, document: Path) -> Iterator[Clusters]:
-        """The clusters of the document's folder, then of each parent up to the repository's root (`.git`)."""
+    def clusters_around(self, document: Path, name: str = "") -> Iterator[Clusters]:
+        """The clusters of the document's folder, then of each parent up to the repository's root (`.git`).
+
+        With a `name`, at least the clusters of that name, and not all others: they need not be parsed.
+        """
         for found in _folders_up(document.resolve().parent):
             folder = found if document.is_absolute() else Path(os.path.relpath(found))
-            if folder not in self._clusters:
-                self._clusters[folder] = self._clusters_in(folder)
-            yield self._clusters[folder]
+            yield self.once(("clusters in", folder, name), partial(self._clusters_in, folder, name))
 
     def clusters_beside(self, document: Path) -> Mapping[str, list[Path]]:
         """The Cluster documents of the document's repository by their names; none without a repository."""
@@ -124,7 +124,7 @@ class Sources:
     def unusable(self, folder: Path, name: str) -> list[Path]:
         """The documents of the folder that have the name of a cluster, can be read, and are bases for others or of a kind that is written
         wrong."""
-        found = {path: self.load(path)[0] for path in self._documents_in(folder)}
+        found = {path: self.load(path)[0] for path in self._yaml_in(folder) if self._is_headway(path)}
         return [
             path
             for path, document in found.items()
@@ -133,32 +133,41 @@ class Sources:
             and str(document.value(("name",))) == name
         ]
 
-    def of_kind(self, folder: Path, kind: str) -> list[Path]:
-        """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order."""
-        if (folder, kind) not in self._of_kind:
-            self._of_kind[folder, kind] = [path for path in self._documents_in(folder) if self._is_of_kind(path, kind)]
-        return self._of_kind[folder, kind]
+    def of_kind(self, folder: Path, kind: str, name: str = "") -> list[Path]:
+        """The headway documents of the folder itself that are of that kind, or mean to be and cannot be read; in order.
 
-    def _is_of_kind(self, path: Path, kind: str) -> bool:
-        content = self._content(path) or b""
-        if kind.encode() not in plain(content):
-            return False
+        With a `name`, without those whose text cannot have it: they need not be parsed.
+        """
+        return self.once(("kind", folder, kind, name), lambda: self._of_kind(folder, kind, name))
+
+    def _of_kind(self, folder: Path, kind: str, name: str) -> list[Path]:
+        # YAML writes a number in several ways, and any letter as an escape: such texts may have the name too.
+        word = b"" if name[:1].isdigit() else name.encode()
+        texts = self.once(("texts", folder, kind), lambda: self._texts(folder, kind)).items()
+        return [path for path, text in texts if (word in text or b"\\" in text) and self._is_of_kind(path, text, kind)]
+
+    def _texts(self, folder: Path, word: str) -> dict[Path, bytes]:
+        """The texts of the folder's own headway documents that have the word."""
+        texts = {path: plain(self._content(path) or b"") for path in self._yaml_in(folder)}
+        return {path: text for path, text in texts.items() if word.encode() in text and is_meant(text)}
+
+    def _is_of_kind(self, path: Path, text: bytes, kind: str) -> bool:
         document = self.load(path)[0]
         if document.data is not None:
             return kind_of(document) == kind
         mark = rf"""^["']?kind["']?[ \t]*:[ \t]*["']?{kind}\b"""
-        return re.search(mark.encode(), plain(content), re.MULTILINE) is not None
+        return re.search(mark.encode(), text, re.MULTILINE) is not None
 
-    def _clusters_in(self, folder: Path) -> Clusters:
-        documents = {path: self.load(path)[0] for path in self.of_kind(folder, "Cluster")}
+    def _clusters_in(self, folder: Path, name: str = "") -> Clusters:
+        documents = {path: self.load(path)[0] for path in self.of_kind(folder, "Cluster", name)}
         named: dict[str, list[Path]] = {}
         for path, document in documents.items():
             if document.data is not None and not is_partial(document):
                 named.setdefault(str(document.value(("name",))), []).append(path)
         return Clusters(folder, named, [path for path, document in documents.items() if document.data is None])
 
-    def _documents_in(self, folder: Path) -> list[Path]:
-        return self.once(("documents", folder), lambda: [path for path in _files(folder) if self._is_headway(path)])
+    def _yaml_in(self, folder: Path) -> list[Path]:
+        return self.once(("YAML", folder), lambda: _yaml_files(folder))
 
     def _clusters_below(self, root: Path) -> Mapping[str, list[Path]]:
         found: dict[str, list[Path]] = {}
@@ -222,11 +231,14 @@ def _unreadable_folder(error: OSError) -> Problem:
     return Problem("HW101", str(error.filename), (), message, "check its permissions, or name the documents in it")
 
 
-def _files(folder: Path) -> list[Path]:
+def _yaml_files(folder: Path) -> list[Path]:
+    """The YAML files of the folder itself, in order; no pipe, which would be waited for."""
     try:
-        return sorted(folder.iterdir())
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (paths of all files take longer)
     except OSError:
         return []
+    paths = [folder / name for name in names if name.lower().endswith(SUFFIXES)]
+    return [path for path in paths if is_file(path)]
 
 
 def _folders_up(folder: Path) -> list[Path]:

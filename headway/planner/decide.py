@@ -20,7 +20,7 @@ from headway.jobspec.spec.job import TrainingJob
 from headway.jobspec.spec.layout import Layout
 from headway.jobspec.suggest import listed
 from headway.planner.estimate import Estimate, estimate
-from headway.planner.from_plan import EstimateError, training_of
+from headway.planner.from_plan import EstimateError, counted_nodes, training_of
 from headway.planner.goodput.interval import best_interval, expected_goodput, with_interval
 from headway.planner.goodput.of_plan import run_of
 from headway.planner.goodput.run import SimulatedRun
@@ -108,7 +108,7 @@ def _decide_layout(spec: TrainingJob, plan: JobPlan, cluster: ClusterPlan, paths
     found = search(replace(request, tight=False))
     found = found if found.best is not None else search(request)
     if found.best is None:
-        raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan, request, paths, limits)
+        raise _in_the_way(found, spec, request, paths) or _nothing_left(found, plan, cluster, request, paths, limits)
     reasons = iter((_reason_of_layout(found, found.best), *["found by the same search"] * len(paths)))
     return {
         path: Decision(_value(path, found.best.training, limits), _ONLY_VALUE if path in limits else next(reasons))
@@ -161,7 +161,9 @@ def _in_words(path: tuple[str, ...], other: Training) -> str:
     return f"`{path[-1]}: {value}`"
 
 
-def _nothing_left(found: SearchResult, plan: JobPlan, request: Request, paths: tuple[Path, ...], limits: Limits) -> EstimateError:
+def _nothing_left(
+    found: SearchResult, plan: JobPlan, cluster: ClusterPlan, request: Request, paths: tuple[Path, ...], limits: Limits
+) -> EstimateError:
     """Return why no layout can be used: for want of memory, or by the rules that no layout keeps."""
     gpus = plan.world_size
     without_room = [rejection.reason for rejection in found.rejections if rejection.layouts]
@@ -170,7 +172,7 @@ def _nothing_left(found: SearchResult, plan: JobPlan, request: Request, paths: t
     more = [f"`{dotted(path)}: auto`" for path in (("layout",), _MICRO, _RECOMPUTE) if path not in paths and path not in limits]
     hint = f"write {' and '.join(more)}" if more else "change the batch or the number of nodes"
     if without_room:
-        nodes = _nodes_needed(plan, request, limits)
+        nodes = _nodes_needed(plan, cluster.group(plan.group), request, limits)
         roomier = "use GPUs with more memory" if nodes is None else f"use {nodes}, or GPUs with more memory"
         # Another layout is not sure to be enough.
         hint = ", or ".join([roomier, *([hint] if more else [])])
@@ -178,7 +180,7 @@ def _nothing_left(found: SearchResult, plan: JobPlan, request: Request, paths: t
     return EstimateError(f"no layout of {whose} can be used: {reason}", hint)
 
 
-def _nodes_needed(plan: JobPlan, request: Request, limits: Limits) -> str | None:
+def _nodes_needed(plan: JobPlan, group: GroupPlan, request: Request, limits: Limits) -> str | None:
     """Return a number of nodes on which a layout fits, and the recomputing that it needs. The job's own number is doubled until one
     fits; None if none does."""
     anywhere = on_any_nodes(request, limits)
@@ -187,7 +189,7 @@ def _nodes_needed(plan: JobPlan, request: Request, limits: Limits) -> str | None
         wider = replace(anywhere, allowed=replace(anywhere.allowed, dp_shard=None, recompute=recompute), top=1)
         for nodes in (plan.slots * 2**power for power in range(1, _DOUBLINGS + 1)):
             if search(replace(wider, gpus=nodes * plan.procs_per_slot)).best is not None:
-                return f"{nodes} nodes{words}"
+                return f"{counted_nodes(nodes, group)}{words}"
     return None
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from headway.jobspec.catalog.gpus import Gpu
 from headway.jobspec.catalog.nics import nics
+from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.planner.framework import Framework
 from headway.planner.search.frameworks import abilities, sharding_of
@@ -81,6 +82,12 @@ def training_of(plan: JobPlan, cluster: ClusterPlan, *, for_memory: bool = False
         kernels=Kernels(compiled=plan.spec["compile"]),
         overlaps=Overlaps(**plan.spec["overlap"]),
     )
+
+
+def counted_nodes(nodes: int, group: GroupPlan) -> str:
+    """Return the words of a hint for `nodes` nodes; if the group has fewer for jobs, with their number."""
+    available = group.count - group.held_back
+    return counted(nodes, "node") + (f" (`{group.name}` has {available} for jobs)" if nodes > available else "")
 
 
 def network_of(cluster: ClusterPlan, group: GroupPlan, nodes: int) -> Network:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 
 from headway.jobspec.catalog.nics import nics
+from headway.jobspec.check.fabrics_apart import check_numbers_apart
 from headway.jobspec.check.names import check_unique
 from headway.jobspec.check.nodes import are_named_apart, are_on_fabrics
-from headway.jobspec.check.numbers import check_numbers_apart
 from headway.jobspec.check.qos import check_classes
 from headway.jobspec.check.switches import check_planes, check_switches, in_network
 from headway.jobspec.document import Path

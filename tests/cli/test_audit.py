@@ -201,6 +201,18 @@ def test_check_reads_the_variables_of_a_manifest(tmp_path: Path, capsys: pytest.
     assert f"the DSCP that marks collectives is 34, but 26 in the cluster file\n  --> {manifest}\n" in out
 
 
+def test_audit_recognizes_a_manifest_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "training.yml"
+    text = (RENDERED / "small-llama/two-roce-pods/kubernetes/job.yaml").read_text()
+    manifest.write_text(text.replace('value: "106"', 'value: "136"'))
+    cluster = str(STORY / "kubernetes-cluster.yaml")
+    assert audit(manifest, "--cluster", cluster) == 1
+    assert "the DSCP that marks collectives is 34, but 26 in the cluster file" in capsys.readouterr().out
+    manifest.write_text(text.replace("NCCL_", "OTHER_"))
+    assert audit(manifest, "--cluster", cluster) == 1
+    assert "HW604" in capsys.readouterr().out
+
+
 def test_different_ecn_bits_of_a_traffic_class_are_only_a_warning(rendered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = rendered / ARTIFACTS["nccl"]
     file.write_text(file.read_text().replace("NCCL_IB_TC=106", "NCCL_IB_TC=104").replace("NCCL_DEBUG=WARN", "NCCL_DEBUG=INFO"))

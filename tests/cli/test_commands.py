@@ -362,7 +362,11 @@ def ended(words: list[str]) -> int:
         return int(left.code or 0)
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+# The help of torchrun imports torch.
+SLOW_HELP = pytest.param("torchrun", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("verb", [*sorted(set(VERBS) - {"torchrun"}), SLOW_HELP])
 def test_every_verb_of_the_table_has_help(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert ended([verb, "--help"]) == 0
     assert capfd.readouterr().out.startswith(f"usage: headway {verb}")

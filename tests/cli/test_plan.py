@@ -146,6 +146,7 @@ storage:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "model", "nic", "pods"),
     [

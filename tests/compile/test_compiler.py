@@ -127,3 +127,21 @@ def test_inventory_of_two_clusters_of_one_name_is_an_error(folder: Path) -> None
     inventory.write_text(f"apiVersion: headway/v1alpha1\nkind: Inventory\nname: unit\ncluster: {name}\n")
     (found,) = compile_documents([inventory], of_inventories=True).problems
     assert (found.code, found.hint) == ("HW402", "rename all but one")
+
+
+def test_clusters_without_the_name_in_their_text_are_not_parsed(folder: Path) -> None:
+    job, (cluster, other) = folder / "job.yaml", [folder / name for name in CLUSTERS]
+    (folder / "cpu-cluster-with-a-spare.yaml").unlink()
+    job.write_text(job.read_text().replace("cluster: [two-cpu-nodes, two-h100-nodes]", "cluster: two-cpu-nodes"))
+    for index in range(20):
+        (folder / f"{index}.yaml").write_text(other.read_text().replace("name: two-h100-nodes", f"name: other-{index}"))
+    compiled = compile_documents([job])
+    assert compiled.problems.errors == 0
+    assert set(compiled.problems.documents) == {str(job), str(cluster)}
+
+
+@pytest.mark.parametrize("name", ["two-cpu\\x2dnodes", "two-\\\n  cpu-nodes"])
+def test_cluster_is_found_whose_name_is_written_with_escapes(name: str, folder: Path) -> None:
+    cluster = folder / CLUSTERS[0]
+    cluster.write_text(cluster.read_text().replace("name: two-cpu-nodes", f'name: "{name}"'))
+    assert "two-cpu-nodes" in {job.plan.cluster for job in compile_documents([folder / "job.yaml"]).jobs}

@@ -7,6 +7,7 @@ import pytest
 
 from headway.cli.main import main
 from headway.jobspec.codes import CODES
+from tests.support.tables import slow_after_first
 
 HERE = Path(__file__).parent
 CASES = sorted(path.name for path in HERE.glob("*.yaml"))
@@ -17,7 +18,12 @@ ARROW = re.compile(r"^  --> (.*)", re.MULTILINE)
 ELSEWHERE = {"HW101", "HW103", "HW115", "HW116", "HW211", "HW405", "HW419", "HW420", "HW421", "HW602", "HW603", "HW604", "HW605"}
 
 
-@pytest.mark.parametrize("case", CASES)
+def codes_of(case: str) -> list[str]:
+    path = HERE / f"{Path(case).stem}.txt"
+    return CODE.findall(path.read_text()) if path.exists() else [case]
+
+
+@pytest.mark.parametrize("case", slow_after_first(CASES, codes_of))
 def test_output_matches_the_recorded_output(
     case: str, update_golden: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

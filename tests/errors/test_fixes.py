@@ -9,6 +9,8 @@ import pytest
 
 from headway.cli.main import main
 from headway.jobspec.problem import UNREADABLE
+from tests.errors.test_errors import codes_of
+from tests.support.tables import slow_after_first
 
 HERE = Path(__file__).parent
 CASES = sorted(path.name for path in HERE.glob("*.yaml"))
@@ -43,7 +45,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(HERE, tmp_path_factory.mktemp("fixes") / "errors", ignore=shutil.ignore_patterns("*.py", "*.txt"))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_after_first(CASES, codes_of))
 def test_applied_fix_removes_its_problem(
     case: str, cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from headway.cli.main import main
 from tests.errors.test_fixes import fixed
+from tests.support.tables import slow_after_first
 
 HERE = Path(__file__).parent
 JOB = (HERE / "right-job.yaml").read_text()
@@ -1537,15 +1538,14 @@ def test_valid_variant_is_accepted(folder: Path, capsys: pytest.CaptureFixture[s
     assert problems(capsys) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "mistake"),
-    [
-        (file, each)
-        for file, several in ((J, JOBS), (C, CLUSTERS), (INVENTORY, INVENTORIES), ("base.yaml", BASES))
-        for each in several
-    ],
-    ids=str,
-)
+MISTAKES = [
+    (file, each)
+    for file, several in ((J, JOBS), (C, CLUSTERS), (INVENTORY, INVENTORIES), ("base.yaml", BASES))
+    for each in several
+]
+
+
+@pytest.mark.parametrize(("file", "mistake"), slow_after_first(MISTAKES, lambda row: [(row[0], row[1].code)]), ids=str)
 def test_one_mistake_gives_one_problem_with_its_fix(
     folder: Path, capsys: pytest.CaptureFixture[str], file: str, mistake: Mistake
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from headway.cli.verbs.schema import TABLES
 from headway.infra.providers import PROVIDERS
 from headway.jobspec.aliases import normal, note, places, values
 from headway.jobspec.catalog.gpus import gpus
@@ -14,11 +13,11 @@ from headway.jobspec.catalog.nics import nics
 from headway.jobspec.catalog.table import rows
 from headway.jobspec.forms import FORMS
 from headway.jobspec.parse import MODELS
-from headway.jobspec.schema import document_schema
 from headway.jobspec.spec.fields import field_names, owner_of
 from headway.templates.schedulers import SCHEDULERS
 from headway.templates.switches import SWITCHES
 from headway.templates.trainers import TRAINERS
+from tests.support.schemas import schema_of
 
 TABLE = rows("aliases")
 PLACES = [(kind, place) for kind, fields in TABLE["fields"].items() for place in fields]
@@ -77,14 +76,10 @@ def literals(schema: Any) -> Iterator[str]:
             yield from literals(each)
 
 
-def schemas() -> Iterator[Any]:
-    for kind in MODELS:
-        yield document_schema(TABLES, kind)
-
-
 @pytest.mark.slow
 def test_every_alias_of_a_value_leads_to_a_value_of_the_language() -> None:
-    allowed = {each for schema in schemas() for each in literals(schema)} | {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
+    allowed = {each for schema in map(schema_of, MODELS) for each in literals(schema)}
+    allowed |= {*MODELS, *SCHEDULERS, *SWITCHES, *TRAINERS, "none"}
     allowed |= {*nics(), *gpus()}
     assert set(TABLE["values"]) - allowed == set()
     for value, names in TABLE["values"].items():
@@ -109,7 +104,7 @@ def patterns(schema: Any) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_no_message_shows_a_regular_expression() -> None:
-    found = {pattern for schema in schemas() for pattern in patterns(schema)}
+    found = {pattern for schema in map(schema_of, MODELS) for pattern in patterns(schema)}
     quantities = {pattern for pattern in found if pattern.startswith("^(?:")}
     assert found - quantities - FORMS.keys() == set()
     assert all(re.compile(pattern) for pattern in FORMS)

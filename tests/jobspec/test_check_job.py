@@ -108,6 +108,7 @@ def torch_accepts(schedule: str, pp: int, stages: int, microbatches: int) -> boo
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("pp", [2, 4])
 def test_schedule_is_rejected_exactly_if_torch_rejects_it(schedule: str, pp: int) -> None:

@@ -11,17 +11,15 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from headway.cli.main import main
-from headway.cli.verbs.schema import TABLES
 from headway.jobspec.compose import MAX_BASES, MAX_FILES, OWN, compose, overlay
 from headway.jobspec.document import Document
 from headway.jobspec.load import MAX_VALUES, load_bytes, load_file
 from headway.jobspec.parse import AnyParsed, read
 from headway.jobspec.problem import Problem
 from headway.jobspec.resolve.fingerprint import fingerprint, values_of
-from headway.jobspec.schema import document_schema
+from tests.support.schemas import validator_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STORY = EXAMPLES / "two-node-slurm"
@@ -126,8 +124,7 @@ def test_null_removes_a_field_of_the_base_and_restores_its_default(field: str) -
     plain, _ = spec(write("plain.yaml", yaml.safe_dump(script)))
     assert problems == []
     assert parsed.spec.model_copy(update={"extends": ()}) == plain.spec
-    validator = Draft202012Validator(document_schema(TABLES))
-    assert validator.is_valid(yaml.safe_load(Path("job.yaml").read_text()))
+    assert validator_of().is_valid(yaml.safe_load(Path("job.yaml").read_text()))
 
 
 def test_null_removes_an_entry_of_a_mapping_and_a_field_of_a_section() -> None:
@@ -136,7 +133,7 @@ def test_null_removes_an_entry_of_a_mapping_and_a_field_of_a_section() -> None:
     found = composed(write("job.yaml", "name: case\nextends: between.yaml\nenvironment: {C: '3'}\n"))[0].data
     assert found["environment"] == {"C": "3", "B": "2"}
     assert found["layout"] == {"cp": 4}
-    assert not Draft202012Validator(document_schema(TABLES)).is_valid({**yaml.safe_load(HEAD), "name": "a", "nodes": None})
+    assert not validator_of().is_valid({**yaml.safe_load(HEAD), "name": "a", "nodes": None})
 
 
 def test_required_field_removed_by_null_is_missing() -> None:
@@ -453,11 +450,10 @@ def test_config_of_a_model_is_found_relative_to_the_file_that_names_it(capsys: p
 
 
 def test_schema_accepts_partial_documents_only_if_marked_as_such() -> None:
-    validator = Draft202012Validator(document_schema(TABLES))
     head = {"apiVersion": "headway/v1alpha1", "kind": "TrainingJob"}
 
     def valid(data: Mapping[str, Any]) -> bool:
-        return bool(validator.is_valid({**head, **data}))
+        return bool(validator_of().is_valid({**head, **data}))
 
     assert not valid({"name": "a", "batch": {"micro": 1}})
     for part in ({"partial": True}, {"extends": "base.yaml", "name": "a"}, {"extends": ["a.yaml", "b.yaml"]}):

@@ -1,5 +1,6 @@
 """Decisions for `auto`: no allowed value is better, values of the job and its trainer are kept, and failures have a reason."""
 
+import re
 from math import inf
 from typing import Any
 
@@ -350,12 +351,16 @@ def test_model_that_does_not_fit_is_reported_with_further_auto_values() -> None:
     assert problem.hint == (
         "use 32 nodes, or GPUs with more memory, or write `layout: auto` and `recompute: auto`; or write the value itself"
     )
+    hint = refused(text + "group: slow\n").hint
+    assert hint is not None
+    assert hint.startswith("use 32 nodes (`slow` has 2 for jobs), or GPUs with more memory")
 
 
-def test_goodput_is_never_rounded_up_to_100_percent() -> None:
+def test_reason_for_an_interval_has_its_times_and_a_goodput_never_rounded_up_to_100_percent() -> None:
     text = JOB + "nodes: 2\ncheckpoint: {tiers: [{kind: shared, every: auto}]}\n"
     reason = decided(text)[0]["checkpoint", "tiers", 0, "every"].reason
-    assert reason.endswith("; expected goodput > 99.9%")
+    time = r"\d+(\.\d+)? (days|h|min|s)"
+    assert re.fullmatch(rf"{time}, for one failure every {time} and {time} a checkpoint; expected goodput > 99.9%", reason)
 
 
 def test_interval_is_undecided_if_the_layout_cannot_be_decided() -> None:

@@ -75,6 +75,7 @@ def test_every_second_of_a_run_is_in_one_bucket(run: SimulatedRun) -> None:
     assert outcome.wall_s <= run.limit_s * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
 def test_the_same_seed_gives_the_same_outcome(run: SimulatedRun) -> None:
     assert simulate(run, 7) == simulate(run, 7)
@@ -275,6 +276,7 @@ def test_a_run_without_progress_uses_up_its_restarts() -> None:
     assert not refilled.out_of_restarts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "points"),
     [

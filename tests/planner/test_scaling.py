@@ -62,6 +62,7 @@ def test_each_point_equals_the_result_of_a_search(request_: Request, strong: Sca
         assert point.best == search(replace(request_, gpus=point.gpus, top=1)).best
 
 
+@pytest.mark.slow
 def test_efficiency_falls_with_strong_scaling_but_not_with_weak_scaling(strong: Scaling, weak: Scaling) -> None:
     for each in (strong, weak):
         first = each.points[0]

@@ -390,6 +390,7 @@ def test_llama_405b_has_35853_legal_layouts(llama: SearchResult) -> None:
     assert llama.counts.scored < llama.counts.legal / 20
 
 
+@pytest.mark.slow
 def test_published_layout_of_llama_405b_is_in_the_top_10(llama: SearchResult) -> None:
     """arXiv 2407.21783, table 4: tp 8, cp 1, pp 16, dp 128 on 16,384 GPUs, 16 million tokens a step."""
     found = {(each.training.degrees.tp, each.training.degrees.cp, each.training.degrees.pp): each for each in llama.ranked}
@@ -397,6 +398,7 @@ def test_published_layout_of_llama_405b_is_in_the_top_10(llama: SearchResult) ->
     assert (published.degrees.dp, published.micro, published.recompute) == (128, 1, "none")
 
 
+@pytest.mark.slow
 def test_every_ranked_layout_uses_all_gpus_and_the_whole_batch(llama: SearchResult) -> None:
     assert {(each.training.gpus, each.training.sequences) for each in llama.ranked} == {(16384, 2048)}
 

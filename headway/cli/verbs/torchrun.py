@@ -35,7 +35,7 @@ def run(words: list[str]) -> int:
         terminal = json.loads(said) if said else {"run": None, "logs": None, "teed": {}}
         with following(terminal):
             code = runner.wait()
-    if terminal["run"] and _has_the_report(terminal):
+    if terminal["run"] and has_the_report(terminal):
         _say_what_it_cost(Path(terminal["run"]))
     elif terminal["run"] and code in VERDICTS and code != Exit.COMPLETED:
         logs = RunDirectory(Path(terminal["run"]), terminal["attempt"]).logs
@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
     return code
 
 
-def _has_the_report(terminal: Mapping[str, Any]) -> bool:
+def has_the_report(terminal: Mapping[str, Any]) -> bool:
     """Print the summary on one of several nodes, the last that coordinated; the files of the others do not describe the run."""
     published = RunDirectory(Path(terminal["run"]), terminal["attempt"]).coordinator
     try:

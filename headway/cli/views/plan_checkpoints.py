@@ -9,14 +9,14 @@ from headway.planner.memory.captures import CaptureMemory, captures_of
 from headway.report import units
 from headway.runner.contract import CAPTURED_TIERS, Tier
 
-_WHERE = {"memory": "in memory", "peer": "with a peer", "shared": "in shared storage", "remote": "in remote storage"}
+WHERE = {"memory": "in memory", "peer": "with a peer", "shared": "in shared storage", "remote": "in remote storage"}
 
 
 def checkpoint_facts(plan: JobPlan, cluster: ClusterPlan) -> Iterator[tuple[str, str]]:
     """Names and what is planned; bytes as far as the size of the state is known."""
     captures = captures_of(plan, cluster)
     for tier in plan.run.checkpoint.tiers:
-        yield f"checkpoints {_WHERE[tier.kind]}", ", ".join(_tier(tier, captures))
+        yield f"checkpoints {WHERE[tier.kind]}", ", ".join(_tier(tier, captures))
     if plan.run.checkpoint.horizon_steps:
         yield "one older checkpoint", f"at least {units.count(plan.run.checkpoint.horizon_steps, 'step')} behind the newest"
     if captures is not None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headway.jobspec.notation import counted
 from headway.jobspec.plan import ClusterPlan, GroupPlan, JobPlan
 from headway.jobspec.problem import CLUSTER, JOB, Problem, Severity
 from headway.jobspec.units import format_bytes
-from headway.planner.from_plan import EstimateError, states_framework, training_of
+from headway.planner.from_plan import EstimateError, counted_nodes, states_framework, training_of
 from headway.planner.memory.host import HostLoad, host_bytes_per_node
 from headway.planner.memory.ledger import GIB, peak
 from headway.planner.training import Training
@@ -43,7 +42,7 @@ def check_memory(
     try:
         training = training_of(plan, cluster, for_memory=True)
         is_known = states_framework(plan)
-        if not is_known and (least := list(_check_least(training, plan))):
+        if not is_known and (least := list(_check_least(training, plan, cluster.group(plan.group)))):
             yield from least
             return
         use = peak(training)
@@ -94,9 +93,7 @@ def _more(training: Training, plan: JobPlan, group: GroupPlan) -> str:
     if found is None:
         return "use GPUs with more memory, or split the model further: by `tp`, `pp` or `cp`"
     factor, words = found
-    nodes, free = plan.slots * factor, group.count - group.held_back
-    beyond = f", but `{group.name}` has {counted(free, 'node')} for jobs" if nodes > free else ""
-    return f"use {nodes} nodes with {words}{beyond}"
+    return f"use {counted_nodes(plan.slots * factor, group)} with {words}"
 
 
 def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterator[Problem]:
@@ -115,7 +112,7 @@ def check_host_memory(plan: JobPlan, cluster: ClusterPlan, index: int) -> Iterat
         yield Problem("HW429", CLUSTER, ("node_groups", index, "host_memory"), message, hint, Severity.WARNING)
 
 
-def _more_slots(training: Training, plan: JobPlan, ratio: int) -> str:
+def _more_slots(training: Training, plan: JobPlan, group: GroupPlan, ratio: int) -> str:
     """Return the nodes, and the change if they are not enough, with which parameters and moments fit, and the step by the assumed
     profile."""
     degrees = training.degrees
@@ -125,11 +122,11 @@ def _more_slots(training: Training, plan: JobPlan, ratio: int) -> str:
             batch = replace(changed, accumulation=max(1, training.accumulation // factor))
             use = peak(replace(batch, degrees=replace(degrees, dp_shard=degrees.dp_shard * factor)))
             if use.needed <= _BEYOND_DOUBT * use.capacity:
-                return f"use at least {plan.slots * factor} nodes{words}"
-    return f"use at least {plan.slots * ratio} nodes, and split the model further by `tp`, `pp` or `cp`"
+                return f"use at least {counted_nodes(plan.slots * factor, group)}{words}"
+    return f"use at least {counted_nodes(plan.slots * ratio, group)}, and split the model further by `tp`, `pp` or `cp`"
 
 
-def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
+def _check_least(training: Training, plan: JobPlan, group: GroupPlan) -> Iterator[Problem]:
     needed = training.model.parameters * _LEAST_BYTES / (training.gpus / training.degrees.dp_replicate)
     room = training.gpu.memory_bytes
     if needed > room:
@@ -139,7 +136,7 @@ def _check_least(training: Training, plan: JobPlan) -> Iterator[Problem]:
             f"{room / GIB:.1f} GiB"
         )
         ratio = math.ceil(needed / room)
-        path, hint = ("nodes",), f"{_more_slots(training, plan, ratio)}, or use larger GPUs"
+        path, hint = ("nodes",), f"{_more_slots(training, plan, group, ratio)}, or use larger GPUs"
         if training.degrees.dp_replicate % ratio == 0:
             shards = training.degrees.dp_shard * ratio
             path, hint = ("layout",), f"set `dp_shard: {shards}` or more, with fewer replicas, or use larger GPUs"
