@@ -197,7 +197,8 @@ def node_lost_cause(node: int, host: str | None, why: str, step: int) -> Cause:
 
 # --- which end came first ---------------------------------------------------------------------------------------------
 
-_AGREED = frozenset({Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
+# Exit codes besides 0 that all ranks reach by agreement.
+AGREED = frozenset({Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
 
 
 def _order(end: Ended, error: Raised | None, *, script: bool) -> tuple[int, bool]:
@@ -218,7 +219,7 @@ def _order_of_unasked(end: Ended, error: Raised | None, *, own: bool, script: bo
         return Precedence.ABORTED if end.code == -signal.SIGABRT else Precedence.SIGNAL
     if not script and end.code == Exit.STOP:
         return Precedence.SAID_FINAL
-    if not script and end.code in _AGREED:
+    if not script and end.code in AGREED:
         return Precedence.AGREED
     if error is None:
         return Precedence.EXIT_CODE

@@ -23,7 +23,7 @@ from headway.runner.contract import (
 )
 from headway.runner.contract.journal import Entry
 from headway.runner.contract.orders import Order, StartRanks
-from headway.runner.coordinator.causes import Cause, Ended, Raised
+from headway.runner.coordinator.causes import AGREED, Cause, Ended, Raised
 from headway.runner.coordinator.events import Action, Broadcast, Excuse, Note, Send
 from headway.runner.coordinator.policy import Policy, RestartDecision
 from headway.runner.coordinator.roster import Roster
@@ -43,8 +43,6 @@ ENDED_S, QUIET_S = 1.0, 2.0
 REJOIN_S = 5.0
 # For the nodes to report what their keepers hold; a node that does not is taken to hold nothing.
 SURVEY_S = 5.0
-# Exit codes that all ranks reach by agreement: no rank needs to be stopped, and what the others still report is wanted.
-_AGREED = frozenset({Exit.COMPLETED, Exit.PREEMPTED, Exit.UNVERIFIED, Exit.SUPERSEDED})
 
 
 class Phase(Enum):
@@ -202,7 +200,8 @@ class State:
         self.config = config
         # A script may end with any code and means none of the runner's by it.
         self.is_script = config.trainer.kind == "script"
-        self.agreed_codes = frozenset({Exit.COMPLETED}) if self.is_script else _AGREED
+        # No rank needs to be stopped after one of these, and what the others still report is wanted.
+        self.agreed_codes = frozenset({Exit.COMPLETED}) if self.is_script else AGREED | {Exit.COMPLETED}
         # A script may save without the chain.
         self.saves_on_chain = bool(config.checkpoint.tiers) and not self.is_script
         self.keeps_copies = any(config.checkpoint.has(kind) for kind in CAPTURED_TIERS)

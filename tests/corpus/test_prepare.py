@@ -79,6 +79,7 @@ def test_corpus_has_all_documents_in_order_and_their_ends(here: Path) -> None:
     assert not (here / "made" / UNFINISHED).exists()
 
 
+@pytest.mark.slow
 def test_corpus_is_identical_for_any_number_of_processes(here: Path) -> None:
     one, _ = prepare(request(["a.jsonl", "a.jsonl.gz"], "one"))
     prepare(request(["a.jsonl", "a.jsonl.gz"], "three", workers=3))
@@ -86,6 +87,7 @@ def test_corpus_is_identical_for_any_number_of_processes(here: Path) -> None:
     assert content(here / "one") == content(here / "three")
 
 
+@pytest.mark.slow
 def test_killed_call_is_resumed_and_leaves_no_trace(here: Path) -> None:
     prepare(request(["a.jsonl"], "straight", part_bytes=150))
     command = [sys.executable, "-m", "headway.cli.main", "prepare", "a.jsonl", "-o", "killed", "--tokenizer", "tokenizer.json"]
@@ -148,6 +150,7 @@ def test_documents_follow_each_other_without_an_end_token(here: Path) -> None:
     assert (index.end, index.tokens) == (None, sum(len(text.encode()) for text in TEXTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [

@@ -350,6 +350,7 @@ def test_an_incomplete_command_is_a_usage_error(argv: list[str]) -> None:
     assert left.value.code == 2
 
 
+@pytest.mark.slow
 def test_nodes_of_a_job_find_one_attempt_and_another_job_opens_the_next(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
     # Nodes that look for an attempt and create one concurrently, repeatedly.

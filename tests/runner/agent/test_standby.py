@@ -143,6 +143,7 @@ def test_an_early_standby_is_unused_if_its_imports_may_differ(
     assert finish(began.pid) == "killed by SIGKILL"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "changed", "named"),
     [

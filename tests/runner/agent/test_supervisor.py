@@ -361,6 +361,7 @@ print(json.dumps([before >= 4, named()]))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_left_their_workers_session_end_before_a_restart(tmp_path: Path) -> None:
     """Orphans are adopted by the supervisor whatever they have done, so that no control group is needed to find them."""
     argv = [sys.executable, "-c", NODE, f"leaves-{uuid.uuid4()}", str(tmp_path)]

@@ -103,12 +103,14 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_script_prints_and_ends_as_under_python(name: str, tmp_path: Path, events: Sockets) -> None:
     (tmp_path / "train.py").write_text(ENDINGS[name])
     assert under_boot(tmp_path, events, "train.py", "--lr=1") == plain(tmp_path, "train.py", "--lr=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     ["absent.py", "-m absent", "-m package", "-m package.fails x", "-m package.fails.absent", "package", "a.zip", "empty"],
@@ -147,6 +149,7 @@ archive = zipfile.ZipFile("archive.zip", "w"); archive.writestr("a.txt", "hello"
 """
 
 
+@pytest.mark.slow
 def test_files_that_a_script_leaves_open_are_complete(tmp_path: Path, events: Sockets) -> None:
     found = []
     for name in ("plain", "boot"):
@@ -169,6 +172,7 @@ def events_of(ours: socket.socket) -> list[dict[str, object]]:
             return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "code"),
     [("pass", 0), ("1 / 0", 1), ("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT), ("exit('x')", 1)],

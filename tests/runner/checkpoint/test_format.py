@@ -473,6 +473,7 @@ def check_loads(run: Run, full: dict[str, torch.Tensor], shape: tuple[int, ...],
             assert torch.equal(found.to_local(), expected.to_local()), (rank, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "placements"),
     [((2,), [Shard(0)]), ((3,), [Shard(0)]), ((2, 2), HSDP), ((2, 2), (Shard(0), Replicate()))],

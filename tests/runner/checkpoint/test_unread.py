@@ -167,6 +167,7 @@ def test_a_claim_after_a_read_error_refuses_nothing(saved: Path) -> None:
 BASE = Base(20, 1, "ab")
 
 
+@pytest.mark.slow
 def test_if_one_rank_cannot_read_all_ranks_name_the_file(tmp_path: Path) -> None:
     place = CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh(dp_shard=3))
     errors: list[Exception] = [
@@ -185,6 +186,7 @@ def test_damage_alone_is_not_a_read_error(tmp_path: Path) -> None:
     refuse_unread(CheckpointLocation(tmp_path, "run", 1, 0, 1, Mesh()), BASE, error, Ranks())
 
 
+@pytest.mark.slow
 def test_ranks_that_see_another_run_in_the_directory_claim_nothing(tmp_path: Path) -> None:
     """As if the file system were mounted on the first node only."""
     work = [tmp_path / str(rank) for rank in range(2)]
@@ -246,6 +248,7 @@ def test_a_successful_read_restores_the_patience() -> None:
     assert source.read("a") == b"all"
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_not_awaited() -> None:
     flaky = Flaky(9, errno.ENOENT)
     with pytest.raises(FileNotFoundError):

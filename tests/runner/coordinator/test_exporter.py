@@ -47,6 +47,8 @@ def test_unknown_values_are_not_exported_and_known_ones_persist(exporter: Export
     }
     rates = {"tokens_per_s": 9.0, "tflops_causal": 2.0, "tflops_full": 3.0, "mfu_causal": 0.2, "mfu_full": 0.3}
     exporter.show(Snapshot(3, 2, 120, rates=rates, step_s=1.5, device_bytes=7))
+    page = (Path(__file__).parents[3] / "docs/resilience.md").read_text()
+    assert [name for each in scraped(exporter.port) if f"`{(name := each.partition('{')[0])}`" not in page] == []
     assert (
         scraped(exporter.port).items()
         >= {

@@ -62,11 +62,13 @@ class World:
         return found
 
     def stand(self, seconds: float, fine_s: float = 20.0) -> list[Findings]:
-        """Let this time pass without progress, the first `fine_s` of it in short ticks. Ends early with a hang."""
+        """Let this time pass without progress, the first `fine_s` of it in short ticks, minutes in long ones. Ends early with a
+        hang."""
         found: list[Findings] = []
         began_s, until_s = self.now_s, self.now_s + seconds
         while self.now_s < until_s - 1e-9:
-            tick_s = TICK_S if self.now_s < began_s + fine_s else 10 * TICK_S
+            passed_s = self.now_s - began_s
+            tick_s = TICK_S if passed_s < fine_s else 1.0 if passed_s < 120.0 else 4.0
             self.now_s = min(self.now_s + tick_s, until_s)
             if int(self.now_s / BEAT_S) != int((self.now_s - tick_s) / BEAT_S):
                 self.send_heartbeats()

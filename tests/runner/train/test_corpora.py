@@ -105,10 +105,10 @@ class Case:
     root: Path
     config: RunConfig
 
-    def opened(self, **options: Any) -> Any:
+    def opened(self, ranks: Ranks | None = None, **options: Any) -> Any:
         assert self.config.data is not None
         data = dataclasses.replace(self.config.data, options={**self.config.data.options, **options})
-        reader = ShardReader(Ranks(), 0, 1, self.root / "verified.json")
+        reader = ShardReader(ranks or Ranks(), 0, 1, self.root / "verified.json")
         return open_corpora(dataclasses.replace(self.config, data=data), reader)
 
     def changed(self, **values: Any) -> "Case":
@@ -301,3 +301,18 @@ def test_packed_documents_have_the_logits_and_gradients_of_separate_ones(recompu
     ):
         torch.testing.assert_close(found, expected)
     assert not torch.allclose(model(packed), apart), "without the mask the second document sees the first"
+
+
+class RanksOfTwoNodes(Ranks):
+    """Three ranks that find the same, two of them on one node."""
+
+    def gather_any(self, data: bytes) -> list[bytes]:
+        return [json.dumps({**json.loads(data), "node": node}).encode() for node in ("n1", "n1", "n2")]
+
+
+def test_a_problem_of_several_ranks_is_reported_once_with_their_nodes(case: Case) -> None:
+    (case.root / "a" / "00000.tokens").unlink()
+    with pytest.raises(DataError) as refused:
+        case.opened(RanksOfTwoNodes())
+    assert str(refused.value).count("00000.tokens") == 1
+    assert str(refused.value).endswith(" (on n1, n2)")

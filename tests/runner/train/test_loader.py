@@ -80,6 +80,7 @@ def hashes(workers: int, data: Dataset[torch.Tensor]) -> tuple[str, str]:
     return whole, second.train(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupted_loop_ends_bit_for_bit_like_an_uninterrupted_one(workers: int) -> None:
     whole, resumed = hashes(workers, Seeded(Augmented()))

@@ -432,19 +432,6 @@ def test_a_keeper_ends_exactly_when_its_parent_ends(node: Node) -> None:
     assert node.process.returncode == 0
 
 
-def nice(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
-
-
-def test_a_keeper_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, changed = Node(tmp_path, 0), Node(tmp_path, 1)
-    with running(usual):
-        monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
-        with running(changed):
-            # Relative to the niceness of these tests.
-            assert (nice(usual.process.pid), nice(changed.process.pid)) == (19, min(19, nice(os.getpid()) + 3))
-
-
 def test_an_agent_queries_the_held_captures(node: Node) -> None:
     with Rank(node, node.hello()) as rank:
         rank.save(5)
@@ -463,6 +450,19 @@ def keepers_named(name: str) -> list[int]:
         except OSError:
             continue
     return [pid for pid in found if not gone(pid)]
+
+
+def nice(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
+
+
+def test_a_keeper_has_a_lower_priority_than_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Node(tmp_path, name=start_keeper())
+    monkeypatch.setenv("HEADWAY_KEEPER_NICE", "3")
+    with running(changed := Node(tmp_path, 1)), Rank(usual, usual.hello()):
+        (pid,) = keepers_named(usual.name)
+        # Relative to the niceness of these tests.
+        assert (nice(pid), nice(changed.process.pid)) == (19, min(19, nice(os.getpid()) + 3))
 
 
 def test_a_custom_loops_keeper_ends_with_its_last_worker(tmp_path: Path) -> None:
