@@ -31,7 +31,7 @@ help:
 	@echo 'make test-fixtures   the tests of the fixtures that start real parts; run it after a change in tests/real'
 	@echo 'make test-gpu     the tests that need a GPU, and the share of its peak that the builtin trainer reaches'
 	@echo 'make lint         ruff, mypy and the import rules'
-	@echo 'make soak         every variant that make test leaves out, and the random tests of check, chain and checkpoints with many more cases; counts go to docs/soak.json'
+	@echo 'make soak         every variant that make test leaves out, and the random tests with many more cases; counts go to docs/soak.json'
 	@echo 'make compat       what must hold under any torch from 2.6 on, under several: .venv-compat/VERSION each, of gigabytes where pip finds CUDA builds'
 	@echo 'make bench        every claim on speed, measured beside a peer'
 	@echo 'make venv         .venv with all that the tests want'
@@ -66,6 +66,7 @@ lint: .venv/dev.stamp
 	$(BIN)/lint-imports --no-cache
 
 soak: .venv/dev.stamp
+	$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=many tests
 	HEADWAY_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest tests/properties tests/runner/checkpoint/test_chain_machine.py tests/faults/test_two_writers.py
 	HEADWAY_EXAMPLES=$(SOAK_DAMAGES) HEADWAY_SOAK=docs/soak.json $(BIN)/python -m pytest \
 	    tests/runner/checkpoint/test_damage.py tests/runner/checkpoint/test_elastic.py tests/runner/train/test_parallel.py
@@ -101,17 +102,23 @@ compat: $(COMPAT:%=.venv-compat/%/installed.stamp)
 	done; if [ -n "$$failed" ]; then echo "do not hold under:$$failed" >&2; exit 1; fi
 
 test-fast: .venv/dev.stamp
-	$(BIN)/python -m pytest -m 'not slow' -n auto --maxprocesses 8
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(COMPUTING)) SELECTION="-m 'not slow' --hypothesis-profile=few" $(COMPUTING)
 
-# Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: four lanes of them, one test at a time in each, run
-# beside three lanes that compute, which take the processors that the others leave. Each test is collected in one lane. Some tests send
-# interrupts, which processes ignore that a shell has started in the background.
+# Tests of real parts and of whole runs mostly wait, for daemons, timers and each other: four lanes of them run beside seven lanes that
+# compute, which take the processors that the others leave. Each lane runs one test at a time, and each test is collected in one lane: two
+# workers of pytest-xdist would collect it twice. Some tests send interrupts, which processes ignore that a shell has started in the
+# background.
 PYTEST := env --default-signal=INT $(BIN)/python -m pytest
 # What belongs to make soak, make test-fixtures and make test-gpu.
 ONCE := not variant and not fixture and not gpu
-LANES := lane-slurm lane-kubernetes lane-fabric lane-runs lane-ranks lane-computing lane-lint
-# Their tests start ranks, and use about as much of the processors as lint and all other tests together.
-RANKS := tests/runner tests/harmless tests/compat
+COMPUTING := lane-checkpoint lane-runner lane-planner lane-templates lane-jobspec lane-others
+LANES := lane-slurm lane-kubernetes lane-fabric lane-runs $(COMPUTING) lane-lint
+# Folders of the lanes that compute, about as long as each other; lane-others has the rest.
+CHECKPOINT := tests/runner/checkpoint tests/harmless
+RUNNER := tests/runner tests/compat
+PLANNER := tests/planner tests/cli
+TEMPLATES := tests/templates tests/report tests/corpus
+JOBSPEC := tests/jobspec tests/errors
 test: .venv/dev.stamp
 	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(LANES)) $(LANES)
 
@@ -119,7 +126,9 @@ test: .venv/dev.stamp
 at_the_end = out=$$(mktemp); trap 'kill $$pid 2>/dev/null' INT TERM; \
 	$(1) >$$out 2>&1 & pid=$$!; wait $$pid; code=$$?; cat $$out; rm $$out; exit $$code
 lane_of = $(call at_the_end,$(PYTEST) -m 'slow and $(ONCE)' $(1))
-computing = nice -n 10 $(PYTEST) -m 'not (slow and waits) and $(ONCE)'
+# make test-fast runs the lanes that compute with another selection, and fewer examples in each random test.
+SELECTION = -m 'not (slow and waits) and $(ONCE)'
+computing = nice -n 10 $(PYTEST) $(SELECTION)
 
 lane-slurm:
 	@$(call lane_of,tests/real/slurm)
@@ -134,11 +143,23 @@ lane-fabric:
 lane-runs:
 	@$(call lane_of,tests/faults)
 
-lane-ranks:
-	@$(call at_the_end,$(computing) -n 2 --dist loadfile $(RANKS))
+lane-checkpoint:
+	@$(call at_the_end,$(computing) $(CHECKPOINT))
 
-lane-computing:
-	@$(computing) -n 2 --dist loadfile $(RANKS:%=--ignore=%)
+lane-runner:
+	@$(call at_the_end,$(computing) $(RUNNER) $(CHECKPOINT:%=--ignore=%))
+
+lane-planner:
+	@$(call at_the_end,$(computing) $(PLANNER))
+
+lane-templates:
+	@$(call at_the_end,$(computing) $(TEMPLATES))
+
+lane-jobspec:
+	@$(call at_the_end,$(computing) $(JOBSPEC))
+
+lane-others:
+	@$(computing) $(patsubst %,--ignore=%,$(CHECKPOINT) $(RUNNER) $(PLANNER) $(TEMPLATES) $(JOBSPEC))
 
 lane-lint:
 	@nice -n 10 $(MAKE) --no-print-directory lint

@@ -1,6 +1,7 @@
 """Provides the options and fixtures of all tests, and the switch that forbids skipping."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -15,13 +16,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 WAITING = frozenset({"faults", "real"})
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Disable Hypothesis deadlines, which a busy machine would exceed. tests/compat runs without hypothesis."""
+    # Garbage collection took a tenth of the time of tests of documents and plans.
+    gc.set_threshold(50_000, 10, 10)
     with contextlib.suppress(ImportError):
         from hypothesis import HealthCheck, settings
 
-        settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        settings.load_profile("patient")
+        # Those of make test-fast, make test and make soak.
+        for name, examples in (("few", 10), ("usual", 50), ("many", 1000)):
+            settings.register_profile(
+                name, settings(), deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+            )
+        settings.load_profile(config.getoption("--hypothesis-profile") or "usual")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,6 +34,11 @@ def test_link_resolves_to_a_file_and_a_heading(page: Path) -> None:
     assert [target for target in _links(page) if not _exists(page, target)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_begins_with_its_title(page: Path) -> None:
+    assert page.read_text().startswith("# ")
+
+
 def test_readme_links_to_every_page() -> None:
     linked = {target.partition("#")[0] for target in _links(ROOT / "README.md")}
     assert {f"docs/{page.name}" for page in DOCS} - linked == set()

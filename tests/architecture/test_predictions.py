@@ -30,6 +30,7 @@ def test_table_includes_the_lossless_dscp() -> None:
     assert ("dscp: 26", "dscp: 34") in {row[:2] for row in ROWS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_one_changed_line_changes_exactly_the_listed_files(row: tuple[str, str, str, str], tmp_path: Path) -> None:
     before, after, *cells = row

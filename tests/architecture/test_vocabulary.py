@@ -140,6 +140,7 @@ def test_comments_and_docstrings_use_the_words_of_the_style_guide() -> None:
     assert not found, "docs/style.md, Words:\n" + "\n".join(found)
 
 
+@pytest.mark.slow
 def test_long_comments_are_above_their_statement() -> None:
     found = list(_trailing())
     assert not found, "docs/style.md, Comments:\n" + "\n".join(found)

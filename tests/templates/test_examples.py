@@ -74,6 +74,7 @@ def test_script_has_valid_syntax_for_its_shell(script: Path) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 @needs_shellcheck
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
 def test_script_passes_shellcheck(script: Path) -> None:
@@ -92,6 +93,7 @@ def test_submitted_file_has_a_readable_run_json_and_the_full_spec(path: Path) ->
     assert (run, spec) == (plan.run, plan.kept_spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in SUBMITTED if path.suffix != ".yaml"], ids=named)
 def test_attempt_opened_by_a_script_records_the_full_spec(path: Path, tmp_path: Path) -> None:
     without_main = path.read_text().removesuffix("main\n").replace("trap 'not_opened $?' EXIT\n", "")

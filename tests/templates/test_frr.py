@@ -1,5 +1,6 @@
 """frr.conf: rendering from a plan, validation by FRR, and reading files back, including those of other sources."""
 
+import re
 from pathlib import PurePosixPath
 
 import pytest
@@ -143,6 +144,7 @@ def vtysh_here() -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [FrrOptions(), FrrOptions(bfd_ms=None, hold_s=3), FrrOptions(bfd_ms=10, bfd_multiplier=255, hold_s=3600)], ids=repr
 )
@@ -151,6 +153,7 @@ def test_vtysh_accepts_every_file(vtysh_here: None, cluster: ClusterPlan, option
     assert refused == {switch.name: [] for switch in cluster.switches}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -361,3 +364,10 @@ def test_kernel_settings_that_drop_packets_are_found(
 def test_setting_without_a_value_is_an_error_with_its_line() -> None:
     with pytest.raises(ValueError, match="line 2: no `NAME = VALUE`"):
         sysctl.read("# kernel\nnet.ipv4.ip_forward\n")
+
+
+def test_traits_have_the_bgp_instances_besides_the_default_one_without_their_numbers() -> None:
+    text = f"{RUNNING}\nrouter bgp 4200000001 vrf storage\n neighbor 10.0.0.1 remote-as external\nexit\n"
+    assert [name for name in FRR.read(text).traits().device if re.fullmatch(r"router bgp \S+( vrf \S+)?", name)] == [
+        "router bgp * vrf storage"
+    ]

@@ -81,6 +81,7 @@ def assert_only_adds(before: Rendered, after: Rendered) -> None:
     assert before.cables <= after.cables
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(sites(), st.lists(st.integers(1, 12), min_size=1, max_size=2), st.sampled_from([*OPTIONS, "opensm"]))
 def test_growing_to_grow_to_changes_no_byte_and_moves_no_cable(site: Site, steps: list[int], kind: str) -> None:

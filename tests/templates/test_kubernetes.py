@@ -560,6 +560,7 @@ def test_signal_before_the_runner_ends_the_pod_as_preempted(tmp_path: Path) -> N
     assert not (folder / "calls").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 def test_pod_script_passes_shellcheck(tmp_path: Path) -> None:
     script = prepare(data_of(manifest(tmp_path, LEAST)), tmp_path / "pod")

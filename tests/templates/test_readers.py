@@ -380,6 +380,7 @@ def test_any_text_is_read_or_rejected(text: str) -> None:
         assert all(1 <= setting.line <= text.count("\n") + text.count("\r") + 1 for setting in reading.settings.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ['"', "'", '"$(', "$((", "${", "`", "\\", "sh -c ", '"\\"', "a=", "a/", "\\\n", "[", "- ", "{a: ", ";", "#", ">"]
 )

@@ -961,6 +961,7 @@ def test_variable_of_the_job_reaches_the_ranks_unchanged(value: str, tmp_path: P
     assert f"of the job={value}" in calls
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="apt-get install shellcheck")
 @pytest.mark.parametrize("options", [PYXIS, f"{APPTAINER}image_cache: /local, "])
 def test_script_with_a_container_passes_shellcheck(options: str, tmp_path: Path) -> None:

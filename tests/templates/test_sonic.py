@@ -108,6 +108,7 @@ def sonic_models() -> SonicModels:
 # --- rendering --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["SN5400", "Z9664F-ON"])
 @pytest.mark.parametrize("classes", CLASSES)
 def test_models_of_sonic_accept_every_rendered_file(sonic_models: SonicModels, classes: str, model: str) -> None:
@@ -117,6 +118,7 @@ def test_models_of_sonic_accept_every_rendered_file(sonic_models: SonicModels, c
         assert [sonic_models.complaints(text) for text in texts] == [[], [], [], []]
 
 
+@pytest.mark.slow
 def test_models_of_sonic_accept_a_switch_with_all_ports_in_use(sonic_models: SonicModels) -> None:
     plan = cluster(nodes=32, spines=32)
     text = rendered(plan, plan.switches[0])
@@ -126,6 +128,7 @@ def test_models_of_sonic_accept_a_switch_with_all_ports_in_use(sonic_models: Son
     assert sonic_models.complaints(text) == []
 
 
+@pytest.mark.slow
 def test_models_of_sonic_accept_every_committed_file(sonic_models: SonicModels) -> None:
     committed = sorted(EXAMPLES.glob(f"*/rendered/**/{SONIC.file}"))
     assert committed
@@ -360,6 +363,7 @@ def test_class_whose_pause_stops_another_queue_is_visible(sonic_models: SonicMod
     assert (view_of(tables).priorities[26], view_of(tables).pfc[5]) == (5, False)
 
 
+@pytest.mark.slow
 def test_invalid_speed_of_a_port_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PORT"]["Ethernet0"]["speed"] = "999999"
@@ -367,6 +371,7 @@ def test_invalid_speed_of_a_port_is_visible(sonic_models: SonicModels) -> None:
     assert SONIC.read(json.dumps(tables)).settings["PORT|Ethernet0|speed"].value == "999999"
 
 
+@pytest.mark.slow
 def test_paused_priority_without_its_own_group_is_visible(sonic_models: SonicModels) -> None:
     tables = leaf()
     del tables["TC_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"]
@@ -377,6 +382,7 @@ def test_paused_priority_without_its_own_group_is_visible(sonic_models: SonicMod
     assert view_of(tables).pfc[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [None, "ingress_lossy_profile"])
 def test_paused_priority_without_headroom_is_not_lossless(sonic_models: SonicModels, profile: str | None) -> None:
     tables = leaf()
@@ -388,6 +394,7 @@ def test_paused_priority_without_headroom_is_not_lossless(sonic_models: SonicMod
     assert view_of(tables, "Ethernet8").pfc[3]
 
 
+@pytest.mark.slow
 def test_priority_that_pauses_for_another_group_is_not_lossless(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"]["AZURE"]["3"] = "4"
@@ -395,6 +402,7 @@ def test_priority_that_pauses_for_another_group_is_not_lossless(sonic_models: So
     assert not view_of(tables).pfc[3]
 
 
+@pytest.mark.slow
 def test_priority_without_pfc_is_not_lossless(sonic_models: SonicModels) -> None:
     tables = leaf()
     tables["PORT_QOS_MAP"]["Ethernet0"]["pfc_enable"] = ""
@@ -402,6 +410,7 @@ def test_priority_without_pfc_is_not_lossless(sonic_models: SonicModels) -> None
     assert view_of(tables).pfc == dict.fromkeys(range(8), False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "row", "field", "value"),
     [
@@ -435,6 +444,7 @@ FRRCFGD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "row", "field", "value", "left"),
     [

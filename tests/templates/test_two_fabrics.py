@@ -192,6 +192,7 @@ def test_storage_network_without_classes_gets_only_addresses(tmp_path: Path) -> 
 # --- the audit --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_of_two_fabrics_are_checked_separately(tree: tuple[Path, Path]) -> None:
     """Their classes have different numbers, and both are correct."""
     _, rendered = tree
@@ -208,6 +209,7 @@ def test_files_of_two_fabrics_match_the_cluster_file(tree: tuple[Path, Path], ca
     assert "problem" not in capsys.readouterr().out.replace("no problems", "").replace("HW513", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

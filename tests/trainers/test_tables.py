@@ -216,6 +216,7 @@ def test_every_combination_of_a_schedules_fields_is_written_or_refused(kind: str
         assert keys or list(TABLES[kind].refusals(each)), given
 
 
+@pytest.mark.slow
 def test_framework_trainers_run_as_scripts() -> None:
     kinds: list[JobKind] = [TRAINERS[kind] for kind in TABLES]
     assert {kind.runs_as for kind in kinds} == {"script"}

@@ -38,7 +38,8 @@ for adapter in mlx5_0 mlx5_1; do
 done
 printf '[Match]\\nName=eth0\\n[Network]\\nAddress=192.0.2.2/24\\nLinkLocalAddressing=no\\n' >/etc/systemd/network/10-netplan-eth0.network
 bash -e "$SCRIPT"
-show() { ip rule; ip route show table all | grep mlx5; }
+# The kernel adds its own IPv6 routes some time after a link is up.
+show() { ip rule; ip -4 route show table all | grep mlx5; ip -6 route show table all | grep mlx5 | grep -v 'proto kernel' || :; }
 show >"$BEFORE"
 "$DAEMON" &
 daemon=$!

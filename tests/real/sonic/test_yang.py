@@ -87,10 +87,12 @@ def test_every_table_of_the_models_is_recognized(sonic_models: SonicModels) -> N
     assert sonic_models.tables.keys() > BASE.keys()
 
 
+@pytest.mark.slow
 def test_values_that_the_models_allow_raise_no_error(sonic_models: SonicModels) -> None:
     assert sonic_models.complaints(json.dumps(BASE)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_reported_by_its_own_rule(sonic_models: SonicModels, mistake: str) -> None:
     place, value, rule = MISTAKES[mistake]
@@ -99,12 +101,14 @@ def test_a_mistake_is_reported_by_its_own_rule(sonic_models: SonicModels, mistak
     assert sonic_models.complaints(json.dumps(BASE)) == []
 
 
+@pytest.mark.slow
 def test_a_duplicate_key_is_reported(sonic_models: SonicModels) -> None:
     text = json.dumps(BASE).replace('"mtu": "9216"', '"mtu": "9216", "mtu": "1500"')
     (complaint,) = sonic_models.complaints(text)
     assert "a key stands twice" in complaint
 
 
+@pytest.mark.slow
 def test_text_that_is_not_json_is_reported(sonic_models: SonicModels) -> None:
     assert sonic_models.complaints("{") != []
     assert sonic_models.complaints("[]") == ["not a JSON object"]

@@ -98,6 +98,7 @@ def test_an_unknown_host_is_rejected_with_the_line_to_add(ssh_hosts: SshHosts, t
     stranger = replace(reach(ssh_hosts), known_hosts=str(known))
     with pytest.raises(ConnectError, match=r"the host key is unknown; the host presented ssh-ed25519 SHA256:") as refused:
         connect(stranger)
+    assert "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`" in str(refused.value)
     assert str(refused.value).endswith(f"add this line to {known}: {ssh_hosts.hosts['n1'].known_hosts_line}")
     known.write_text(str(refused.value).rpartition(f"{known}: ")[2] + "\n")
     with connect(stranger) as ssh:

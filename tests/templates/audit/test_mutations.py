@@ -67,6 +67,7 @@ def test_nvue_commands_and_yaml_read_the_same() -> None:
             assert commands("# \n" + as_yaml(text)).splitlines() == text.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_planted_mistakes_are_found(family: str, tmp_path: Path) -> None:
     mutations = FAMILIES[family]
@@ -97,6 +98,7 @@ def test_mutations_are_numerous_and_have_unique_names() -> None:
     assert len({(each.os, each.at, each.name) for each in MUTATIONS}) == len(MUTATIONS)
 
 
+@pytest.mark.slow
 def test_most_problems_have_the_line_of_their_setting() -> None:
     with_line, count = 0, 0
     for each in (*NVUE, *EOS, *FRR):
