@@ -106,7 +106,7 @@ def decide(state: State, cause: Cause) -> None:
     """Decide what follows from a failure: the next generation, perhaps without a suspect, or the verdict."""
     ending.note_failure(state, cause)
     state.policy.progressed(new_steps(state, cause))
-    decision = state.generation.decision or state.policy.failed(cause, spare_nodes=state.roster.spares())
+    decision = state.generation.decision or state.policy.failed(cause, spare_nodes=len(state.roster.spares()))
     if cause.kind in FAULTY and cause.node is not None and state.policy.judges:
         state.roster.barred.add(cause.node)
     if state.preempting:

@@ -188,7 +188,7 @@ def _curable(state: State, end: Ended, kinds: Set[CauseKind]) -> Cause | None:
     if cause.kind not in kinds or cause.final:
         return None
     state.policy.progressed(failures.new_steps(state, cause))
-    decision = state.policy.failed(cause, spare_nodes=state.roster.spares())
+    decision = state.policy.failed(cause, spare_nodes=len(state.roster.spares()))
     if decision.verdict is None and not decision.exclude:
         return cause
     state.generation.decision = decision

@@ -60,6 +60,8 @@ class Roster:
     members: dict[int, Member] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)  # slot -> node
     slot_of: dict[int, int] = field(default_factory=dict)  # node -> slot
+    # Members without a slot.
+    unbound: set[int] = field(default_factory=set)
     # Where the binding differs from slot i on node i.
     moved: list[tuple[int, int]] = field(default_factory=list)
     # Nodes with a slot and without a connection.
@@ -94,6 +96,8 @@ class Roster:
             event.host, domain, event.generation, now_s, port=event.port, address=event.address or event.host, excluded=excluded
         )
         self.away.discard(event.node)
+        if event.node not in self.slot_of:
+            self.unbound.add(event.node)
 
     def disconnected(self, node: int, now_s: float, *, unanswered: bool = False) -> None:
         member = self.members.get(node)
@@ -122,9 +126,10 @@ class Roster:
         member = None if node is None else self.members.get(node)
         return None if member is None else member.host or None
 
-    def spares(self) -> int:
-        """Connected nodes that could take a slot."""
-        return sum(map(self._is_spare, self.members))
+    def spares(self) -> list[int]:
+        """Return the connected nodes that could take a slot, in order."""
+        usable = {node: self.members[node] for node in self.unbound - self.barred - self.unfit}
+        return sorted(node for node, member in usable.items() if member.connected and not member.excluded)
 
     def states(self) -> dict[str, int]:
         """How many nodes compute, stand by, are not connected, and were given up."""
@@ -163,16 +168,9 @@ class Roster:
     def replace(self) -> list[Moved]:
         """Give the slots of lost nodes others, as far as there are some, and return the changes; no other slot moves."""
         before = self.slots
-        for slot, node in before.items():
-            free = [each for each in self.members if self._is_spare(each)]
-            if self.members[node].lost and free:
-                self._set({**self.slots, slot: min(free)})
+        lost = [slot for slot, node in before.items() if self.members[node].lost]
+        self._set({**before, **dict(zip(lost, self.spares(), strict=False))})
         return [Moved(slot, before[slot], node, outside=False) for slot, node in self.slots.items() if before[slot] != node]
-
-    def _is_spare(self, node: int) -> bool:
-        member = self.members[node]
-        useless = self.barred | self.unfit | self.slot_of.keys()
-        return member.connected and not member.excluded and node not in useless
 
     def _binding(self) -> Binding | None:
         """With as many slots as possible; for each number, first without suspects."""
@@ -196,5 +194,6 @@ class Roster:
     def _set(self, slots: Mapping[int, int]) -> None:
         self.slots = dict(slots)
         self.slot_of = {node: slot for slot, node in self.slots.items()}
+        self.unbound = self.members.keys() - self.slot_of.keys()
         self.moved = [(slot, node) for slot, node in self.slots.items() if slot != node]
         self.away = {node for node in self.slot_of if not self.members[node].connected}

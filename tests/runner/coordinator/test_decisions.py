@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import xxhash
@@ -298,7 +298,23 @@ def test_a_replaced_node_that_returns_ends_its_workers_and_is_a_spare() -> None:
     assert actions == [Send(1, 1, orders.Stop()), Send(1, 2, orders.Assign(None))]
     assert bench.do(Exited(1, 1, (Ended(2, 1, -9, "killed", True, 9),))) == []
     assert (bench.machine.phase, len(bench.machine.generation.alive)) == (Phase.RUNNING, 4)
-    assert bench.machine.roster.spares() == 1
+    assert bench.machine.roster.spares() == [1]
+
+
+def test_spares_are_found_without_a_look_at_the_nodes_that_compute() -> None:
+    """Of 12,500 nodes a few are spares, and a failure asks for them."""
+
+    class Computing(dict[int, int]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("all nodes are looked at")
+
+        keys = items = values = __iter__
+
+    roster = with_spare().machine.roster
+    spare = roster.members.keys() - roster.slot_of.keys()
+    roster.slot_of = Computing(roster.slot_of)
+    roster.members = {node: roster.members[node] for node in spare}
+    assert roster.spares() == [2]
 
 
 def test_a_suspect_is_excluded_if_there_is_a_spare() -> None:

@@ -745,6 +745,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for seat in getattr(self, "seats", []):
             roster = seat.machine.roster
             assert len(set(roster.slots.values())) == len(roster.slots) == len(roster.slot_of)
+            assert roster.unbound == roster.members.keys() - roster.slot_of.keys()
 
     # --- every run ends -----------------------------------------------------------------------------------------------
 
