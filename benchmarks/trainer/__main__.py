@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -35,13 +35,15 @@ class Trainer(Claim):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two jobs whose steps take turns: ours, and what it is compared with."""
+    """Two jobs whose steps take turns: ours, and what it is compared with; and how many starts and steps decide the claim."""
 
     claim: str
-    starts: tuple[Start, Start]
+    jobs: tuple[Start, Start]
     peer: str
     goal: float
     load: str
+    starts: int
+    steps: int
 
 
 PAIRS = (
@@ -51,6 +53,8 @@ PAIRS = (
         "a bare FSDP2 loop of the same model under torchrun",
         1 / THROUGHPUT,
         f"{ROUNDS} rounds of {MICRO} sequences of {SEQUENCE} tokens each",
+        starts=10,
+        steps=150,
     ),
     Pair(
         "a step of torchtitan's llama3_debugmodel",
@@ -58,24 +62,27 @@ PAIRS = (
         "the same under torchrun",
         TIME,
         "one sequence of 128 tokens each",
+        # Two starts differ by 2 %, each of which takes as long as 80 steps.
+        starts=40,
+        steps=20,
     ),
 )
 
 
-def claims(pairs: Iterable[Pair], starts: int, steps: int) -> Iterator[Claim]:
+def claims(pairs: Iterable[Pair]) -> Iterator[Claim]:
     for pair in pairs:
-        measured = []
+        measured, starts, steps = [], pair.starts, pair.steps
         for number in range(starts):
             with tempfile.TemporaryDirectory(prefix="headway-trainer-") as path:
-                measured.append(measure(Path(path), SIDES[number % len(SIDES)], pair.starts, steps))
+                measured.append(measure(Path(path), SIDES[number % len(SIDES)], pair.jobs, steps))
             both = 100 * (sum(measured[-1].ours_s) / sum(measured[-1].other_s) - 1)
             print(f"start {number + 1} of {starts}: {both:+.2f} %", file=sys.stderr, flush=True)
-        yield _judged(pair, measured, steps)
+        yield _judged(pair, measured)
 
 
-def _judged(pair: Pair, measured: Sequence[Measured], steps: int) -> Claim:
+def _judged(pair: Pair, measured: Sequence[Measured]) -> Claim:
     """CPU time of our control processes during the other's turns is taken off the other's time, as `benchmarks.overhead` does."""
-    ours_s, other_s = [sum(each.ours_s) for each in measured], [sum(each.other_s) for each in measured]
+    steps, ours_s, other_s = pair.steps, [sum(each.ours_s) for each in measured], [sum(each.other_s) for each in measured]
     charged_s = [took_s - each.control_s for took_s, each in zip(other_s, measured, strict=True)]
     found, plain = ratio(ours_s, charged_s), ratio(ours_s, other_s)
     conditions = (
@@ -94,14 +101,18 @@ def _text(found: Ratio) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trainer", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--only", default="", metavar="WORD", help="measure the claims with this word")
-    parser.add_argument("--starts", type=int, default=10, help="starts of the two jobs, two at least")
-    parser.add_argument("--steps", type=int, default=150, help="steps of each job in a start")
+    parser.add_argument("--starts", type=int, help="starts of the two jobs, two at least")
+    parser.add_argument("--steps", type=int, help="steps of each job in a start")
     parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()
-    chosen = [pair for pair in PAIRS if options.only in pair.claim]
+    chosen = [
+        replace(pair, starts=options.starts or pair.starts, steps=options.steps or pair.steps)
+        for pair in PAIRS
+        if options.only in pair.claim
+    ]
     # The jobs are in separate sessions: end them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    return report(claims(chosen, options.starts, options.steps), ["--json"] if options.json else [])
+    return report(claims(chosen), ["--json"] if options.json else [])
 
 
 if __name__ == "__main__":

@@ -121,8 +121,11 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def install(more: Mapping[str, Callable[[Any], None]] | None = None) -> None:
-    """Change torchtitan's modules when they are imported."""
-    sys.meta_path.insert(0, AfterImport({**HOOKS, **(more or {})}))
+    """Change torchtitan's modules and torch's, now or when they are imported."""
+    hooks = {**HOOKS, **(more or {})}
+    for name in hooks.keys() & sys.modules.keys():
+        hooks.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, AfterImport(hooks))
 
 
 def tokenizer_in(folder: Path) -> Path:
