@@ -62,7 +62,7 @@ PAIRS = (
         "the same under torchrun",
         TIME,
         "one sequence of 128 tokens each",
-        # Two starts differ by 2 %, each of which takes as long as 80 steps.
+        # Starts differ by 2 %, and a start takes as long as 80 steps: many short ones decide.
         starts=40,
         steps=20,
     ),
@@ -101,7 +101,8 @@ def _text(found: Ratio) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trainer", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--only", default="", metavar="WORD", help="measure the claims with this word")
-    parser.add_argument("--starts", type=int, help="starts of the two jobs, two at least")
+    defaults = ", ".join(f"{pair.starts} of {pair.steps} steps for {pair.claim}" for pair in PAIRS)
+    parser.add_argument("--starts", type=int, help=f"starts of the two jobs, two at least (default: {defaults})")
     parser.add_argument("--steps", type=int, help="steps of each job in a start")
     parser.add_argument("--json", action="store_true", help="print one JSON object per claim")
     options = parser.parse_args()

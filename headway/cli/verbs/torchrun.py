@@ -44,7 +44,8 @@ def run(words: list[str]) -> int:
 
 
 def has_the_report(terminal: Mapping[str, Any]) -> bool:
-    """Print the summary on one of several nodes, the last that coordinated; the files of the others do not describe the run."""
+    """Return whether this node prints the summary: of several nodes the last that coordinated, since the others' files do not describe the
+    run."""
     published = RunDirectory(Path(terminal["run"]), terminal["attempt"]).coordinator
     try:
         last = json.loads(published.read_text())["node"]
